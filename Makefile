@@ -1,0 +1,61 @@
+# Every target builds its own .venv first; only python3 (3.11 or newer) has to be there.
+# Another interpreter: make PYTHON=python3.12 install
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow bench docs lint clean
+
+help:
+	@echo "make install     create or update $(VENV)"
+	@echo "make demo        the Gaussian mixture study, small, into results/demo"
+	@echo "make test        the fast tests"
+	@echo "make test-slow   the slow tests"
+	@echo "make bench       every benchmark in turn"
+	@echo "make docs        the documentation, into site/"
+	@echo "make lint        ruff and pyright"
+	@echo "make clean       remove what the other targets made"
+
+install: $(READY)
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natgrad needs Python 3.11 or newer, this is " + sys.version)'
+	@echo "installing natgrad and its development tools into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq -e ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/natgrad study gaussian-mixture --preset demo --output results/demo
+	@echo "report: results/demo"
+
+# The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
+test test-slow: export JAX_PLATFORMS ?= cpu
+
+test: $(READY)
+	@$(BIN)/pytest -q -n 2
+
+test-slow: $(READY)
+	@$(BIN)/pytest -q -m slow
+
+bench: $(READY)
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(READY)
+	@$(BIN)/mkdocs --quiet build --strict
+	@echo "documentation: site/index.html"
+
+lint: $(READY)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright
+
+clean:
+	@rm -rf $(VENV) results site dist build .pytest_cache .hypothesis .ruff_cache .benchmarks *.egg-info
+	@find natgrad tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,83 @@
+"""Time the rank-revealing factorisations of `natgrad.linalg` against plain QR and Cholesky.
+
+Run as `python benchmarks/bench_pivoted_qr.py`. Best of many, all routes of a size taking turns in
+one process.
+"""
+
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from natgrad.linalg import (
+    MinimumNormFactor,
+    condition_estimate,
+    gram,
+    minimum_norm_factor,
+    pivoted_qr,
+    safe_cholesky,
+)
+
+SIZES_AND_RANKS = [
+    *((2500, 1331, rank) for rank in (55, 175, 1331)),
+    (19600, 200, 200),
+    (19600, 20, 20),
+    (400, 3000, 400),
+]
+
+
+def of_rank(k: int, p: int, rank: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((k, rank)) @ rng.standard_normal((rank, p))
+
+
+def best_of_turns(routes: dict[str, Callable], seconds: float) -> dict[str, tuple[float, float]]:
+    """The smallest wall-clock and CPU seconds of each route, taking turns."""
+    best = {name: (np.inf, np.inf) for name in routes}
+    for route in routes.values():
+        jax.block_until_ready(route())
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, route in routes.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            jax.block_until_ready(route())
+            spent = time.perf_counter() - wall, time.process_time() - cpu
+            best[name] = min(best[name][0], spent[0]), min(best[name][1], spent[1])
+    return best
+
+
+def solve_both(factor: MinimumNormFactor, b: jax.Array, r: jax.Array, damping: float) -> jax.Array:
+    return factor.solve_both(b, r, damping)
+
+
+def main() -> None:
+    jax.config.update("jax_enable_x64", True)
+    print(f"float64 on {jax.devices()[0].device_kind}")
+    print(f"{'k':>6} {'p':>5} {'rank':>5} {'found':>5} {'route':<36} {'wall ms':>9} {'CPU ms':>9}")
+    for k, p, rank in SIZES_AND_RANKS:
+        Y = jnp.asarray(of_rank(k, p, rank))
+        b, r = jnp.ones(k), jnp.ones(p)
+        factor = jax.jit(minimum_norm_factor)(Y)
+        on_Y = {
+            "unpivoted QR, mode r": lambda Y: jnp.linalg.qr(Y, mode="r"),
+            "jax.scipy pivoted QR, mode r": lambda Y: jax.scipy.linalg.qr(
+                Y, mode="r", pivoting=True
+            ),
+            "natgrad pivoted_qr": pivoted_qr,
+            "natgrad minimum_norm_factor": minimum_norm_factor,
+            "gram + safe_cholesky": lambda Y: safe_cholesky(gram(Y)),
+        }
+        routes = {name: lambda f=jax.jit(f), Y=Y: f(Y) for name, f in on_Y.items()}
+        solve, condition = jax.jit(solve_both), jax.jit(condition_estimate)
+        routes["solve_both, undamped"] = lambda a=(factor, b, r): solve(*a, 0.0)
+        routes["solve_both, damped"] = lambda a=(factor, b, r): solve(*a, 1e-3)
+        routes["condition_estimate"] = lambda R=factor.R1: condition(R)
+        for name, (wall, cpu) in best_of_turns(routes, 12.0).items():
+            print(f"{k:>6} {p:>5} {rank:>5} {int(factor.rank):>5} {name:<36} ", end="")
+            print(f"{1e3 * wall:>9.2f} {1e3 * cpu:>9.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

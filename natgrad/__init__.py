@@ -1,0 +1,88 @@
+"""natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
+
+from .counts import Counts
+from .damping import (
+    AbsoluteDamping,
+    Damping,
+    LevenbergMarquardt,
+    ParameterDamping,
+    RelativeDamping,
+    Undamped,
+)
+from .direction import information_matrix, natural_gradient
+from .errors import InputError, PrecisionWarning
+from .grids import Grid
+from .metrics import (
+    L2,
+    Blocks,
+    Euclidean,
+    FactorMetric,
+    FisherRao,
+    HomogeneousSobolev,
+    MatrixMetric,
+    Metric,
+    Mobility,
+    Sobolev,
+    Wasserstein,
+)
+from .minimize import minimize
+from .models import Explicit, Pointwise
+from .operators import AdjointOperator
+from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
+from .result import Direction, Info, Progress, Result, Status
+from .solvers import QR, SVD, Auto, Cholesky, Kernel, PivotedQR, SolveInfo, Solver
+from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "L2",
+    "QR",
+    "SVD",
+    "AbsoluteDamping",
+    "AdjointOperator",
+    "Auto",
+    "Backtracking",
+    "Blocks",
+    "Cholesky",
+    "Counts",
+    "Damping",
+    "Direction",
+    "Euclidean",
+    "Explicit",
+    "FactorMetric",
+    "FisherRao",
+    "FixedStep",
+    "Grid",
+    "HomogeneousSobolev",
+    "Info",
+    "InputError",
+    "Kernel",
+    "KullbackLeibler",
+    "LeastSquares",
+    "LevenbergMarquardt",
+    "MatrixMetric",
+    "Metric",
+    "Mobility",
+    "ModelStep",
+    "Outcome",
+    "ParameterDamping",
+    "PivotedQR",
+    "Pointwise",
+    "PrecisionWarning",
+    "Problem",
+    "Progress",
+    "RelativeDamping",
+    "Result",
+    "Sobolev",
+    "SolveInfo",
+    "Solver",
+    "SquaredDistance",
+    "Status",
+    "Step",
+    "Undamped",
+    "Wasserstein",
+    "information_matrix",
+    "minimize",
+    "natural_gradient",
+]

@@ -1,0 +1,164 @@
+"""Damping: how much of λ D is added to G, and how λ changes with the fate of the steps."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+
+from .errors import InputError
+from .operators import as_dense
+from .settings import setting
+from .steps import Outcome
+
+
+class Damping(eqx.Module):
+    """Solves use (G + λD) η = −∂_θ f, with D = I unless `parameter_factor` says otherwise."""
+
+    @abc.abstractmethod
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        """λ for this iteration, given the trace of the p × p matrix G."""
+
+    def initial_state(self) -> Array:
+        """What the damping remembers from one step to the next; λ itself where it adapts."""
+        return np.zeros(())  # pyright: ignore[reportReturnType]
+
+    def update(self, state: Array, outcome: Outcome) -> Array:
+        """The state after a step with this outcome."""
+        return state
+
+    @property
+    def damps(self) -> bool:
+        """Whether λ > 0, so that G + λD is positive definite whatever G is."""
+        return True
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a rejected step is worth another solve, with the λ that `update` gives."""
+        return False
+
+    def parameter_factor(self) -> Array | None:
+        """C with D = CᵀC, upper triangular; None for the identity."""
+        return None
+
+
+class Undamped(Damping):
+    """λ = 0: the natural gradient itself, of minimum norm where G is singular."""
+
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        return jnp.zeros_like(trace)
+
+    @property
+    def damps(self) -> bool:
+        return False
+
+
+class RelativeDamping(Damping):
+    """λ = r · trace(G)/p, so r is a fraction of G's mean eigenvalue. Written `damping=r`."""
+
+    fraction: Array = setting("damping")
+
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        return (self.fraction * trace / p).astype(trace.dtype)
+
+
+class AbsoluteDamping(Damping):
+    """A fixed λ, in the units of G."""
+
+    value: Array = setting("damping")
+
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        return jnp.asarray(self.value, trace.dtype)
+
+
+class ParameterDamping(Damping):
+    """λ D with a symmetric positive definite D on θ-space: a prior, a smoothness, a scaling.
+
+    `operator` is a matrix, its diagonal as a vector, or a lineax operator on θ (for a field θ the
+    Gram operator of a metric: `ng.Sobolev(grid, 1).gram(theta)`).
+
+    ```python
+    ng.ParameterDamping(jnp.array([1.0, 10.0]), strength=1e-3)
+    ```
+
+    Cost: O(p³) once, then one triangular solve with Y, O(kp²), per direction.
+    """
+
+    factor: Array
+    value: Array
+
+    def __init__(self, operator: lx.AbstractLinearOperator | Array, strength: float = 1.0):
+        if isinstance(operator, lx.AbstractLinearOperator):
+            matrix = np.asarray(as_dense(operator))
+        else:
+            matrix = np.asarray(operator)
+        if matrix.ndim == 1:
+            matrix = np.diag(matrix)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise InputError("operator", f"has shape {matrix.shape}", "p × p, or p for a diagonal")
+        if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-6 * np.abs(matrix).max()):
+            raise InputError("operator", "is not symmetric", "½(D + Dᵀ)")
+        try:
+            self.factor = jnp.asarray(np.linalg.cholesky(0.5 * (matrix + matrix.T)).T)
+        except np.linalg.LinAlgError as error:
+            raise InputError(
+                "operator", "is not positive definite", "D plus a small multiple of the identity"
+            ) from error
+        self.value = AbsoluteDamping(strength).value
+
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        return jnp.asarray(self.value, trace.dtype)
+
+    def parameter_factor(self) -> Array:
+        return self.factor
+
+
+class LevenbergMarquardt(Damping):
+    """λ that follows the fate of the steps: down after an easy one, up after a hard one.
+
+    | step | λ |
+    |---|---|
+    | accepted at its first length | × `decrease` |
+    | accepted after one halving | unchanged |
+    | accepted after more halvings, or rejected | × `increase` |
+
+    With `Backtracking()` this is Levenberg–Marquardt with a line search, with `FixedStep(1.0)` the
+    classical accept-or-reject rule: a rejected step is solved again with the larger λ and the same
+    factorised Y. λ is absolute and never falls below `floor` · trace(G).
+
+    ```python
+    ng.minimize(problem, theta, metric=metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
+    ```
+    """
+
+    initial: Array = setting("initial", 1e-3, positive=True)
+    decrease: Array = setting("decrease", 1.0 / 3.0, positive=True)
+    increase: Array = setting("increase", 4.0, positive=True)
+    floor: Array = setting("floor", 1e-13)
+
+    def initial_state(self) -> Array:
+        return self.initial
+
+    def strength(self, state: Array, trace: Array, p: int) -> Array:
+        return jnp.maximum(state, self.floor * trace).astype(trace.dtype)
+
+    def update(self, state: Array, outcome: Outcome) -> Array:
+        easy = outcome.accepted & (outcome.halvings == 0)
+        hard = ~outcome.accepted | (outcome.halvings > 1)
+        factor = jnp.where(easy, self.decrease, jnp.where(hard, self.increase, 1.0))
+        return state * factor
+
+    @property
+    def adapts(self) -> bool:
+        return True
+
+
+def as_damping(damping: Damping | float | Array) -> Damping:
+    """A number r is relative damping; the number 0 is none."""
+    if isinstance(damping, Damping):
+        return damping
+    if isinstance(damping, (int, float)) and damping == 0:
+        return Undamped()
+    return RelativeDamping(damping)

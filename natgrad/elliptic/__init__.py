@@ -1,0 +1,1 @@
+"""Solves of elliptic equations on grids: what lies under the Sobolev and transport metrics."""

@@ -1,0 +1,222 @@
+"""Weighted divergences on tensor grids from one-dimensional difference stencils.
+
+A stencil along one axis maps n + extra flux positions to n cells,
+
+    (A v)_r = sum_o c_o v_{r+o},   r = 0..n-1,   v = 0 outside (or wrapped),
+
+and d of them with weights s_i >= 0 at the flux positions of axis i (s = sqrt(a) for a
+mobility a) make the weighted divergence and its exact transpose, the weighted gradient,
+
+    B v = - sum_i A_i (s_i v_i),      (B^T phi)_i = - s_i A_i^T phi.
+
+Everything is shifts of whole arrays: O(k) time, no dense matrix, no gather.
+
+>>> import jax.numpy as jnp
+>>> apply_difference(staggered_neumann(1.0), jnp.array([1.0, 3.0]), axis=0).tolist()
+[1.0, 2.0, -3.0]
+
+The collocated stencils are those of appendix B.1 of Nurbekyan, Lei and Yang, "Efficient
+natural gradient descent methods for large-scale PDE-based optimization problems" (2023).
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+
+@dataclasses.dataclass(frozen=True)
+class Stencil:
+    """(A v)_r = sum_o coefficient_o v_{r + offset_o}, from n + extra fluxes to n cells.
+
+    Frozen and hashable, so that it can be a static argument of a jitted function.
+    """
+
+    offsets: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    wrap: bool = False
+    extra: int = 0
+
+    def __post_init__(self):
+        if len(self.offsets) != len(self.coefficients) or not self.offsets:
+            raise ValueError("a stencil needs one coefficient for each offset, and at least one")
+        if len(set(self.offsets)) != len(self.offsets):
+            raise ValueError(f"the offsets {self.offsets} are not distinct")
+        if self.wrap and self.extra:
+            raise ValueError("a periodic stencil has as many flux positions as cells")
+
+    @property
+    def transpose(self) -> "Stencil":
+        """The stencil of A^T, from cells to flux positions."""
+        negated = tuple(-offset for offset in self.offsets)
+        return Stencil(negated, self.coefficients, self.wrap, -self.extra)
+
+    @property
+    def is_two_point(self) -> bool:
+        """Whether A v is a plain difference c (v_p - v_q), so that A diag(a) A^T is a graph
+        Laplacian with conductances c^2 a."""
+        return len(self.offsets) == 2 and sum(self.coefficients) == 0.0
+
+
+    @property
+    def gap(self) -> int:
+        """Cells r and r + gap interact, no closer ones: the greatest common divisor of the
+        distances between offsets. A gap of 2 splits the axis into even and odd cells."""
+        return math.gcd(*(offset - self.offsets[0] for offset in self.offsets)) or 1
+
+    @property
+    def span(self) -> int:
+        """The largest distance between two cells that share a flux."""
+        return max(self.offsets) - min(self.offsets)
+
+
+def staggered_neumann(dx: float) -> Stencil:
+    """(v_r - v_{r-1}) / dx on the n - 1 interior faces; nothing flows through the boundary."""
+    return Stencil((-1, 0), (-1.0 / dx, 1.0 / dx), extra=-1)
+
+
+def staggered_periodic(dx: float) -> Stencil:
+    """(v_r - v_{r-1}) / dx on n faces, face r between the cells r and r + 1 modulo n."""
+    return Stencil((-1, 0), (-1.0 / dx, 1.0 / dx), wrap=True)
+
+
+def collocated_central(dx: float) -> Stencil:
+    """(v_{r+1} - v_{r-1}) / 2dx on n points, zero outside: the C_n of appendix B.1."""
+    return Stencil((-1, 1), (-0.5 / dx, 0.5 / dx))
+
+
+def collocated_forward(dx: float) -> Stencil:
+    """(v_{r+1} - v_r) / dx on n points, zero outside."""
+    return Stencil((0, 1), (-1.0 / dx, 1.0 / dx))
+
+
+def collocated_fourth_order(dx: float) -> Stencil:
+    """(v_{r-2} - 8 v_{r-1} + 8 v_{r+1} - v_{r+2}) / 12dx on n points, zero outside."""
+    weights = (1.0, -8.0, 8.0, -1.0)
+    return Stencil((-2, -1, 1, 2), tuple(weight / (12.0 * dx) for weight in weights))
+
+
+def shifted(v: Array, offset: int, length: int, axis: int, wrap: bool = False) -> Array:
+    """v_{r + offset} for r = 0..length-1 along `axis`, zero (or wrapped) outside.
+
+    Padding by a negative amount cuts: the whole shift is one `lax.pad`.
+    """
+    axis = axis % v.ndim
+    size = v.shape[axis]
+    if wrap:
+        start = offset % size
+        head = lax.slice_in_dim(v, start, size, axis=axis)
+        tail = lax.slice_in_dim(v, 0, start, axis=axis)
+        return lax.concatenate([head, tail], axis)
+    padding = [(0, 0, 0)] * v.ndim
+    padding[axis] = (-offset, length + offset - size, 0)
+    return lax.pad(v, jnp.zeros((), v.dtype), padding)
+
+
+def apply_difference(stencil: Stencil, v: Array, axis: int) -> Array:
+    """A v along one axis of v, which has n + extra entries there; the result has n."""
+    length = v.shape[axis] - stencil.extra
+    terms = [
+        coefficient * shifted(v, offset, length, axis, stencil.wrap)
+        for offset, coefficient in zip(stencil.offsets, stencil.coefficients, strict=True)
+    ]
+    return sum(terms[1:], terms[0])
+
+
+def apply_transpose(stencil: Stencil, phi: Array, axis: int) -> Array:
+    """A^T phi along one axis of phi, which has n entries there; the result has n + extra."""
+    return apply_difference(stencil.transpose, phi, axis)
+
+
+def divergence(
+    stencils: Sequence[Stencil], weights: Sequence[Array], fluxes: Sequence[Array]
+) -> Array:
+    """B v = - sum_i A_i (s_i v_i); the grid is on the trailing axes, any batch axes lead."""
+    dim = len(stencils)
+    terms = [
+        apply_difference(stencil, weight * flux, axis - dim)
+        for axis, (stencil, weight, flux) in enumerate(zip(stencils, weights, fluxes, strict=True))
+    ]
+    return -sum(terms[1:], terms[0])
+
+
+def weighted_gradient(
+    stencils: Sequence[Stencil], weights: Sequence[Array], phi: Array
+) -> tuple[Array, ...]:
+    """B^T phi: the arrays - s_i A_i^T phi, the exact transpose of `divergence`."""
+    dim = len(stencils)
+    return tuple(
+        -weight * apply_transpose(stencil, phi, axis - dim)
+        for axis, (stencil, weight) in enumerate(zip(stencils, weights, strict=True))
+    )
+
+
+def cell_shape(stencils: Sequence[Stencil], weights: Sequence[Array]) -> tuple[int, ...]:
+    """The shape of the grid of cells, checked against the shapes of the weights."""
+    dim = len(stencils)
+    if len(weights) != dim or any(weight.ndim != dim for weight in weights):
+        raise ValueError(f"{dim} stencils need {dim} weight arrays with {dim} axes each")
+    shape = tuple(weights[i].shape[i] - stencils[i].extra for i in range(dim))
+    for axis, (stencil, weight) in enumerate(zip(stencils, weights, strict=True)):
+        expected = shape[:axis] + (shape[axis] + stencil.extra,) + shape[axis + 1 :]
+        if weight.shape != expected:
+            raise ValueError(f"weights[{axis}] has shape {weight.shape}, expected {expected}")
+    return shape
+
+
+def graph_links(
+    stencils: Sequence[Stencil], weights: Sequence[Array]
+) -> tuple[tuple[Array, ...], Array]:
+    """The conductances of K = B B^T for two-point stencils, where K is a graph Laplacian:
+
+        (K phi)_r = sum_i [ link_i(r) (phi_r - phi_{r+gap_i}) + link_i(r-gap_i) (...) ]
+                    + leak(r) phi_r.
+
+    Returns the links, each an array over the lower cell of a pair, and the leak of each cell
+    through fluxes at the boundary that have only one neighbour. O(k).
+    """
+    shape = cell_shape(stencils, weights)
+    links, leak = [], jnp.zeros(shape, jnp.result_type(*weights))
+    for axis, (stencil, weight) in enumerate(zip(stencils, weights, strict=True)):
+        n = shape[axis]
+        conductance = jnp.square(stencil.coefficients[0] * weight)
+        upward = shifted(conductance, max(stencil.offsets), n, axis, stencil.wrap)
+        if not stencil.wrap:
+            downward = shifted(conductance, min(stencil.offsets), n, axis)
+            cell = jnp.arange(n).reshape([n if i == axis else 1 for i in range(len(shape))])
+            has_upper, has_lower = cell < n - stencil.gap, cell >= stencil.gap
+            leak = leak + jnp.where(has_upper, 0.0, upward) + jnp.where(has_lower, 0.0, downward)
+            upward = jnp.where(has_upper, upward, 0.0)
+        links.append(upward)
+    return tuple(links), leak
+
+
+def conservative_classes(
+    stencils: Sequence[Stencil], shape: Sequence[int]
+) -> tuple[tuple[slice, ...], ...]:
+    """The sublattices of cells on which every flux conserves mass, so that B^T 1 = 0 there.
+
+    Each is a tuple of slices of the grid: the whole grid for a staggered scheme, the cells with
+    even indices for the central collocated scheme with odd n on every axis, none for even n.
+    """
+    candidates = []
+    for stencil, n in zip(stencils, shape, strict=True):
+        dense = matrix(stencil, n)
+        slices = [slice(start, None, stencil.gap) for start in range(min(stencil.gap, n))]
+        candidates.append([rows for rows in slices if not np.any(dense[rows].sum(axis=0))])
+    return tuple(itertools.product(*candidates))
+
+
+def matrix(stencil: Stencil, n: int) -> np.ndarray:
+    """The dense n x (n + extra) matrix A, for oracles and set-up."""
+    dense = np.zeros((n, n + stencil.extra))
+    for row in range(n):
+        for offset, coefficient in zip(stencil.offsets, stencil.coefficients, strict=True):
+            column = (row + offset) % n if stencil.wrap else row + offset
+            if 0 <= column < dense.shape[1]:
+                dense[row, column] += coefficient
+    return dense

@@ -1,0 +1,25 @@
+"""Errors and warnings: every message names the argument, what was wrong and what to try."""
+
+import warnings
+
+
+class InputError(ValueError):
+    """A mistake in what the caller passed in; failures of algorithms are values instead."""
+
+    def __init__(self, argument: str, problem: str, advice: str):
+        self.argument = argument
+        super().__init__(f"{argument}: {problem}. Try: {advice}.")
+
+
+class PrecisionWarning(UserWarning):
+    """A result will carry fewer digits than the method can give."""
+
+
+_warned: set[str] = set()
+
+
+def warn_once(key: str, message: str) -> None:
+    """Emit a `PrecisionWarning` the first time `key` is seen in this process."""
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(message, PrecisionWarning, stacklevel=3)

@@ -1,0 +1,163 @@
+"""What a metric is: the operator L with ⟨ζ, ζ̂⟩ = (Lζ)ᵀ(Lζ̂), and a way to whiten a covector."""
+
+import abc
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+
+from ..errors import InputError
+from ..grids import Grid
+from ..operators import AdjointOperator
+
+PyTree = Any
+
+
+class Metric(eqx.Module):
+    """A metric on states ρ, given by its factor: A(ρ) = LᵀL.
+
+    A new metric is one class with two methods; the rest has defaults.
+
+    ```python
+    class Weighted(ng.Metric):
+        weight: jax.Array
+
+        def factor(self, rho):
+            root = jnp.sqrt(self.weight)
+            return ng.AdjointOperator(lambda x: root * x, lambda y: root * y, rho, rho)
+
+        def whiten(self, rho, c):
+            return c / jnp.sqrt(self.weight)
+    ```
+    """
+
+    @abc.abstractmethod
+    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        """L at this ρ. Set-up that depends on ρ happens here, once for every product."""
+
+    @abc.abstractmethod
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        """Any b with Lᵀb = c on the tangent space; (Lᵀ)†c is the one of minimum norm."""
+
+    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        """A = LᵀL as one operator, where that is cheaper than L followed by Lᵀ."""
+        L = self.factor(rho)
+        product = lambda x: L.T.mv(L.mv(x))
+        structure = L.in_structure()
+        return AdjointOperator(product, product, structure, structure, POSITIVE)
+
+    @property
+    def annihilates(self) -> bool:
+        """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
+        return False
+
+    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
+        """c − Lᵀb for the whitened b: what the least-squares problem does not see of c.
+
+        Asked for only where the metric annihilates something; it acts on tangents outside the
+        tangent space (those that change the mass, say) and vanishes on the others.
+        """
+        image = self.factor(rho).T.mv(self.whiten(rho, c))
+        return jax.tree.map(jnp.subtract, c, image)
+
+    def check_structure(self, state: PyTree) -> None:
+        """Raise `InputError` if this metric cannot measure states of these shapes."""
+
+    def check_values(self, state: PyTree) -> None:
+        """Raise `InputError` if this metric is not defined at this state."""
+
+    def admissible(self, rho: PyTree) -> Array:
+        """Whether the metric is defined at ρ: the compiled counterpart of `check_values`."""
+        leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
+        return jnp.all(jnp.stack(leaves))
+
+    def report(self, rho: PyTree) -> dict[str, Array]:
+        """Numbers a user should see in `info.metric`, such as how much a floor touched."""
+        return {}
+
+    def __add__(self, other: "Metric") -> "Metric":
+        from .combine import Sum
+
+        return Sum.of(self, other)
+
+    def __mul__(self, weight: float | Array) -> "Metric":
+        from .combine import Scaled
+
+        return Scaled(self, weight)
+
+    def __rmul__(self, weight: float | Array) -> "Metric":
+        return self * weight
+
+
+POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})
+
+
+def diagonal_operator(root: Array, rho: Array) -> AdjointOperator:
+    """x ↦ root · x, its own transpose."""
+    product = lambda x: root * x
+    return AdjointOperator(product, product, rho, rho)
+
+
+def check_on_grid(grid: Grid, state: PyTree) -> None:
+    """The state must be one real array whose trailing axes are the grid's."""
+    if not hasattr(state, "shape"):
+        raise InputError(
+            "metric",
+            f"a metric on a grid got a state that is a {type(state).__name__}",
+            "Blocks(...) with one metric per entry of the state",
+        )
+    if tuple(state.shape[-grid.dimension :]) != grid.shape:
+        hint = f"a model that returns (..., {', '.join(map(str, grid.shape))})"
+        if state.shape and math.prod(state.shape) % grid.size == 0:
+            hint += ", for example by a reshape"
+        raise InputError(
+            "model",
+            f"the state has shape {tuple(state.shape)} but the metric's grid has {grid.shape}",
+            hint,
+        )
+
+
+def check_density(argument: str, density: Array, axes: tuple[int, ...]) -> None:
+    """A density must be finite and nonnegative, with positive mass in every function."""
+    values = np.asarray(density)
+    if not np.all(np.isfinite(values)):
+        raise InputError(
+            argument,
+            f"the density has {int(np.sum(~np.isfinite(values)))} entries that are not finite",
+            "a starting point where the model is finite",
+        )
+    if np.any(values < 0):
+        raise InputError(
+            argument,
+            f"the density has {int(np.sum(values < 0))} negative entries, "
+            f"the lowest {values.min():.3g}",
+            "a positive parameterisation, a shift, or a metric for signed states (L2, Sobolev)",
+        )
+    if np.any(values.sum(axis=axes) == 0):
+        raise InputError(argument, "a density has zero mass", "a starting point with ρ > 0")
+
+
+def admissible_density(density: Array) -> Array:
+    """Finite and nonnegative everywhere, and not all zero."""
+    return jnp.all(jnp.isfinite(density)) & jnp.all(density >= 0) & jnp.any(density > 0)
+
+
+def grid_axes(grid: Grid) -> tuple[int, ...]:
+    """The trailing axes that a metric on `grid` acts on."""
+    return tuple(range(-grid.dimension, 0))
+
+
+def default_floor(dtype: Any) -> float:
+    """The relative floor under a density: 1e-14 in double precision, 1e-8 in single."""
+    return 1e-14 if jnp.finfo(dtype).bits == 64 else 1e-8
+
+
+def floored(density: Array, floor: float | None, axes: tuple[int, ...]) -> Array:
+    """max(ρ, floor · max ρ), the maximum taken over each function of a batch."""
+    relative = default_floor(density.dtype) if floor is None else floor
+    return jnp.maximum(density, relative * jnp.max(density, axis=axes, keepdims=True))

@@ -1,0 +1,225 @@
+"""Metrics made of metrics: scaled, summed, and block by block on a composite state."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax import Array
+
+from ..errors import InputError
+from ..operators import AdjointOperator
+from ..settings import setting
+from .base import POSITIVE, Metric, PyTree
+
+
+class Scaled(Metric):
+    """c · g for c > 0: L becomes √c L. Written `0.1 * metric`."""
+
+    metric: Metric
+    weight: Array = setting("weight", positive=True)
+
+    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        return _scale(self.metric.factor(rho), jnp.sqrt(self.weight))
+
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        return _times(1.0 / jnp.sqrt(self.weight), self.metric.whiten(rho, c))
+
+    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        return _scale(self.metric.gram(rho), self.weight)
+
+    @property
+    def annihilates(self) -> bool:
+        return self.metric.annihilates
+
+    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
+        return self.metric.remainder(rho, c)
+
+    def check_structure(self, state: PyTree) -> None:
+        self.metric.check_structure(state)
+
+    def check_values(self, state: PyTree) -> None:
+        self.metric.check_values(state)
+
+    def admissible(self, rho: PyTree) -> Array:
+        return self.metric.admissible(rho)
+
+    def report(self, rho: PyTree) -> dict[str, Array]:
+        return self.metric.report(rho)
+
+
+class Sum(Metric):
+    """g₁ + g₂ + …: the factors stacked, so A = A₁ + A₂ + …. Written `a + 0.1 * b`.
+
+    A covector is whitened by the first part that annihilates nothing, with zeros for the others:
+    then Lᵀb = L₁ᵀb₁ = c. (Stacking the parts' whitened covectors would give a multiple of c.)
+    """
+
+    parts: tuple[Metric, ...]
+
+    @classmethod
+    def of(cls, *metrics: Metric) -> "Sum":
+        """The sum of `metrics`, with sums among them flattened."""
+        parts: list[Metric] = []
+        for metric in metrics:
+            if not isinstance(metric, Metric):
+                raise InputError("metric", f"cannot add a {type(metric).__name__}", "a Metric")
+            parts.extend(metric.parts if isinstance(metric, Sum) else [metric])
+        return cls(tuple(parts))
+
+    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        factors = [part.factor(rho) for part in self.parts]
+
+        def transposed(ys: tuple[PyTree, ...]) -> PyTree:
+            terms = [L.T.mv(y) for L, y in zip(factors, ys, strict=True)]
+            return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *terms)
+
+        out = tuple(L.out_structure() for L in factors)
+        return AdjointOperator(
+            lambda x: tuple(L.mv(x) for L in factors), transposed, factors[0].in_structure(), out
+        )
+
+    def _whitening(self) -> int:
+        return next((i for i, part in enumerate(self.parts) if not part.annihilates), 0)
+
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        chosen = self._whitening()
+        whitened = [jax.eval_shape(part.whiten, rho, c) for part in self.parts]
+        zeros = [jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), tree) for tree in whitened]
+        zeros[chosen] = self.parts[chosen].whiten(rho, c)
+        return tuple(zeros)
+
+    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        grams = [part.gram(rho) for part in self.parts]
+
+        def product(x: PyTree) -> PyTree:
+            terms = [A.mv(x) for A in grams]
+            return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *terms)
+
+        structure = grams[0].in_structure()
+        return AdjointOperator(product, product, structure, structure, POSITIVE)
+
+    @property
+    def annihilates(self) -> bool:
+        return all(part.annihilates for part in self.parts)
+
+    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
+        return self.parts[self._whitening()].remainder(rho, c)
+
+    def check_structure(self, state: PyTree) -> None:
+        for part in self.parts:
+            part.check_structure(state)
+
+    def check_values(self, state: PyTree) -> None:
+        for part in self.parts:
+            part.check_values(state)
+
+    def admissible(self, rho: PyTree) -> Array:
+        return jnp.all(jnp.stack([part.admissible(rho) for part in self.parts]))
+
+    def report(self, rho: PyTree) -> dict[str, Array]:
+        return _numbered({str(i): part.report(rho) for i, part in enumerate(self.parts)})
+
+
+class Blocks(Metric):
+    """One metric for each entry of a state that is a tuple (or list) or a dict.
+
+    ```python
+    ng.Blocks(ng.L2(grid), 0.1 * ng.Sobolev(grid, 1))      # state (u, v)
+    ng.Blocks(interior=ng.L2(grid), trace=ng.L2(edge))     # state {"interior": …, "trace": …}
+    ```
+
+    Cost: the sum of the parts.
+    """
+
+    metrics: tuple[Metric, ...] | dict[str, Metric]
+    _keys: tuple = eqx.field(static=True)
+
+    def __init__(self, *metrics: Metric, **named: Metric):
+        if bool(metrics) == bool(named):
+            raise InputError(
+                "metrics", "give positional or named metrics, not both or none", "Blocks(a, b)"
+            )
+        self._keys = tuple(named) if named else tuple(range(len(metrics)))
+        self.metrics = dict(named) if named else metrics
+
+    def _items(self) -> list[tuple[int | str, Metric]]:
+        return [(key, self.metrics[key]) for key in self._keys]
+
+    def _collect(self, values: list, like: PyTree) -> PyTree:
+        if isinstance(like, dict):
+            return dict(zip(self._keys, values, strict=True))
+        return type(like)(values)
+
+    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        factors = [metric.factor(rho[key]) for key, metric in self._items()]
+        pairs = list(zip(self._keys, factors, strict=True))
+        collect = lambda values: self._collect(values, rho)
+        return AdjointOperator(
+            lambda x: collect([L.mv(x[key]) for key, L in pairs]),
+            lambda y: collect([L.T.mv(y[key]) for key, L in pairs]),
+            collect([L.in_structure() for L in factors]),
+            collect([L.out_structure() for L in factors]),
+        )
+
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        return self._collect([m.whiten(rho[k], c[k]) for k, m in self._items()], rho)
+
+    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        grams = [(key, metric.gram(rho[key])) for key, metric in self._items()]
+        product = lambda x: self._collect([A.mv(x[key]) for key, A in grams], rho)
+        structure = self._collect([A.in_structure() for _, A in grams], rho)
+        return AdjointOperator(product, product, structure, structure, POSITIVE)
+
+    @property
+    def annihilates(self) -> bool:
+        return any(metric.annihilates for _, metric in self._items())
+
+    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
+        part = lambda key, metric: (
+            metric.remainder(rho[key], c[key])
+            if metric.annihilates
+            else jax.tree.map(jnp.zeros_like, c[key])
+        )
+        return self._collect([part(key, metric) for key, metric in self._items()], rho)
+
+    def check_structure(self, state: PyTree) -> None:
+        keys = tuple(state) if isinstance(state, dict) else None
+        if isinstance(state, (tuple, list)):
+            keys = tuple(range(len(state)))
+        if keys is None or set(keys) != set(self._keys):
+            raise InputError(
+                "metric",
+                f"Blocks has entries {self._keys} but the state is a {type(state).__name__}"
+                + (f" with entries {keys}" if keys is not None else ""),
+                "one metric for every entry of the state",
+            )
+        for key, metric in self._items():
+            metric.check_structure(state[key])
+
+    def check_values(self, state: PyTree) -> None:
+        for key, metric in self._items():
+            metric.check_values(state[key])
+
+    def admissible(self, rho: PyTree) -> Array:
+        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self._items()]))
+
+    def report(self, rho: PyTree) -> dict[str, Array]:
+        return _numbered({str(key): m.report(rho[key]) for key, m in self._items()})
+
+
+def _numbered(reports: dict[str, dict[str, Array]]) -> dict[str, Array]:
+    return {f"{key}.{name}": v for key, report in reports.items() for name, v in report.items()}
+
+
+def _times(scalar: Array, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: scalar.astype(x.dtype) * x, tree)
+
+
+def _scale(operator: lx.AbstractLinearOperator, root: Array) -> AdjointOperator:
+    return AdjointOperator(
+        lambda x: _times(root, operator.mv(x)),
+        lambda y: _times(root, operator.T.mv(y)),
+        operator.in_structure(),
+        operator.out_structure(),
+        POSITIVE if lx.is_positive_semidefinite(operator) else frozenset(),
+    )

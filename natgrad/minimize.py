@@ -1,0 +1,208 @@
+"""The loop: linearise, solve, step, record, stop."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .counts import Counts
+from .damping import Damping, as_damping
+from .direction import Attempt, Bounds, attempt, check_inputs, describe, flatten, linearise
+from .errors import InputError
+from .metrics.base import Metric
+from .problems import Problem
+from .result import Progress, Result, Status
+from .solvers import Auto, Solver
+from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
+
+PyTree = Any
+
+MAX_REJECTIONS = 30
+REASONS = {
+    NO_DECREASE: Status.NO_DECREASE,
+    NOT_FINITE: Status.NOT_FINITE,
+    INADMISSIBLE: Status.INADMISSIBLE,
+}
+
+
+def minimize(
+    problem: Problem,
+    theta0: PyTree,
+    *,
+    metric: Metric,
+    solver: Solver = Auto(),
+    damping: Damping | float = 0.0,
+    step: Step = ModelStep(),
+    bounds: tuple[PyTree, PyTree] | None = None,
+    max_iterations: int = 100,
+    max_propagations: int | None = None,
+    max_seconds: float | None = None,
+    tolerance: float = 1e-6,
+    step_tolerance: float = 0.0,
+    loss_target: float | None = None,
+    callbacks: Sequence[Callable[[Progress], Any]] = (),
+) -> Result:
+    """Natural gradient descent from θ₀.
+
+    ```python
+    result = ng.minimize(problem, theta0, metric=ng.Wasserstein(grid), step=ng.FixedStep(3.0))
+    print(result)
+    ```
+
+    Stops when ‖∂_θ f‖ ≤ `tolerance` · ‖∂_θ f(θ₀)‖, when a step is no longer than
+    `step_tolerance` · max(1, ‖θ‖), when the loss reaches `loss_target`, when a budget of
+    iterations, model propagations or seconds is spent, when no step decreases the loss, or when a
+    callback returns True; `result.status` says which. `bounds = (lower, upper)` are scalars or
+    pytrees like θ; parameters on a bound that a descent would cross are held there, the others
+    move along the projected direction.
+
+    Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
+    target data reuse the program.
+    """
+    damping = as_damping(damping)
+    check_inputs(problem, theta0, metric, solver, damping)
+    if not isinstance(step, Step):
+        raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
+    box = _box(bounds, theta0)
+    theta, recorder = theta0, _Recorder()
+    damping_state = jnp.asarray(damping.initial_state())
+    loss, info, reference = np.nan, None, None
+    status = Status.MAX_ITERATIONS
+    for iteration in range(max_iterations):
+        lin = linearise(problem, theta, metric, solver, damping, box)
+        recorder.count(*lin.counts)
+        loss, norm = float(lin.loss), float(jnp.linalg.norm(lin.gradient))
+        if iteration == 0 and not np.isfinite(loss):
+            raise InputError(
+                "theta0", f"the loss there is {loss}", "a starting point where the loss is finite"
+            )
+        reference = norm if reference is None else reference
+        recorder.begin(loss, norm)
+        if norm <= tolerance * reference:
+            status = Status.CONVERGED
+            break
+        for _ in range(MAX_REJECTIONS if damping.adapts else 1):
+            trial = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
+            outcome, damping_state = trial.outcome, trial.damping_state
+            recorder.count(forward=outcome.evaluations, linearised=outcome.linearised)
+            if bool(outcome.accepted):
+                break
+        info = describe(lin, trial.info, trial.damping, trial.slope)
+        recorder.finish(trial, float(outcome.value) < loss)
+        if not bool(outcome.accepted):
+            status = _why_rejected(trial, loss)
+            break
+        theta, loss = flatten(theta)[1](outcome.theta), float(outcome.value)
+        progress = Progress(iteration + 1, theta, loss, recorder.last())
+        asked = [bool(callback(progress)) for callback in callbacks]
+        length = step_tolerance * max(1.0, float(jnp.linalg.norm(outcome.theta)))
+        if any(asked):
+            status = Status.STOPPED
+        elif loss_target is not None and loss <= loss_target:
+            status = Status.LOSS_REACHED
+        elif float(trial.step_norm) <= length:
+            status = Status.SMALL_STEP
+        elif max_propagations is not None and sum(recorder.counts) >= max_propagations:
+            status = Status.MAX_PROPAGATIONS
+        elif max_seconds is not None and recorder.elapsed() >= max_seconds:
+            status = Status.MAX_SECONDS
+        else:
+            continue
+        break
+    taken = recorder.accepted
+    if taken == len(recorder.rows):  # the last row's step led to a point not yet recorded
+        recorder.begin(loss, np.nan)
+    return Result(theta, loss, status, taken, recorder.history(), info)
+
+
+def _why_rejected(trial: Attempt, loss: float) -> Status:
+    slope, outcome = float(trial.slope), trial.outcome
+    if not np.isfinite(slope):
+        return Status.NOT_FINITE
+    if slope >= 0:
+        return Status.NOT_DESCENT
+    status = REASONS[int(outcome.reason)]
+    rounding = 8 * float(jnp.finfo(outcome.value.dtype).eps) * abs(loss)
+    if status == Status.NO_DECREASE and float(outcome.predicted) <= rounding:
+        return Status.PRECISION
+    return status
+
+
+class _Recorder:
+    """The history under construction: one row per iterate."""
+
+    columns = (
+        *("loss", "gradient_norm", "step", "step_norm", "damping", "halvings", "ratio"),
+        *("rank", "condition", "solver_iterations", "decreased"),
+        *("seconds", "forward", "linearised", "adjoint"),
+    )
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.counts = Counts(0, 0, 0)
+        self.accepted = 0
+        self._start = time.perf_counter()
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._start
+
+    def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
+        more = (int(forward), int(linearised), int(adjoint))
+        self.counts = Counts(*(a + b for a, b in zip(self.counts, more, strict=True)))
+
+    def begin(self, loss: float, gradient_norm: float) -> None:
+        row = dict.fromkeys(self.columns, np.nan)
+        row |= {"loss": loss, "gradient_norm": gradient_norm, "seconds": self.elapsed()}
+        self.rows.append(row | self.counts._asdict())
+
+    def finish(self, trial: Attempt, decreased: bool) -> None:
+        outcome, info = trial.outcome, trial.info
+        accepted = bool(outcome.accepted)
+        self.accepted += accepted
+        self.rows[-1] |= {
+            "step": float(outcome.tau) if accepted else 0.0,
+            "step_norm": float(trial.step_norm) if accepted else 0.0,
+            "damping": float(trial.damping),
+            "halvings": float(outcome.halvings),
+            "ratio": float(outcome.ratio),
+            "rank": float(info.rank),
+            "condition": float(info.condition),
+            "solver_iterations": float(info.iterations),
+            "decreased": float(decreased),
+        }
+
+    def last(self) -> dict[str, float]:
+        return dict(self.rows[-1])
+
+    def history(self) -> dict[str, np.ndarray]:
+        return {name: np.array([row[name] for row in self.rows]) for name in self.columns}
+
+
+def _box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
+    if bounds is None:
+        return None
+    if not (isinstance(bounds, tuple) and len(bounds) == 2):
+        raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
+    flat, _ = flatten(theta)
+    lower, upper = (_like(bound, theta, flat) for bound in bounds)
+    if bool(jnp.any(lower > upper)):
+        raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
+    if bool(jnp.any((flat < lower) | (flat > upper))):
+        raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
+    return Bounds(lower, upper)
+
+
+def _like(bound: PyTree, theta: PyTree, flat: Array) -> Array:
+    if np.ndim(bound) == 0 and not isinstance(bound, (dict, list, tuple)):
+        return jnp.full_like(flat, bound)
+    parameters = eqx.filter(theta, eqx.is_inexact_array)
+    try:
+        spread = jax.tree.map(lambda b, t: jnp.broadcast_to(b, t.shape), bound, parameters)
+        return flatten(jax.tree.map(lambda b, t: b.astype(t.dtype), spread, parameters))[0]
+    except ValueError as error:
+        raise InputError("bounds", "do not have the structure of theta", "a scalar") from error

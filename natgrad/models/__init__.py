@@ -1,0 +1,6 @@
+"""Models θ ↦ ρ(θ) and their derivatives Z = ∂ρ/∂θ."""
+
+from .checks import check_model
+from .explicit import Explicit, Pointwise, as_model
+
+__all__ = ["Explicit", "Pointwise", "as_model", "check_model"]

@@ -1,0 +1,134 @@
+"""A linear operator that carries its own transpose."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+PyTree = Any
+
+
+def structure_of(tree: PyTree) -> PyTree:
+    """The shapes and dtypes of `tree`, without its values."""
+    return jax.eval_shape(lambda x: x, tree)
+
+
+class AdjointOperator(lx.AbstractLinearOperator):
+    """x ↦ L x with the adjoint y ↦ Lᵀ y written by hand.
+
+    `mv` and `rmv` take and return pytrees of arrays with the given structures. Arrays that they
+    need should be leaves (an `equinox.Module` method or `jax.tree_util.Partial`), so that the
+    operator can cross a compiled boundary.
+
+    ```python
+    op = ng.AdjointOperator(lambda x: 2 * x, lambda y: 2 * y, jnp.zeros(3), jnp.zeros(3))
+    op.mv(jnp.ones(3)), op.T.mv(jnp.ones(3))
+    ```
+
+    Cost: that of the functions. `as_matrix` applies `mv` to every basis vector.
+    """
+
+    _mv: Callable[[PyTree], PyTree]
+    _rmv: Callable[[PyTree], PyTree]
+    _in: PyTree = eqx.field(static=True)
+    _out: PyTree = eqx.field(static=True)
+    tags: frozenset[object] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        mv: Callable[[PyTree], PyTree],
+        rmv: Callable[[PyTree], PyTree],
+        in_structure: PyTree,
+        out_structure: PyTree,
+        tags: frozenset[object] = frozenset(),
+    ):
+        self._mv, self._rmv = mv, rmv
+        self._in = _Structure(structure_of(in_structure))
+        self._out = _Structure(structure_of(out_structure))
+        self.tags = tags
+
+    def mv(self, vector: PyTree) -> PyTree:
+        return self._mv(vector)
+
+    def transpose(self) -> "AdjointOperator":
+        tags = self.tags & {lx.symmetric_tag, lx.positive_semidefinite_tag}
+        return AdjointOperator(
+            self._rmv, self._mv, self.out_structure(), self.in_structure(), frozenset(tags)
+        )
+
+    def as_matrix(self) -> Array:
+        return as_dense(self)
+
+    def in_structure(self) -> PyTree:
+        return self._in.value
+
+    def out_structure(self) -> PyTree:
+        return self._out.value
+
+
+class _Structure:
+    """A pytree of `ShapeDtypeStruct`s that compares by value and hashes: a static field."""
+
+    def __init__(self, value: PyTree):
+        self.value = value
+        leaves, treedef = jax.tree.flatten(value)
+        self._key = (tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), treedef)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Structure) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def as_dense(operator: lx.AbstractLinearOperator) -> Array:
+    """The matrix of an operator between pytrees, column by column."""
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), operator.in_structure())
+    flat, unravel = ravel_pytree(zeros)
+    basis = jnp.eye(flat.size, dtype=flat.dtype)
+    return jax.vmap(lambda e: ravel_pytree(operator.mv(unravel(e)))[0], out_axes=1)(basis)
+
+
+@lx.is_symmetric.register(AdjointOperator)
+def _(operator: AdjointOperator) -> bool:
+    return bool(operator.tags & {lx.symmetric_tag, lx.positive_semidefinite_tag})
+
+
+@lx.is_positive_semidefinite.register(AdjointOperator)
+def _(operator: AdjointOperator) -> bool:
+    return lx.positive_semidefinite_tag in operator.tags
+
+
+for _property in (
+    lx.is_diagonal,
+    lx.is_tridiagonal,
+    lx.has_unit_diagonal,
+    lx.is_lower_triangular,
+    lx.is_upper_triangular,
+    lx.is_negative_semidefinite,
+):
+    _property.register(AdjointOperator)(lambda operator: False)
+
+for _identity in (lx.linearise, lx.conj):
+    _identity.register(AdjointOperator)(lambda operator: operator)
+
+
+@lx.materialise.register(AdjointOperator)
+def _(operator: AdjointOperator) -> lx.AbstractLinearOperator:
+    flat_in = structure_of(operator.in_structure())
+    matrix = operator.as_matrix()
+    if not isinstance(flat_in, jax.ShapeDtypeStruct) or len(flat_in.shape) != 1:
+        raise ValueError(
+            "operator: only operators on flat vectors can be materialised. Try: operator.as_matrix()."
+        )
+    return lx.MatrixLinearOperator(matrix, operator.tags)
+
+
+@lx.diagonal.register(AdjointOperator)
+def _(operator: AdjointOperator) -> Array:
+    return jnp.diag(operator.as_matrix())

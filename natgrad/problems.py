@@ -1,0 +1,143 @@
+"""A problem is a model and something to minimise over it; losses on states."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .errors import InputError
+from .grids import Grid
+from .metrics.base import Metric, check_density, grid_axes
+from .models.explicit import as_model
+
+PyTree = Any
+
+
+class Problem(eqx.Module):
+    """min over θ of f(ρ(θ)) + R(θ), or of any F(θ) with ρ(θ) carrying only the metric.
+
+    ```python
+    ng.Problem(model, loss)                                # f sees the state
+    ng.Problem(model, loss, regulariser=lambda theta: 1e-3 * jnp.sum(theta**2))
+    ng.Problem(model, objective=F)                         # F sees theta (a PINN)
+    ```
+
+    The compiled programs are keyed by the identity of these functions: data that changes goes
+    into a field of an `equinox.Module`, not into a closure.
+    """
+
+    model: Any
+    loss: Callable[[PyTree], Array] | None
+    objective: Callable[[PyTree], Array] | None
+    regulariser: Callable[[PyTree], Array] | None
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[[PyTree], Array] | None = None,
+        *,
+        objective: Callable[[PyTree], Array] | None = None,
+        regulariser: Callable[[PyTree], Array] | None = None,
+    ):
+        if (loss is None) == (objective is None):
+            raise InputError(
+                "loss, objective", "exactly one of them is needed", "Problem(model, loss)"
+            )
+        if objective is not None and regulariser is not None:
+            raise InputError(
+                "regulariser", "an objective already sees theta", "objective=F plus the term"
+            )
+        self.model = as_model(model)
+        self.loss, self.objective, self.regulariser = loss, objective, regulariser
+
+    def value(self, theta: PyTree, rho: PyTree) -> Array:
+        """F at θ, given the state ρ(θ)."""
+        if self.objective is not None:
+            return self.objective(theta)
+        assert self.loss is not None
+        value = self.loss(rho)
+        return value if self.regulariser is None else value + self.regulariser(theta)
+
+    def check(self, theta: PyTree, structure: PyTree) -> None:
+        """The value must be a real floating-point scalar."""
+        name = "objective" if self.objective is not None else "loss"
+        if hasattr(self.loss, "check_structure"):
+            self.loss.check_structure(structure)  # pyright: ignore[reportOptionalMemberAccess]
+        value = jax.eval_shape(self.value, theta, structure)
+        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise InputError(
+                name, f"returns {value} where a real scalar is needed", "jnp.sum or jnp.mean of it"
+            )
+
+
+class _Loss(eqx.Module):
+    """A loss against a target of the state's shape."""
+
+    target: eqx.AbstractVar[PyTree]
+
+    def check_structure(self, state: PyTree) -> None:
+        """The target must have the shapes of the state."""
+        shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(state)]
+        targets = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(self.target)]
+        if shapes != targets:
+            raise InputError(
+                "target",
+                f"has shapes {targets} but the model returns {shapes}",
+                "a target on the same points as the state",
+            )
+
+
+class LeastSquares(_Loss):
+    """f(ρ) = ½ ∫ |ρ − ρ*|² dx, or ½ Σ |ρ − ρ*|² where no grid is given."""
+
+    target: PyTree
+    grid: Grid | None = eqx.field(static=True, default=None)
+
+    def __call__(self, rho: PyTree) -> Array:
+        weight = 1.0 if self.grid is None else self.grid.cell_volume
+        squares = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), rho, self.target)
+        return 0.5 * weight * sum(jax.tree.leaves(squares))
+
+
+class KullbackLeibler(_Loss):
+    """f(ρ) = ∫ ρ* log(ρ*/ρ) − ρ* + ρ dx: the divergence of the target from the model.
+
+    Zero only at ρ = ρ*, for densities of any mass; its Hessian there is the Fisher–Rao metric.
+    Infinite where ρ = 0 < ρ*, which ends a step.
+    """
+
+    target: Array
+    grid: Grid = eqx.field(static=True)
+
+    def __check_init__(self):
+        if isinstance(self.target, (np.ndarray, jax.Array)) and not isinstance(
+            self.target, jax.core.Tracer
+        ):
+            check_density("target", self.target, grid_axes(self.grid))
+
+    def __call__(self, rho: Array) -> Array:
+        positive = self.target > 0
+        ratio = jnp.where(positive, self.target, 1.0) / jnp.where(positive, rho, 1.0)
+        density = self.target * jnp.log(ratio) - self.target + rho
+        return self.grid.cell_volume * jnp.sum(density)
+
+
+class SquaredDistance(_Loss):
+    """f(ρ) = ½ ‖ρ − ρ*‖² in a metric frozen at the target: Hˢ and Ḣˢ norms, or any other.
+
+    ```python
+    ng.SquaredDistance(target, ng.HomogeneousSobolev(grid, -1))
+    ```
+    """
+
+    target: PyTree
+    metric: Metric
+
+    def __call__(self, rho: PyTree) -> Array:
+        difference = jax.tree.map(jnp.subtract, rho, self.target)
+        image = self.metric.factor(self.target).mv(difference)
+        return 0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(image))

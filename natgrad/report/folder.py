@@ -1,0 +1,110 @@
+"""The folder a study writes: recognised by its settings file, so nothing else is overwritten."""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MARKER = "settings.json"
+
+
+class FolderError(ValueError):
+    """The folder cannot, or must not, be written to; the message says why in one line."""
+
+
+class ResultFolder:
+    """OUTPUT with `settings.json`, `results.json`, `figures/` and `index.html`.
+
+    The settings are written first: a folder that has them is a natgrad result, finished or not,
+    and may be written again. Any other folder that is not empty is refused.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.figures = path / "figures"
+
+    def claim(self, study: str, settings: Any) -> None:
+        """Create the folder and write the settings, or raise `FolderError`."""
+        self._check(study)
+        try:
+            self.figures.mkdir(parents=True, exist_ok=True)
+            self.write(MARKER, {"natgrad": versions()["natgrad"], "study": study,
+                                "settings": dataclasses.asdict(settings)})
+        except OSError as error:
+            raise FolderError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def _check(self, study: str) -> None:
+        if not os.path.lexists(self.path):
+            return
+        if not self.path.is_dir():
+            raise FolderError(f"{self.path} is a file, not a folder")
+        try:
+            empty = not any(self.path.iterdir())
+        except OSError as error:
+            raise FolderError(f"cannot read {self.path}: {error.strerror}") from error
+        if empty:
+            return
+        found = self._marker()
+        if found is None:
+            raise FolderError(
+                f"{self.path} holds files that are not a natgrad result; choose another folder"
+            )
+        if found != study:
+            raise FolderError(f"{self.path} holds a result of the study {found!r}, not {study!r}")
+
+    def _marker(self) -> str | None:
+        try:
+            content = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not (isinstance(content, dict) and "natgrad" in content):
+            return None
+        return str(content.get("study"))
+
+    def write(self, name: str, content: Any) -> Path:
+        """Write `content` as JSON; arrays become lists and numbers that are not finite null."""
+        target = self.path / name
+        text = json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False)
+        target.write_text(text + "\n", encoding="utf-8")
+        return target
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types: arrays to lists, dataclasses to objects, NaN and ∞ to null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    array = np.asarray(value)
+    if array.ndim:
+        return plain(array.tolist())
+    entry = array.item()
+    return None if isinstance(entry, float) and not math.isfinite(entry) else entry
+
+
+def versions() -> dict[str, str]:
+    """Versions of natgrad, of what it computes with, and of Python and the platform."""
+    packages = ("natgrad", "jax", "jaxlib", "equinox", "lineax", "numpy", "scipy", "matplotlib")
+    found = {name: _version(name) for name in packages}
+    return found | {"python": platform.python_version(), "platform": platform.platform()}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # natgrad itself, when run from its source tree
+        from .. import __version__
+
+        return __version__ if package == "natgrad" else "not installed"

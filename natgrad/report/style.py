@@ -1,0 +1,54 @@
+"""The look of every figure: one palette, one set of sizes, no display needed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+# Okabe and Ito's palette, told apart by every common form of colour vision.
+PALETTE = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "purple": "#CC79A7",
+    "grey": "#7F7F7F",
+}
+
+_SETTINGS: dict[str, Any] = {
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "legend.fontsize": 9,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.6,
+    "savefig.dpi": 130,
+    "savefig.facecolor": "white",
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """The settings above, for the figures drawn inside the block only."""
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write the figure as PNG and close it."""
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path)
+    plt.close(figure)
+    return path

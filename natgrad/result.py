@@ -1,0 +1,118 @@
+"""What comes back: a direction with its diagnosis, and a run with its history."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from .counts import Counts
+
+PyTree = Any
+
+
+class Status(StrEnum):
+    """Why a run ended."""
+
+    CONVERGED = "converged"
+    LOSS_REACHED = "loss_reached"
+    SMALL_STEP = "small_step"
+    PRECISION = "precision"
+    MAX_ITERATIONS = "max_iterations"
+    MAX_SECONDS = "max_seconds"
+    MAX_PROPAGATIONS = "max_propagations"
+    STOPPED = "stopped"
+    NO_DECREASE = "no_decrease"
+    NOT_FINITE = "not_finite"
+    INADMISSIBLE = "inadmissible"
+    NOT_DESCENT = "not_descent"
+
+    @property
+    def message(self) -> str:
+        """The status in a sentence."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.CONVERGED: "the gradient norm fell below the tolerance",
+    Status.LOSS_REACHED: "the loss reached its target",
+    Status.SMALL_STEP: "the step became shorter than the step tolerance",
+    Status.PRECISION: "the decrease still to be had is below the rounding error of the loss",
+    Status.MAX_ITERATIONS: "the iterations were used up",
+    Status.MAX_SECONDS: "the time was used up",
+    Status.MAX_PROPAGATIONS: "the model evaluations were used up",
+    Status.STOPPED: "a callback asked to stop",
+    Status.NO_DECREASE: "no step along the direction decreased the loss; none was taken",
+    Status.NOT_FINITE: "the loss or the direction was not finite; the step was not taken",
+    Status.INADMISSIBLE: "the step left the states on which the metric is defined; not taken",
+    Status.NOT_DESCENT: "the direction found does not descend: G is singular or not positive",
+}
+
+
+@dataclass(frozen=True)
+class Info:
+    """How a direction was found.
+
+    `condition` is that of Y with its damping (an estimate, except from `SVD`); `status` is "ok",
+    "rank_deficient" (the direction is the one of minimum norm) or "not_finite"; `metric` holds what
+    the metric reports, such as the share of cells under its floor.
+    """
+
+    solver: str
+    rank: int
+    condition: float
+    damping: float
+    status: str
+    iterations: int
+    counts: Counts
+    metric: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The natural gradient direction η at θ, with G η = −∂_θ f."""
+
+    eta: PyTree
+    info: Info
+    loss: float
+    gradient: PyTree
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run.
+
+    `history` has one entry per iterate, the starting point first: at iterate i its loss and
+    gradient norm, and the damping, length and so on of the step taken from it (NaN where there is
+    none). Times and counts accumulate.
+    """
+
+    theta: PyTree
+    loss: float
+    status: Status
+    iterations: int
+    history: Mapping[str, np.ndarray]
+    info: Info | None
+
+    @property
+    def converged(self) -> bool:
+        """Whether the run ended by reaching what was asked of it."""
+        return self.status in (Status.CONVERGED, Status.LOSS_REACHED, Status.PRECISION)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.status} after {self.iterations} iterations, loss {self.loss:.6g}: "
+            f"{self.status.message}"
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each iteration; it returns True to stop the run."""
+
+    iteration: int
+    theta: PyTree
+    loss: float
+    row: Mapping[str, float | Array]

@@ -1,0 +1,186 @@
+"""Direct solvers on a dense Y: Cholesky of G, QR, pivoted QR and SVD."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.linalg import cho_solve, solve_triangular
+
+from ..linalg import MinimumNormFactor, condition_estimate, gram, minimum_norm_factor, safe_cholesky
+from ..settings import number
+from .base import SolveInfo, Solver
+
+
+class _Normal(NamedTuple):
+    G: Array
+    gradient: Array
+
+
+class Cholesky(Solver):
+    """The information matrix G = YᵀY and its Cholesky factor: η = −(G + λI)⁻¹ (Yᵀb + r).
+
+    The fastest for k ≥ p, with the condition number of Y squared: the choice whenever there is
+    damping. If G + λI is numerically singular an eigenvalue decomposition gives the
+    minimum-norm solution instead, and `info.status` says "rank_deficient".
+
+    Cost: kp² (symmetric product) + p³/3. Reference: equation (3.3) of the paper.
+    """
+
+    def prepare(self, Y: Array, b: Array, r: Array) -> _Normal:
+        return _Normal(gram(Y), Y.T @ b + r)
+
+    def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
+        G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
+        return solve_positive(G, prepared.gradient)
+
+
+def solve_positive(G: Array, gradient: Array) -> tuple[Array, SolveInfo]:
+    """−G⁺ gradient by Cholesky, or by eigenvalues where G is numerically singular."""
+    factor, ok = safe_cholesky(G)
+    p = len(G)
+
+    def regular(_: None) -> tuple[Array, SolveInfo]:
+        condition = condition_estimate(factor.T)
+        return -cho_solve((factor, True), gradient), SolveInfo(
+            jnp.asarray(p), condition, jnp.asarray(False)
+        )
+
+    def deficient(_: None) -> tuple[Array, SolveInfo]:
+        values, vectors = jnp.linalg.eigh(G)
+        kept = values > p * jnp.finfo(G.dtype).eps * values[-1]
+        inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
+        smallest = jnp.min(jnp.where(kept, values, jnp.inf))
+        eta = -vectors @ (inverse * (vectors.T @ gradient))
+        condition = jnp.sqrt(values[-1] / smallest)
+        return eta, SolveInfo(jnp.sum(kept), condition, jnp.asarray(True))
+
+    return jax.lax.cond(ok, regular, deficient, None)
+
+
+class _Triangular(NamedTuple):
+    R: Array
+    c: Array  # Qᵀb
+    r: Array
+
+
+class QR(Solver):
+    """Y = QR, η = −R⁻¹Qᵀb: the paper's Algorithm 1, for Y of full column rank.
+
+    Damping enters as a small QR of [R; √λ I]. If R is numerically singular its singular value
+    decomposition gives the minimum-norm solution, and `info.status` says "rank_deficient".
+
+    Cost: 2kp² − ⅔p³. Reference: Algorithm 1 of the paper.
+    """
+
+    def prepare(self, Y: Array, b: Array, r: Array) -> _Triangular:
+        return triangularise(Y, b, r)
+
+    def solve(self, prepared: _Triangular, damping: Array) -> tuple[Array, SolveInfo]:
+        R, c = damped_triangle(prepared.R, prepared.c, damping)
+        p = len(c)
+        diagonal = jnp.abs(jnp.diag(R))
+        ok = jnp.min(diagonal) > p * jnp.finfo(R.dtype).eps * jnp.max(diagonal)
+
+        def regular(_: None) -> tuple[Array, SolveInfo]:
+            inner = c + solve_triangular(R, prepared.r, trans="T")
+            info = SolveInfo(jnp.asarray(p), condition_estimate(R), jnp.asarray(False))
+            return -solve_triangular(R, inner), info
+
+        def deficient(_: None) -> tuple[Array, SolveInfo]:
+            U, values, Vt = jnp.linalg.svd(R, full_matrices=False)
+            return spectral_solution(U.T @ c, values, Vt, prepared.r, jnp.zeros_like(damping), None)
+
+        return jax.lax.cond(ok, regular, deficient, None)
+
+
+def triangularise(Y: Array, b: Array, r: Array) -> _Triangular:
+    """R and Qᵀb of Y = QR, without Q: b travels as one more column."""
+    k, p = Y.shape
+    augmented = jnp.concatenate([Y, b[:, None]], axis=1)
+    if k < p + 1:
+        augmented = jnp.pad(augmented, ((0, p + 1 - k), (0, 0)))
+    R = jnp.linalg.qr(augmented, mode="r")
+    return _Triangular(R[:p, :p], R[:p, p], r)
+
+
+def damped_triangle(R: Array, c: Array, damping: Array) -> tuple[Array, Array]:
+    """R and Qᵀb of the least-squares problem with the rows √λ I appended."""
+
+    def damped(_: None) -> tuple[Array, Array]:
+        rows = jnp.sqrt(damping) * jnp.eye(len(c), dtype=R.dtype)
+        stacked = triangularise(
+            jnp.concatenate([R, rows]), jnp.concatenate([c, jnp.zeros_like(c)]), c
+        )
+        return stacked.R, stacked.c
+
+    return jax.lax.cond(damping > 0, damped, lambda _: (R, c), None)
+
+
+class PivotedQR(Solver):
+    """Column-pivoted QR and a second QR: minimum-norm directions for rank-deficient Y.
+
+    Columns whose pivot falls below `rtol` times the first are dropped (default max(k, p)·eps);
+    `info.rank` counts the rest. On a GPU the pivoting runs on the small triangle of an unpivoted QR
+    and stops at the rank.
+
+    Cost: 2kp² + 4p²·rank. Reference: appendix B.2 of the paper.
+    """
+
+    rtol: Array | None
+
+    def __init__(self, rtol: float | None = None):
+        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+
+    def prepare(self, Y: Array, b: Array, r: Array) -> Any:
+        return minimum_norm_factor(Y, self.rtol), b, r
+
+    def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
+        factor, b, r = prepared
+        assert isinstance(factor, MinimumNormFactor)
+        info = SolveInfo(factor.rank, factor.condition, factor.rank < len(r))
+        return -factor.solve_both(b, r, damping), info
+
+
+class _Spectral(NamedTuple):
+    c: Array
+    values: Array
+    Vt: Array
+    r: Array
+
+
+class SVD(Solver):
+    """Y = U diag(σ) Vᵀ: the reference for rank decisions, and every λ for free.
+
+    Singular values below `rtol` times the first are dropped (default max(k, p)·eps).
+
+    Cost: a QR of Y, then about 20 p³. Reference: section 3.2 of the paper.
+    """
+
+    rtol: Array | None
+
+    def __init__(self, rtol: float | None = None):
+        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+
+    def prepare(self, Y: Array, b: Array, r: Array) -> _Spectral:
+        triangle = triangularise(Y, b, r)
+        U, values, Vt = jnp.linalg.svd(triangle.R, full_matrices=False)
+        return _Spectral(U.T @ triangle.c, values, Vt, r)
+
+    def solve(self, prepared: _Spectral, damping: Array) -> tuple[Array, SolveInfo]:
+        return spectral_solution(*prepared, damping, self.rtol)
+
+
+def spectral_solution(
+    c: Array, values: Array, Vt: Array, r: Array, damping: Array, rtol: Array | None
+) -> tuple[Array, SolveInfo]:
+    """−V [σ c + Vᵀr] / (σ² + λ) over the singular values that are kept."""
+    largest = values[0]
+    tolerance = len(values) * jnp.finfo(values.dtype).eps if rtol is None else rtol
+    kept = values > jnp.asarray(tolerance, values.dtype) * largest
+    safe = jnp.where(kept, values, 1.0)
+    filtered = jnp.where(kept, (safe * c + Vt @ r) / (safe**2 + damping), 0.0)
+    smallest = jnp.min(jnp.where(kept, values, jnp.inf))
+    condition = jnp.sqrt((largest**2 + damping) / (smallest**2 + damping))
+    rank = jnp.sum(kept)
+    return -Vt.T @ filtered, SolveInfo(rank, condition, rank < len(values))

@@ -1,0 +1,13 @@
+"""The Gaussian mixture study: the paper's section 4.1, its transport metric corrected, and more.
+
+| file | what it holds |
+|---|---|
+| `settings.py` | the settings and their presets |
+| `problem.py` | the paper's problem and the methods compared on it |
+| `landscape.py` | level sets, critical points, the plateau and the lowest pass |
+| `descent.py` | fixed-step runs: paths, direction fields, largest steps, basins |
+| `transport.py` | the two discretisations of W₂ at the starting point |
+| `fit.py` | a mixture with all parameters free |
+| `figures.py`, `fit_figures.py`, `text.py` | pictures and words |
+| `study.py` | all of it in order |
+"""

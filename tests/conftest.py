@@ -1,0 +1,27 @@
+"""Double precision for every test; a fixed Hypothesis profile; the shared reference files."""
+
+import json
+import os
+from pathlib import Path
+
+import hypothesis
+import jax
+import matplotlib
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+matplotlib.use("Agg")
+
+hypothesis.settings.register_profile("natgrad", deadline=None, max_examples=15, derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "natgrad"))
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def mixture_reference() -> dict:
+    """Reference values of the Gaussian-mixture problem, where the shared folder is present."""
+    path = SHARED / "reference" / "gaussian_mixture.json"
+    if not path.exists():
+        pytest.skip(f"reference values not found at {path}")
+    return json.loads(path.read_text())
