@@ -4,12 +4,10 @@ Run as `python benchmarks/bench_pivoted_qr.py`. Best of many, all routes of a si
 one process.
 """
 
-import time
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from bench_gram import best_of_turns
 
 from natgrad.linalg import (
     MinimumNormFactor,
@@ -33,27 +31,13 @@ def of_rank(k: int, p: int, rank: int) -> np.ndarray:
     return rng.standard_normal((k, rank)) @ rng.standard_normal((rank, p))
 
 
-def best_of_turns(routes: dict[str, Callable], seconds: float) -> dict[str, tuple[float, float]]:
-    """The smallest wall-clock and CPU seconds of each route, taking turns."""
-    best = {name: (np.inf, np.inf) for name in routes}
-    for route in routes.values():
-        jax.block_until_ready(route())
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, route in routes.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            jax.block_until_ready(route())
-            spent = time.perf_counter() - wall, time.process_time() - cpu
-            best[name] = min(best[name][0], spent[0]), min(best[name][1], spent[1])
-    return best
-
-
 def solve_both(factor: MinimumNormFactor, b: jax.Array, r: jax.Array, damping: float) -> jax.Array:
     return factor.solve_both(b, r, damping)
 
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
+    solve, condition = jax.jit(solve_both), jax.jit(condition_estimate)
     print(f"float64 on {jax.devices()[0].device_kind}")
     print(f"{'k':>6} {'p':>5} {'rank':>5} {'found':>5} {'route':<36} {'wall ms':>9} {'CPU ms':>9}")
     for k, p, rank in SIZES_AND_RANKS:
@@ -70,7 +54,6 @@ def main() -> None:
             "gram + safe_cholesky": lambda Y: safe_cholesky(gram(Y)),
         }
         routes = {name: lambda f=jax.jit(f), Y=Y: f(Y) for name, f in on_Y.items()}
-        solve, condition = jax.jit(solve_both), jax.jit(condition_estimate)
         routes["solve_both, undamped"] = lambda a=(factor, b, r): solve(*a, 0.0)
         routes["solve_both, damped"] = lambda a=(factor, b, r): solve(*a, 1e-3)
         routes["condition_estimate"] = lambda R=factor.R1: condition(R)

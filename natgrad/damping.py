@@ -10,7 +10,7 @@ from jax import Array
 
 from .errors import InputError
 from .operators import as_dense
-from .settings import setting
+from .settings import Number, setting
 from .steps import Outcome
 
 
@@ -21,9 +21,9 @@ class Damping(eqx.Module):
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         """λ for this iteration, given the trace of the p × p matrix G."""
 
-    def initial_state(self) -> Array:
+    def initial_state(self) -> Number:
         """What the damping remembers from one step to the next; λ itself where it adapts."""
-        return np.zeros(())  # pyright: ignore[reportReturnType]
+        return 0.0
 
     def update(self, state: Array, outcome: Outcome) -> Array:
         """The state after a step with this outcome."""
@@ -58,16 +58,16 @@ class Undamped(Damping):
 class RelativeDamping(Damping):
     """λ = r · trace(G)/p, so r is a fraction of G's mean eigenvalue. Written `damping=r`."""
 
-    fraction: Array = setting("damping")
+    fraction: Number = setting("damping")
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
-        return (self.fraction * trace / p).astype(trace.dtype)
+        return jnp.asarray(self.fraction, trace.dtype) * trace / p
 
 
 class AbsoluteDamping(Damping):
     """A fixed λ, in the units of G."""
 
-    value: Array = setting("damping")
+    value: Number = setting("damping")
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.asarray(self.value, trace.dtype)
@@ -87,7 +87,7 @@ class ParameterDamping(Damping):
     """
 
     factor: Array
-    value: Array
+    value: Number
 
     def __init__(self, operator: lx.AbstractLinearOperator | Array, strength: float = 1.0):
         if isinstance(operator, lx.AbstractLinearOperator):
@@ -129,20 +129,20 @@ class LevenbergMarquardt(Damping):
     factorised Y. λ is absolute and never falls below `floor` · trace(G).
 
     ```python
-    ng.minimize(problem, theta, metric=metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
+    ng.minimize(problem, theta, metric=m, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
     ```
     """
 
-    initial: Array = setting("initial", 1e-3, positive=True)
-    decrease: Array = setting("decrease", 1.0 / 3.0, positive=True)
-    increase: Array = setting("increase", 4.0, positive=True)
-    floor: Array = setting("floor", 1e-13)
+    initial: Number = setting("initial", 1e-3, positive=True)
+    decrease: Number = setting("decrease", 1.0 / 3.0, positive=True)
+    increase: Number = setting("increase", 4.0, positive=True)
+    floor: Number = setting("floor", 1e-13)
 
-    def initial_state(self) -> Array:
+    def initial_state(self) -> Number:
         return self.initial
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
-        return jnp.maximum(state, self.floor * trace).astype(trace.dtype)
+        return jnp.maximum(state, jnp.asarray(self.floor) * trace).astype(trace.dtype)
 
     def update(self, state: Array, outcome: Outcome) -> Array:
         easy = outcome.accepted & (outcome.halvings == 0)
@@ -155,7 +155,7 @@ class LevenbergMarquardt(Damping):
         return True
 
 
-def as_damping(damping: Damping | float | Array) -> Damping:
+def as_damping(damping: Damping | Number) -> Damping:
     """A number r is relative damping; the number 0 is none."""
     if isinstance(damping, Damping):
         return damping

@@ -149,9 +149,8 @@ def check_inputs(
         ("solver", solver, Solver),
     ):
         if not isinstance(value, kind):
-            raise InputError(
-                name, f"is a {type(value).__name__}", f"an instance of {kind.__name__}"
-            )
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
     flat, unravel = flatten(theta)
     check_parameters(theta, flat)
     structure = check_model(lambda v: problem.model(unravel(v)), flat)

@@ -124,7 +124,7 @@ def _(operator: AdjointOperator) -> lx.AbstractLinearOperator:
     matrix = operator.as_matrix()
     if not isinstance(flat_in, jax.ShapeDtypeStruct) or len(flat_in.shape) != 1:
         raise ValueError(
-            "operator: only operators on flat vectors can be materialised. Try: operator.as_matrix()."
+            "operator: only one on flat vectors can be materialised. Try: operator.as_matrix()."
         )
     return lx.MatrixLinearOperator(matrix, operator.tags)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -31,9 +32,9 @@ class Problem(eqx.Module):
     """
 
     model: Any
-    loss: Callable[[PyTree], Array] | None
-    objective: Callable[[PyTree], Array] | None
-    regulariser: Callable[[PyTree], Array] | None
+    loss: Any
+    objective: Any
+    regulariser: Any
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class Problem(eqx.Module):
         """F at θ, given the state ρ(θ)."""
         if self.objective is not None:
             return self.objective(theta)
-        assert self.loss is not None
         value = self.loss(rho)
         return value if self.regulariser is None else value + self.regulariser(theta)
 
@@ -66,8 +66,8 @@ class Problem(eqx.Module):
         """The value must be a real floating-point scalar."""
         name = "objective" if self.objective is not None else "loss"
         if hasattr(self.loss, "check_structure"):
-            self.loss.check_structure(structure)  # pyright: ignore[reportOptionalMemberAccess]
-        value = jax.eval_shape(self.value, theta, structure)
+            self.loss.check_structure(structure)
+        value = eqx.filter_eval_shape(self.value, theta, structure)
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise InputError(
                 name, f"returns {value} where a real scalar is needed", "jnp.sum or jnp.mean of it"
@@ -100,7 +100,7 @@ class LeastSquares(_Loss):
     def __call__(self, rho: PyTree) -> Array:
         weight = 1.0 if self.grid is None else self.grid.cell_volume
         squares = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), rho, self.target)
-        return 0.5 * weight * sum(jax.tree.leaves(squares))
+        return 0.5 * weight * jnp.sum(jnp.stack(jax.tree.leaves(squares)))
 
 
 class KullbackLeibler(_Loss):
@@ -114,9 +114,7 @@ class KullbackLeibler(_Loss):
     grid: Grid = eqx.field(static=True)
 
     def __check_init__(self):
-        if isinstance(self.target, (np.ndarray, jax.Array)) and not isinstance(
-            self.target, jax.core.Tracer
-        ):
+        if eqx.is_array_like(self.target) and not isinstance(self.target, jax.core.Tracer):
             check_density("target", self.target, grid_axes(self.grid))
 
     def __call__(self, rho: Array) -> Array:
@@ -140,4 +138,4 @@ class SquaredDistance(_Loss):
     def __call__(self, rho: PyTree) -> Array:
         difference = jax.tree.map(jnp.subtract, rho, self.target)
         image = self.metric.factor(self.target).mv(difference)
-        return 0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(image))
+        return 0.5 * jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(image)]))

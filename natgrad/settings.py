@@ -7,8 +7,10 @@ from jax import Array
 
 from .errors import InputError
 
+Number = Array | np.ndarray | float
 
-def number(value: float | Array | np.ndarray, name: str, *, positive: bool = False) -> Array:
+
+def number(value: Number, name: str, *, positive: bool = False) -> Array:
     """A finite scalar ≥ 0 (or > 0) in double precision, cast to the problem's when used."""
     if isinstance(value, jax.Array):  # a traced or device value: shape and sign are the caller's
         return value

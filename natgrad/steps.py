@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .settings import setting
+from .settings import Number, setting
 
 ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
 
@@ -72,7 +72,7 @@ class FixedStep(Step):
     Cost: one evaluation.
     """
 
-    size: Array = setting("size", positive=True)
+    size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
 
     def take(self, path: Path) -> Outcome:
@@ -94,9 +94,9 @@ class Backtracking(Step):
     Cost: one evaluation per trial. Reference: Nocedal and Wright, Numerical Optimization, ch. 3.
     """
 
-    initial: Array = setting("initial", 1.0, positive=True)
-    shrink: Array = setting("shrink", 0.5, positive=True)
-    sufficient: Array = setting("sufficient", 1e-4)
+    initial: Number = setting("initial", 1.0, positive=True)
+    shrink: Number = setting("shrink", 0.5, positive=True)
+    sufficient: Number = setting("sufficient", 1e-4)
     max_halvings: int = eqx.field(static=True, default=30)
 
     def take(self, path: Path) -> Outcome:
@@ -117,8 +117,8 @@ class ModelStep(Step):
     Cost: one linearised product and one evaluation per trial.
     """
 
-    shrink: Array = setting("shrink", 0.5, positive=True)
-    sufficient: Array = setting("sufficient", 1e-4)
+    shrink: Number = setting("shrink", 0.5, positive=True)
+    sufficient: Number = setting("sufficient", 1e-4)
     max_halvings: int = eqx.field(static=True, default=30)
 
     def take(self, path: Path) -> Outcome:
@@ -129,7 +129,7 @@ class ModelStep(Step):
 
 
 def _backtrack(
-    path: Path, tau: Array, shrink: Array, sufficient: Array, max_halvings: int, linearised: int
+    path: Path, tau: Array, shrink: Number, sufficient: Number, max_halvings: int, linearised: int
 ) -> Outcome:
     shrink = jnp.asarray(shrink, tau.dtype)
 

@@ -31,8 +31,10 @@ def laplacian(grid: Grid, scheme: str = "staggered") -> np.ndarray:
     """−Δ as the sum over axes of DᵀD."""
     total = np.zeros((grid.size, grid.size))
     for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        D = central_matrix(n, h) if scheme == "collocated" else difference_matrix(
-            n, h, grid.boundary
+        D = (
+            central_matrix(n, h)
+            if scheme == "collocated"
+            else difference_matrix(n, h, grid.boundary)
         )
         D = along(D, axis, grid.shape)
         total += D.T @ D

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, SMALL_CASES, Case, density, make_grid, tangent
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
+from cases import CASES, SMALL_CASES, Case, density, make_grid, tangent
 from natgrad.operators import as_dense
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)

@@ -40,7 +40,7 @@ def flux_shape(stencil, shape, axis):
     return (*shape[:axis], shape[axis] + stencil.extra, *shape[axis + 1 :])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     constructor=st.sampled_from(CONSTRUCTORS),
     shape=st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple),
@@ -61,7 +61,7 @@ def test_difference_and_transpose_match_the_dense_matrix(constructor, shape, dat
     np.testing.assert_allclose(jnp.vdot(applied, phi), jnp.vdot(v, applied_t), atol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     chosen=st.lists(
         st.tuples(st.sampled_from(CONSTRUCTORS), st.integers(2, 5)), min_size=1, max_size=3

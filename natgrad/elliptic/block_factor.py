@@ -165,10 +165,16 @@ def _dominant_inverse_by_pivots(links: Array, excess: Array) -> Array:
         here = index == pivot
         own = jnp.where(here, inverse, row * inverse)
         table = table + row[:, None] * (row * inverse)[None, :]
-        table = jnp.where(here[:, None], own[None, :], jnp.where(here[None, :], own[:, None], table))
+        table = jnp.where(here[None, :], own[:, None], table)
+        table = jnp.where(here[:, None], own[None, :], table)
         return table, excess + ahead * inverse * excess[pivot]
 
     return lax.fori_loop(0, excess.shape[0], eliminate, (links, excess))[0]
+
+
+def _as_index(array: np.ndarray) -> np.ndarray:
+    """32 bits, which JAX takes with and without x64."""
+    return array.astype(np.int32)
 
 
 def _slab_order(n: int, slabs: int, wrap: bool) -> np.ndarray:
@@ -244,13 +250,13 @@ def _layout(stencils: tuple[Stencil, ...], shape: tuple[int, ...]) -> _Layout:
 
     starts = {tuple(s.start for s in c) for c in conservative_classes(stencils, shape)}
     return _Layout(
-        cells=cells,
-        place=place,
+        cells=_as_index(cells),
+        place=_as_index(place),
         slab_axis=slab_axis,
         slabs=slabs,
-        pairs=np.concatenate([np.zeros((2, 0), int), *pairs], axis=1),
-        inside=np.concatenate([cells[..., :0], *inside], axis=2),
-        onward=slab_cells[:, onward],
+        pairs=_as_index(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
+        inside=_as_index(np.concatenate([cells[..., :0], *inside], axis=2)),
+        onward=_as_index(slab_cells[:, onward]),
         grounded=np.array([start in starts for start in np.ndindex(*gaps)]),
     )
 
@@ -369,12 +375,18 @@ def _entries(stencils: tuple[Stencil, ...], shape: tuple[int, ...]) -> _Entries:
             cell = np.ravel_multi_index(tuple(cells[:, exists]), shape)
             parts.append((flux, cell, np.full(len(flux), coefficient)))
         first_flux += math.prod(flux_shape)
-    return _Entries(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    flux, cell, coefficient = map(np.concatenate, zip(*parts, strict=True))
+    return _Entries(_as_index(flux), _as_index(cell), coefficient)
 
 
 def _concatenate(fluxes: Sequence[Array], dim: int) -> Array:
     """(..., all fluxes) from one array (..., grid) for each axis."""
     return jnp.concatenate([f.reshape(*f.shape[: f.ndim - dim], -1) for f in fluxes], axis=-1)
+
+
+def _entry_values(entries: _Entries, weights: tuple[Array, ...]) -> Array:
+    weight = _concatenate(weights, len(weights))
+    return -entries.coefficient.astype(weight.dtype) * weight[entries.flux]
 
 
 class _BlockRows(NamedTuple):
@@ -412,7 +424,7 @@ def _block_rows(stencils: tuple[Stencil, ...], shape: tuple[int, ...]) -> _Block
         row[block, : len(chosen)] = rank
         column[block, : len(chosen)] = place[entries.cell[chosen]] - block * b
         height = max(height, len(rows))
-    return _BlockRows(cells, place, entry, row, column, height)
+    return _BlockRows(*map(_as_index, (cells, place, entry, row, column)), height)
 
 
 class BlockQR(Factor):
@@ -457,11 +469,11 @@ def _block_qr(stencils: tuple[Stencil, ...], weights: tuple[Array, ...]) -> Fact
     shape = cell_shape(stencils, weights)
     layout, entries = _block_rows(stencils, shape), _entries(stencils, shape)
     blocks, b = layout.cells.shape
-    values = -entries.coefficient * _concatenate(weights, len(shape))[entries.flux]
+    values = _entry_values(entries, weights)
     diagonal = jnp.zeros(math.prod(shape), values.dtype).at[entries.cell].add(values**2)
     grounds = []
     for cells in conservative_classes(stencils, shape):
-        index = np.arange(math.prod(shape)).reshape(shape)[cells].ravel()
+        index = _as_index(np.arange(math.prod(shape)).reshape(shape)[cells].ravel())
         heaviest = jnp.argmax(diagonal[index])
         ground = jnp.zeros_like(diagonal).at[jnp.asarray(index)[heaviest]]
         grounds.append(_gather(ground.set(jnp.sqrt(jnp.max(diagonal[index]))), layout.cells))
@@ -537,7 +549,9 @@ def _independent_parts(
     graph = scipy.sparse.coo_array((np.ones(len(entries.flux)), ends), shape=(size, size))
     count, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
     parts = [np.flatnonzero(label == part) for part in range(count)]
-    return tuple((part[part < k], part[part >= k] - k) for part in parts if part[0] < k)
+    return tuple(
+        (_as_index(part[part < k]), _as_index(part[part >= k] - k)) for part in parts if part[0] < k
+    )
 
 
 def _truncated_inverse(
@@ -545,12 +559,12 @@ def _truncated_inverse(
 ) -> Factor:
     shape = cell_shape(stencils, weights)
     entries = _entries(stencils, shape)
-    values = -entries.coefficient * _concatenate(weights, len(shape))[entries.flux]
+    values = _entry_values(entries, weights)
     inverses, rank = [], 0
     for cells, positions in _independent_parts(stencils, shape):
-        chosen = np.flatnonzero(np.isin(entries.cell, cells))
-        row = np.searchsorted(positions, entries.flux[chosen])
-        column = np.searchsorted(cells, entries.cell[chosen])
+        chosen = _as_index(np.flatnonzero(np.isin(entries.cell, cells)))
+        row = _as_index(np.searchsorted(positions, entries.flux[chosen]))
+        column = _as_index(np.searchsorted(cells, entries.cell[chosen]))
         # Rows of zeros keep B^T tall, so that R is square.
         height = max(len(positions), len(cells))
         dense = jnp.zeros((height, len(cells)), values.dtype).at[row, column].add(values[chosen])

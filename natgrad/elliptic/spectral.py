@@ -7,10 +7,10 @@ Each boundary condition has a real orthonormal transform T (T Tᵀ = I) with −
 | neumann | DCT-II | (2 − 2cos(πj/n))/h², j = 0..n−1 |
 | periodic | Hartley (Re − Im of the FFT) | (2 − 2cos(2πj/n))/h² |
 | dirichlet | DST-I | (2 − 2cos(π(j+1)/(n+1)))/h² |
-| collocated central differences, zero outside | DST-I after a change of signs | cos²(π(j+1)/(n+1))/h² |
+| collocated differences, zero outside | DST-I with changed signs | cos²(π(j+1)/(n+1))/h² |
 
 The last row is −Δ := CᵀC for the antisymmetric central difference C of the paper's appendix B.1:
-with σ_j = (−1)^⌊j/2⌋, C ᵀC = diag(σ) T² diag(σ) for the symmetric tridiagonal T = tridiag(1,0,1),
+with σ_j = (−1)^⌊j/2⌋, CᵀC = diag(σ) T² diag(σ) for the symmetric tridiagonal T = tridiag(1,0,1),
 which the DST-I diagonalises.
 
 Cost: O(k log k) for each transform.

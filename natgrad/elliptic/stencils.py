@@ -61,7 +61,6 @@ class Stencil:
         Laplacian with conductances c^2 a."""
         return len(self.offsets) == 2 and sum(self.coefficients) == 0.0
 
-
     @property
     def gap(self) -> int:
         """Cells r and r + gap interact, no closer ones: the greatest common divisor of the
@@ -162,7 +161,7 @@ def cell_shape(stencils: Sequence[Stencil], weights: Sequence[Array]) -> tuple[i
         raise ValueError(f"{dim} stencils need {dim} weight arrays with {dim} axes each")
     shape = tuple(weights[i].shape[i] - stencils[i].extra for i in range(dim))
     for axis, (stencil, weight) in enumerate(zip(stencils, weights, strict=True)):
-        expected = shape[:axis] + (shape[axis] + stencil.extra,) + shape[axis + 1 :]
+        expected = (*shape[:axis], shape[axis] + stencil.extra, *shape[axis + 1 :])
         if weight.shape != expected:
             raise ValueError(f"weights[{axis}] has shape {weight.shape}, expected {expected}")
     return shape

@@ -1,5 +1,7 @@
 """Metrics made of metrics: scaled, summed, and block by block on a composite state."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..operators import AdjointOperator
-from ..settings import setting
+from ..settings import Number, setting
 from .base import POSITIVE, Metric, PyTree
 
 
@@ -16,16 +18,16 @@ class Scaled(Metric):
     """c · g for c > 0: L becomes √c L. Written `0.1 * metric`."""
 
     metric: Metric
-    weight: Array = setting("weight", positive=True)
+    weight: Number = setting("weight", positive=True)
 
     def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _scale(self.metric.factor(rho), jnp.sqrt(self.weight))
+        return _scale(self.metric.factor(rho), jnp.sqrt(jnp.asarray(self.weight)))
 
     def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return _times(1.0 / jnp.sqrt(self.weight), self.metric.whiten(rho, c))
+        return _times(1.0 / jnp.sqrt(jnp.asarray(self.weight)), self.metric.whiten(rho, c))
 
     def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _scale(self.metric.gram(rho), self.weight)
+        return _scale(self.metric.gram(rho), jnp.asarray(self.weight))
 
     @property
     def annihilates(self) -> bool:
@@ -131,7 +133,7 @@ class Blocks(Metric):
     Cost: the sum of the parts.
     """
 
-    metrics: tuple[Metric, ...] | dict[str, Metric]
+    metrics: Any
     _keys: tuple = eqx.field(static=True)
 
     def __init__(self, *metrics: Metric, **named: Metric):
@@ -193,8 +195,9 @@ class Blocks(Metric):
                 + (f" with entries {keys}" if keys is not None else ""),
                 "one metric for every entry of the state",
             )
+        entries: Any = state
         for key, metric in self._items():
-            metric.check_structure(state[key])
+            metric.check_structure(entries[key])
 
     def check_values(self, state: PyTree) -> None:
         for key, metric in self._items():

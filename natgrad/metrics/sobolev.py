@@ -1,7 +1,5 @@
 """Sobolev metrics Hˢ and Ḣˢ by fast transforms."""
 
-from typing import Literal
-
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
@@ -26,9 +24,7 @@ class _SpectralMetric(Metric):
     scheme: Scheme = eqx.field(static=True)
     _homogeneous: eqx.AbstractClassVar[bool]
 
-    def __init__(
-        self, grid: Grid, s: int, scheme: Literal["staggered", "collocated"] = "staggered"
-    ):
+    def __init__(self, grid: Grid, s: int, scheme: Scheme):
         if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
             raise InputError(
                 "s", f"{s!r} is not an integer", "an integer such as 1 or -1 (0 is L²)"
@@ -74,11 +70,11 @@ class _SpectralMetric(Metric):
 
 
 def _to_modes(metric: _SpectralMetric, root: np.ndarray, values: Array) -> Array:
-    return root * transform(metric.grid, metric.scheme, values)
+    return jnp.multiply(root, transform(metric.grid, metric.scheme, values))
 
 
 def _from_modes(metric: _SpectralMetric, root: np.ndarray, modes: Array) -> Array:
-    return inverse_transform(metric.grid, metric.scheme, root * modes)
+    return inverse_transform(metric.grid, metric.scheme, jnp.multiply(root, modes))
 
 
 def _filter(metric: _SpectralMetric, symbol: np.ndarray, values: Array) -> Array:
@@ -103,6 +99,9 @@ class Sobolev(_SpectralMetric):
 
     _homogeneous = False
 
+    def __init__(self, grid: Grid, s: int, scheme: Scheme = "staggered"):
+        super().__init__(grid, s, scheme)
+
 
 class HomogeneousSobolev(_SpectralMetric):
     """‖ζ‖²_{Ḣˢ} = Σ_{j=1..s} ∫ |∇ʲζ|² dx for s > 0, the dual norm for s < 0, L² for s = 0.
@@ -119,3 +118,6 @@ class HomogeneousSobolev(_SpectralMetric):
     """
 
     _homogeneous = True
+
+    def __init__(self, grid: Grid, s: int, scheme: Scheme = "staggered"):
+        super().__init__(grid, s, scheme)

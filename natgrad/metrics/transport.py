@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from ..elliptic.block_factor import factorise
+from ..elliptic.block_factor import factorise, remove_null_component
 from ..elliptic.stencils import (
     Stencil,
     collocated_central,
@@ -129,19 +129,21 @@ class Mobility(Metric):
         )
 
     def _project(self, a: Array, zeta: Array) -> Array:
-        """P ζ = ζ − a Σζ/Σa."""
+        """P ζ = ζ − a Σζ/Σa; for the paper's schemes the part of ζ in the range of B."""
         if self.scheme != "staggered":
-            return zeta
+            return remove_null_component(self._stencils(), zeta)
         return zeta - a * (jnp.sum(zeta) / jnp.sum(a))
 
     def _project_transpose(self, a: Array, phi: Array) -> Array:
         """Pᵀφ = φ − Σ(aφ)/Σa."""
         if self.scheme != "staggered":
-            return phi
+            return remove_null_component(self._stencils(), phi)
         return phi - jnp.sum(a * phi) / jnp.sum(a)
 
     def _one_factor(self, a: Array):
-        return factorise(self._stencils(), self._weights(a))
+        deficient = self.scheme == "fourth_order" and self.annihilates
+        method = "truncated" if deficient else None
+        return factorise(self._stencils(), self._weights(a), method=method)
 
     def factor(self, rho: Array) -> lx.AbstractLinearOperator:
         root = math.sqrt(self.grid.cell_volume)

@@ -35,9 +35,7 @@ class Explicit(eqx.Module):
 
     def __check_init__(self):
         if self.mode not in ("auto", "forward", "reverse"):
-            raise InputError(
-                "mode", f"{self.mode!r} is unknown", "'auto', 'forward' or 'reverse'"
-            )
+            raise InputError("mode", f"{self.mode!r} is unknown", "'auto', 'forward' or 'reverse'")
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.function(theta)

@@ -34,8 +34,14 @@ class ResultFolder:
         self._check(study)
         try:
             self.figures.mkdir(parents=True, exist_ok=True)
-            self.write(MARKER, {"natgrad": versions()["natgrad"], "study": study,
-                                "settings": dataclasses.asdict(settings)})
+            self.write(
+                MARKER,
+                {
+                    "natgrad": versions()["natgrad"],
+                    "study": study,
+                    "settings": dataclasses.asdict(settings),
+                },
+            )
         except OSError as error:
             raise FolderError(f"cannot write to {self.path}: {error.strerror}") from error
 

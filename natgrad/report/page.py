@@ -108,8 +108,7 @@ class Page:
             for anchor, section in zip(anchors, self.sections, strict=True)
         )
         body = "".join(
-            section.html(anchor)
-            for anchor, section in zip(anchors, self.sections, strict=True)
+            section.html(anchor) for anchor, section in zip(anchors, self.sections, strict=True)
         )
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -41,9 +41,7 @@ class Kernel(Solver):
         def regular(_: None) -> tuple[Array, SolveInfo]:
             once = cho_solve((factor, True), columns)
             undamped = Y.T @ cho_solve((factor, True), once[:, 1])
-            info = SolveInfo(
-                jnp.asarray(k), condition_estimate(factor.T), (k < p) & (damping == 0)
-            )
+            info = SolveInfo(jnp.asarray(k), condition_estimate(factor.T), (k < p) & (damping == 0))
             return -Y.T @ once[:, 0] - _remainder(Y, r, once[:, 1], undamped, damping), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
@@ -54,7 +52,8 @@ class Kernel(Solver):
             once = vectors @ (inverse[:, None] * modes)
             undamped = Y.T @ (vectors @ (inverse**2 * modes[:, 1]))
             smallest = jnp.min(jnp.where(kept, values, jnp.inf))
-            info = SolveInfo(jnp.sum(kept), jnp.sqrt(values[-1] / smallest), jnp.asarray(True))
+            rank = jnp.sum(kept)
+            info = SolveInfo(rank, jnp.sqrt(values[-1] / smallest), rank < p)
             return -Y.T @ once[:, 0] - _remainder(Y, r, once[:, 1], undamped, damping), info
 
         return jax.lax.cond(ok, regular, deficient, None)

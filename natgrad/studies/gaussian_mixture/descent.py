@@ -25,7 +25,11 @@ ROUNDING = 1e-13  # a relative rise of the loss below this is not one
 
 
 class Rule(eqx.Module):
-    """When a run ends before its iterations are used up."""
+    """When a run ends before its iterations are used up.
+
+    It always ends off the map (Ω and a margin), where ρ no longer depends on μ and directions are
+    rounding error.
+    """
 
     on_rise: Array
     on_reach: Array
@@ -37,8 +41,9 @@ class Rule(eqx.Module):
         cls, rise: bool = False, reach: bool = False, escape: bool = False, tolerance: float = 0.0
     ) -> "Rule":
         """The rule with these flags."""
-        return cls(jnp.asarray(rise), jnp.asarray(reach), jnp.asarray(escape),
-                   jnp.asarray(tolerance))
+        return cls(
+            jnp.asarray(rise), jnp.asarray(reach), jnp.asarray(escape), jnp.asarray(tolerance)
+        )
 
 
 class _Run(NamedTuple):
@@ -73,7 +78,12 @@ class Descent:
 
 @eqx.filter_jit
 def _run(
-    problem: Problem, metric: Metric, start: Array, tau: Array, limit: Array, rule: Rule,
+    problem: Problem,
+    metric: Metric,
+    start: Array,
+    tau: Array,
+    limit: Array,
+    rule: Rule,
     verdict: Verdict,
 ) -> _Run:
     loss = lambda mu: problem.value(mu, problem.model(mu))
@@ -90,13 +100,20 @@ def _run(
         outcome = jnp.where(run.outcome == UNDECIDED, verdict(mu, value), run.outcome)
         ended = (
             ~jnp.isfinite(value)
+            | ~verdict.on_map(mu)
             | (rule.on_rise & rose)
             | (rule.on_reach & (outcome == REACHES))
             | (rule.on_escape & (outcome == ESCAPES))
             | (jnp.linalg.norm(tau * eta) <= rule.step_tolerance)
         )
-        return _Run(run.path.at[k + 1].set(mu), run.losses.at[k + 1].set(value), k + 1, outcome,
-                    run.rises + rose, ended)
+        return _Run(
+            run.path.at[k + 1].set(mu),
+            run.losses.at[k + 1].set(value),
+            k + 1,
+            outcome,
+            run.rises + rose,
+            ended,
+        )
 
     zero = jnp.zeros((), int)
     begin = _Run(path, losses, zero, verdict(start, first), zero, jnp.asarray(False))
@@ -104,7 +121,11 @@ def _run(
 
 
 def descend(
-    method: Method, start: np.ndarray, verdict: Verdict, rule: Rule, iterations: int,
+    method: Method,
+    start: np.ndarray,
+    verdict: Verdict,
+    rule: Rule,
+    iterations: int,
     step: float | None = None,
 ) -> Descent:
     """θ ← θ + τη from `start`, at most `iterations` ≤ 400 times."""
@@ -113,7 +134,9 @@ def descend(
     run = _run(method.problem, method.metric, jnp.asarray(start, float), tau, limit, rule, verdict)
     last = int(run.iterations) + 1
     return Descent(
-        np.asarray(run.path[:last]), np.asarray(run.losses[:last]), int(run.outcome),
+        np.asarray(run.path[:last]),
+        np.asarray(run.losses[:last]),
+        int(run.outcome),
         int(run.rises),
     )
 
@@ -184,7 +207,10 @@ def largest_step(
 
 
 def search_upward(
-    holds: Callable[[float], bool], first: float, bisections: int, growth: float = 1.6,
+    holds: Callable[[float], bool],
+    first: float,
+    bisections: int,
+    growth: float = 1.6,
     ceiling: float = 200.0,
 ) -> tuple[float, bool]:
     """The largest x ≥ tiny with holds(x), up to ceiling · first, and whether it is bounded.

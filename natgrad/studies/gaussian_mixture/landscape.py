@@ -1,6 +1,7 @@
 """The loss as a function of μ: level sets, critical points, plateau, and who is trapped where."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,24 +23,30 @@ class Verdict(eqx.Module):
 
     Below the lowest saddle the sublevel set of f falls into the bowl around the global minimum
     and the rest, which holds no minimum: there f only falls towards the plateau. A continuous path
-    along which f decreases cannot pass from one to the other, whatever the metric. A path
-    "reaches" once it has made nine tenths of the descent from that saddle to the minimum inside
-    the bowl, and "escapes" once it is below the saddle outside the bowl.
+    along which f decreases cannot pass from one to the other, whatever the metric.
+    `pass_level` lies a tenth of the way from the saddle down to the plateau, so that the map's
+    resolution cannot blur the ridge. A path "escapes" once it is below that level outside the
+    bowl, and "reaches" once it has made nine tenths of the descent from there to the minimum.
     """
 
     pass_level: Array
     deep_level: Array
-    bowl: Array
+    bowl: Array  # on the nodes of the map
     lower: float = eqx.field(static=True)
     spacing: float = eqx.field(static=True)
 
+    def _index(self, mu: Array) -> Array:
+        return jnp.round((mu - self.lower) / self.spacing)
+
+    def on_map(self, mu: Array) -> Array:
+        """Whether μ lies in Ω widened by its margin."""
+        index = self._index(mu)
+        return jnp.all((index >= 0) & (index < self.bowl.shape[0]))
+
     def __call__(self, mu: Array, loss: Array) -> Array:
         """The verdict on a path at μ with loss f(μ)."""
-        last = self.bowl.shape[0] - 1
-        index = jnp.round((mu - self.lower) / self.spacing)
-        inside = jnp.all((index >= 0) & (index <= last))
-        i, j = jnp.clip(jnp.nan_to_num(index), 0, last).astype(int)
-        in_bowl = inside & self.bowl[i, j]
+        i, j = jnp.clip(jnp.nan_to_num(self._index(mu)), 0, self.bowl.shape[0] - 1).astype(int)
+        in_bowl = self.on_map(mu) & self.bowl[i, j]
         escaped = (loss < self.pass_level) & ~in_bowl
         reached = (loss < self.deep_level) & in_bowl
         return jnp.where(reached, REACHES, jnp.where(escaped, ESCAPES, UNDECIDED))
@@ -57,7 +64,7 @@ class Landscape:
     hessian: np.ndarray
     start_loss: float
     plateau_loss: float
-    critical: list[dict[str, object]]
+    critical: list[dict[str, Any]]
     verdict: Verdict
 
     def numbers(self) -> dict[str, object]:
@@ -70,7 +77,8 @@ class Landscape:
             "f_start": self.start_loss / self.weight,
             "f_plateau": self.plateau_loss / self.weight,
             "f_plateau_integral": self.plateau_loss,
-            "f_lowest_pass": float(self.verdict.pass_level) / self.weight,
+            "f_lowest_saddle": min(p["f"] for p in self.critical if p["type"] == "saddle"),
+            "f_decision_level": float(self.verdict.pass_level) / self.weight,
             "critical_points": self.critical,
             "finite_minima": sum(point["type"] == "minimum" for point in self.critical),
             "cell_volume": self.weight,
@@ -86,14 +94,15 @@ def explore(points: int, map_points: int) -> Landscape:
     result = minimize(
         problem, jnp.array(BOWL_START), metric=L2(grid), max_iterations=500, tolerance=1e-12
     )
-    critical = _critical_points(problem, grid.cell_volume)
+    critical = _critical_points(problem, axis, values, grid.cell_volume)
     saddles = [point["f"] for point in critical if point["type"] == "saddle"]
     plateau = float(_value(problem, jnp.array([1e3, 1e3])))
-    pass_level = min(saddles, default=plateau / grid.cell_volume) * grid.cell_volume
+    saddle = min(saddles, default=plateau / grid.cell_volume) * grid.cell_volume
+    pass_level = 0.9 * saddle + 0.1 * plateau
     verdict = Verdict(
         pass_level=jnp.asarray(pass_level),
         deep_level=jnp.asarray(result.loss + 0.1 * (pass_level - result.loss)),
-        bowl=jnp.asarray(_component(axis, values < pass_level, np.asarray(result.theta))),
+        bowl=jnp.asarray(_bowl(axis, values < pass_level, np.asarray(result.theta))),
         lower=float(axis[0]),
         spacing=float(axis[1] - axis[0]),
     )
@@ -128,13 +137,17 @@ def _values(problem: Problem, axis: Array) -> Array:
     return jax.lax.map(row, axis)
 
 
-def _critical_points(problem: Problem, weight: float, per_side: int = 14) -> list[dict]:
-    """Finite critical points, by Newton's method from a grid of starts."""
-    side = jnp.linspace(LOWER, UPPER, per_side)
-    starts = jnp.stack(jnp.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+def _critical_points(
+    problem: Problem, axis: np.ndarray, values: np.ndarray, weight: float
+) -> list[dict[str, Any]]:
+    """Finite critical points: Newton's method from every local minimum of ‖∇f‖ on the map."""
+    slope = np.linalg.norm(np.gradient(values), axis=0)
+    lowest = slope == ndimage.minimum_filter(slope, size=3)
+    i, j = np.nonzero(lowest & _in_domain(axis)[:, None] & _in_domain(axis)[None, :])
+    starts = jnp.asarray(np.stack([axis[i], axis[j]], axis=-1))
     ends, gradients, hessians = map(np.asarray, _newton(problem, starts))
     scale = np.abs(hessians).max()
-    found: list[dict] = []
+    found: list[dict[str, Any]] = []
     for mu, gradient, hessian in zip(ends, gradients, hessians, strict=True):
         regular = np.linalg.norm(gradient) < 1e-12 * scale and np.all(np.abs(mu) < 2 * UPPER)
         if not regular or any(np.linalg.norm(mu - other["mu"]) < 1e-5 for other in found):
@@ -158,14 +171,21 @@ def _newton(problem: Problem, starts: Array) -> tuple[Array, Array, Array]:
             move = jnp.linalg.solve(hessian(mu), gradient(mu))
             return mu - move * jnp.minimum(1.0, 0.5 / jnp.linalg.norm(move)), None
 
-        end, _ = jax.lax.scan(step, start, None, length=30)
+        end, _ = jax.lax.scan(step, start, None, length=15)
         return end, gradient(end), hessian(end)
 
     return jax.lax.map(one, starts)
 
 
-def _component(axis: np.ndarray, below: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """The connected part of a sublevel set that holds `point`."""
+def _in_domain(axis: np.ndarray) -> np.ndarray:
+    return (axis >= LOWER) & (axis <= UPPER)
+
+
+def _bowl(axis: np.ndarray, below: np.ndarray, minimum: np.ndarray) -> np.ndarray:
+    """The nodes nearer to the part of a sublevel set that holds the minimum than to its rest."""
     labels, _ = ndimage.label(below)  # pyright: ignore[reportGeneralTypeIssues]
-    i, j = (int(np.argmin(np.abs(axis - coordinate))) for coordinate in point)
-    return labels == labels[i, j]
+    i, j = (int(np.argmin(np.abs(axis - coordinate))) for coordinate in minimum)
+    inner = labels == labels[i, j]
+    to_inner = ndimage.distance_transform_edt(~inner)
+    to_outer = ndimage.distance_transform_edt(~(below & ~inner))
+    return np.asarray(to_inner) < np.asarray(to_outer)

@@ -91,8 +91,9 @@ def paper_methods(points: int) -> list[Method]:
         ("dotHm1", "Ḣ⁻¹", r"$\dot H^{-1}$", HomogeneousSobolev(grid, -1, scheme="collocated"), 0.2),
     ]
     return [
-        Method(key, name, label, metric, problem, step / (grid.cell_volume if key == "GD" else 1),
-               step)
+        Method(
+            key, name, label, metric, problem, step / (grid.cell_volume if key == "GD" else 1), step
+        )
         for key, name, label, metric, step in table
     ]
 
@@ -101,8 +102,13 @@ def corrected_wasserstein(points: int) -> Method:
     """W₂ by staggered finite volumes with zero flux, with the paper's step."""
     grid = cell_grid(points)
     return Method(
-        "W2_staggered", "W₂ staggered", r"$W_2$, staggered", Wasserstein(grid), problem_on(grid),
-        3.0, 3.0,
+        "W2_staggered",
+        "W₂ staggered",
+        r"$W_2$, staggered",
+        Wasserstein(grid),
+        problem_on(grid),
+        3.0,
+        3.0,
     )
 
 
@@ -111,6 +117,11 @@ def floored_wasserstein(points: int, floor: float) -> Method:
     grid = paper_grid(points)
     metric = Wasserstein(grid, scheme="collocated", floor=floor)
     return Method(
-        "W2_floor", f"W₂ floor {floor:g}", rf"$W_2$, paper's scheme, floor {floor:g}", metric,
-        problem_on(grid), 3.0, 3.0,
+        "W2_floor",
+        f"W₂ floor {floor:g}",
+        rf"$W_2$, paper's scheme, floor {floor:g}",
+        metric,
+        problem_on(grid),
+        3.0,
+        3.0,
     )

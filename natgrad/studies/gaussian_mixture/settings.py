@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 Preset = Literal["demo", "paper"]
+FIT_METHODS = ("GD", "L2", "FR", "H1", "Hm1", "dotH1", "dotHm1", "W2", "mobility", "L2_LM")
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,27 @@ class Settings:
     """Cells per side in the fit of all parameters."""
     fit_iterations: int = 60
     """Iterations of each method in that fit."""
+    fit_methods: tuple[str, ...] = ("GD", "L2", "FR", "Hm1", "W2", "L2_LM")
+    """Methods of that fit, among GD, L2, FR, H1, Hm1, dotH1, dotHm1, W2, mobility, L2_LM."""
+    floor: float | None = None
+    """Also run the paper's W₂ with its density kept above this fraction of its maximum."""
     workers: int = 2
     """Threads that run methods side by side."""
 
     def __post_init__(self):
-        positive = {
-            name: value for name, value in vars(self).items() if isinstance(value, int)
-        }
-        for name, value in positive.items():
-            if value < 1:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} = {value}: a positive integer is needed")
         if self.points % 2:
             raise ValueError(f"points = {self.points}: an even number is needed")
         for name, least in (("points", 10), ("map_points", 20), ("arrows", 2), ("fit_points", 8)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)}: at least {least} are needed")
+        unknown = set(self.fit_methods) - set(FIT_METHODS)
+        if unknown or not self.fit_methods:
+            raise ValueError(f"fit_methods = {self.fit_methods}: some of {FIT_METHODS} are needed")
+        if self.floor is not None and not 0 < self.floor < 1:
+            raise ValueError(f"floor = {self.floor}: a number between 0 and 1 is needed")
         if not self.refinement or min(self.refinement) < 4:
             raise ValueError(f"refinement = {self.refinement}: numbers of at least 4 are needed")
 
@@ -69,5 +76,7 @@ PRESETS: dict[Preset, Settings] = {
         refinement=(35, 70, 140, 280),
         fit_points=64,
         fit_iterations=200,
+        fit_methods=FIT_METHODS,
+        floor=1e-4,
     ),
 }

@@ -86,9 +86,7 @@ def _parity_blocks(problem: Problem, mu: Array, metric: Wasserstein) -> Array:
     masks = jnp.asarray(np.stack([(i % 2 == a) & (j % 2 == b) for a, b in PARITIES]), rho.dtype)
     parts = masks[:, None] * columns[None]
     L = metric.factor(rho)
-    flat = jax.lax.map(
-        lambda zeta: ravel_pytree(L.mv(zeta))[0], parts.reshape(-1, *rho.shape)
-    )
+    flat = jax.lax.map(lambda zeta: ravel_pytree(L.mv(zeta))[0], parts.reshape(-1, *rho.shape))
     return (flat @ flat.T).reshape(4, 2, 4, 2)
 
 

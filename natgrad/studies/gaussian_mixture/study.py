@@ -1,0 +1,128 @@
+"""The whole study: compute, draw, write."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from ... import information_matrix
+from ...report import ResultFolder, figure_style
+from . import figures, fit, fit_figures, text
+from .descent import (
+    Descent,
+    Rule,
+    basins,
+    descend,
+    direction_field,
+    largest_step,
+    starts_in_domain,
+)
+from .landscape import Landscape, explore
+from .problem import (
+    BOWL_START,
+    START,
+    Method,
+    corrected_wasserstein,
+    floored_wasserstein,
+    paper_methods,
+)
+from .results import NAME, MethodResult, StudyResult
+from .settings import Settings
+from .transport import compare
+
+QUADRATIC = ("GD", "L2", "W2", "W2_staggered")  # the methods whose local models are drawn
+QUADRATIC_ITERATES = 3
+
+A, B = TypeVar("A"), TypeVar("B")
+Say = Callable[[str], None]
+
+
+def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
+    """Run the study into `settings.output`; returns the report's path and all results."""
+    folder = ResultFolder(settings.output)
+    folder.claim(NAME, settings)
+    result = compute(settings, say)
+    folder.write("results.json", result.numbers())
+    say("drawing")
+    with figure_style():
+        drawn = figures.draw(result, folder.figures) | fit_figures.draw(result.fits, folder.figures)
+    page = text.page(result, drawn)
+    return page.write(folder.path / "index.html"), result
+
+
+def compute(settings: Settings, say: Say) -> StudyResult:
+    """All numbers, no files."""
+    clock = perf_counter()
+    seconds: dict[str, float] = {}
+
+    def lap(part: str) -> None:
+        nonlocal clock
+        seconds[part] = perf_counter() - clock
+        clock = perf_counter()
+        say(f"{part}: {seconds[part]:.1f} s")
+
+    landscape = explore(settings.points, settings.map_points)
+    lap("landscape")
+
+    methods = [*paper_methods(settings.points), corrected_wasserstein(settings.points)]
+    costly_first = sorted(methods, key=lambda m: not m.key.startswith("W2"))
+    with ThreadPoolExecutor(settings.workers) as pool:
+        comparison = pool.submit(compare, settings.points, settings.refinement)
+        floored = pool.submit(_floored_path, settings, landscape)
+        found = _side_by_side(pool, lambda m: _study_method(m, settings, landscape), costly_first)
+        results = {entry.method.key: entry for entry in found}
+        transport, floored_path = comparison.result(), floored.result()
+    lap("the paper's problem")
+
+    grid = fit.fit_grid(settings.fit_points)
+    problem = fit.fit_problem(grid)
+    entrants = [c for c in fit.contestants(grid) if c.key in settings.fit_methods]
+    with ThreadPoolExecutor(settings.workers) as pool:
+        _side_by_side(pool, lambda c: fit.compile_only(problem, c), entrants)
+    fits = [fit.run(problem, entrant, settings.fit_iterations) for entrant in entrants]
+    lap("all parameters free")
+
+    ordered = [results[method.key] for method in methods]
+    return StudyResult(settings, landscape, ordered, floored_path, transport, fits, seconds)
+
+
+def _side_by_side(
+    pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A]
+) -> list[B]:
+    return list(pool.map(function, items))
+
+
+def _study_method(method: Method, settings: Settings, landscape: Landscape) -> MethodResult:
+    verdict = landscape.verdict
+    start, bowl = np.array(START), np.array(BOWL_START)
+    path = descend(method, start, verdict, Rule.of(tolerance=1e-10), settings.iterations)
+    _, points = starts_in_domain(settings.arrows)
+    matrix = lambda mu: np.asarray(
+        information_matrix(method.problem, jnp.asarray(mu), metric=method.metric)
+    )
+    search = lambda point: largest_step(
+        method, point, verdict, settings.step_iterations, settings.bisections
+    )
+    curvature = np.linalg.solve(matrix(landscape.minimum), landscape.hessian)
+    iterates = path.path[: QUADRATIC_ITERATES if method.key in QUADRATIC else 1]
+    return MethodResult(
+        method=method,
+        path=path,
+        field=direction_field(method, points, verdict),
+        steps={"from_start": search(start), "from_bowl": search(bowl)},
+        local_limit=2 / float(np.linalg.eigvals(curvature).real.max()),
+        basins=basins(method, verdict, settings.basin_starts, settings.basin_iterations),
+        matrices=np.array([matrix(mu) for mu in iterates]),
+    )
+
+
+def _floored_path(settings: Settings, landscape: Landscape) -> Descent | None:
+    if settings.floor is None:
+        return None
+    method = floored_wasserstein(settings.points, settings.floor)
+    rule = Rule.of(tolerance=1e-10)
+    return descend(method, np.array(START), landscape.verdict, rule, settings.iterations)

@@ -1,0 +1,40 @@
+"""The studies that the command line knows; each is imported only when it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .gaussian_mixture import settings as gaussian_mixture
+
+
+@dataclass(frozen=True)
+class Study:
+    """A name, a line about it, its presets, and where its `run` and `summary` live.
+
+    `load` returns `run(settings, say) -> (report path, result)` and `summary(result) -> tables`.
+    The settings classes are light: they import nothing that computes.
+    """
+
+    name: str
+    about: str
+    presets: dict[Any, Any]
+    load: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]
+
+
+def _gaussian_mixture() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from .gaussian_mixture import study, text
+
+    return study.run, text.summary
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            "gaussian-mixture",
+            "one mean of a Gaussian mixture in eight metrics (section 4.1), and a full fit",
+            dict(gaussian_mixture.PRESETS),
+            _gaussian_mixture,
+        ),
+    )
+}

@@ -1,0 +1,56 @@
+"""Small problems shared by the tests."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import natgrad as ng
+
+
+def bump(grid: ng.Grid, centre: Array, width: float | Array = 0.15) -> Array:
+    """A Gaussian on the grid's points, normalised in the continuum."""
+    distance = ((grid.points - centre) ** 2).sum(-1)
+    return jnp.exp(-distance / (2 * width**2)) / (2 * jnp.pi * width**2) ** (grid.dimension / 2)
+
+
+def bumps_problem(n: int = 12, boundary: str = "neumann", mass_varies: bool = False):
+    """Two bumps: their centres (and, on demand, a mass) are free. p = 4 or 5."""
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n), boundary)  # pyright: ignore
+
+    def model(theta: Array) -> Array:
+        total = bump(grid, theta[:2], 0.2) + 0.5 * bump(grid, theta[2:4], 0.25) + 0.1
+        total = total / grid.integral(total) if not mass_varies else total * jnp.exp(theta[4])
+        return total
+
+    truth = jnp.array([0.35, 0.4, 0.7, 0.6, 0.1])[: 5 if mass_varies else 4]
+    start = truth + jnp.array([0.1, -0.05, 0.05, 0.08, 0.2])[: len(truth)]
+    return ng.Problem(model, ng.LeastSquares(model(truth), grid)), start, truth, grid
+
+
+def linear_problem(k: int, p: int, rank: int, seed: int = 0, grading: float = 1.0):
+    """ρ = Zθ + ρ₀ with given rank and singular values 1 … grading, and a least-squares loss."""
+    rng = np.random.default_rng(seed)
+    U, _ = np.linalg.qr(rng.normal(size=(k, rank)))
+    V, _ = np.linalg.qr(rng.normal(size=(p, rank)))
+    Z = jnp.asarray(U * np.geomspace(1.0, grading, rank) @ V.T)
+    target = jnp.asarray(rng.normal(size=k))
+    problem = ng.Problem(lambda theta: Z @ theta, ng.LeastSquares(target))
+    return problem, jnp.asarray(rng.normal(size=p)), Z, target
+
+
+def all_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
+    """Every metric on states that takes a zero-flux or periodic grid."""
+    return {
+        "L2": ng.L2(grid),
+        "H1": ng.Sobolev(grid, 1),
+        "H-1": ng.Sobolev(grid, -1),
+        "dotH1": ng.HomogeneousSobolev(grid, 1),
+        "dotH-1": ng.HomogeneousSobolev(grid, -1),
+        "FisherRao": ng.FisherRao(grid),
+        "Wasserstein": ng.Wasserstein(grid),
+        "Mobility": ng.Mobility(grid, 0.8),
+        "Sum": ng.Wasserstein(grid) + 0.1 * ng.L2(grid),
+    }
+
+
+METRIC_NAMES = tuple(all_metrics(ng.Grid(0.0, 1.0, 4)))

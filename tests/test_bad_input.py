@@ -1,0 +1,152 @@
+"""Bad input is an error that names the argument, says what was wrong and what to try."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad import errors
+from problems_for_tests import bumps_problem, linear_problem
+
+GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5))
+
+
+def direction(model, theta=None, metric=None, loss=None, **settings):
+    loss = (lambda rho: jnp.sum(rho**2)) if loss is None else loss
+    theta = jnp.ones(2) if theta is None else theta
+    metric = ng.L2(GRID) if metric is None else metric
+    return ng.natural_gradient(ng.Problem(model, loss), theta, metric=metric, **settings)
+
+
+def state(theta):
+    return theta[0] * jnp.ones((4, 5)) + theta[1]
+
+
+CASES = {
+    "state and grid differ": ("model", r"\(5, 4\).*\(4, 5\)", lambda: direction(lambda t: t[0] * jnp.ones((5, 4)))),
+    "flat state": ("model", "reshape", lambda: direction(lambda t: t[0] * jnp.ones(20))),
+    "tuple state": ("metric", "Blocks", lambda: direction(lambda t: (state(t), state(t)), loss=lambda r: jnp.sum(r[0]))),
+    "blocks do not match": ("metric", "entries", lambda: direction(lambda t: (state(t),), loss=lambda r: jnp.sum(r[0]), metric=ng.Blocks(ng.L2(GRID), ng.L2(GRID)))),
+    "negative density": ("model", "negative", lambda: direction(lambda t: state(t) - 5.0, metric=ng.Wasserstein(GRID))),
+    "negative density, Fisher–Rao": ("model", "negative", lambda: direction(lambda t: state(t) - 5.0, metric=ng.FisherRao(GRID))),
+    "zero mass": ("model", "zero mass", lambda: direction(lambda t: 0.0 * state(t), metric=ng.Wasserstein(GRID))),
+    "NaN state": ("model", "not finite", lambda: direction(lambda t: state(t) * jnp.nan)),
+    "integer state": ("model", "int", lambda: direction(lambda t: jnp.ones((4, 5), int), loss=lambda r: 1.0 * jnp.sum(r))),
+    "complex state": ("model", "complex", lambda: direction(lambda t: state(t) + 1j, loss=lambda r: jnp.sum(r.real))),
+    "empty state": ("model", "no entries", lambda: direction(lambda t: t[:0])),
+    "shape depends on theta": ("model", "values of theta", lambda: direction(lambda t: jnp.ones(int(t[0])) * t[1])),
+    "branch on theta": ("model", "values of theta", lambda: direction(lambda t: state(t) if t[0] > 0 else -state(t))),
+    "no parameters": ("theta", "p = 0", lambda: direction(state, theta=jnp.zeros(0))),
+    "integer parameters": ("theta", "p = 0", lambda: direction(state, theta=jnp.arange(2))),
+    "complex parameters": ("theta", "complex", lambda: direction(state, theta=jnp.ones(2) * 1j)),
+    "NaN parameters": ("theta", "not finite", lambda: direction(state, theta=jnp.array([1.0, jnp.nan]))),
+    "vector loss": ("loss", "scalar", lambda: direction(state, loss=lambda r: r)),
+    "target of another shape": ("target", r"\(3,\)", lambda: direction(state, loss=ng.LeastSquares(jnp.ones(3)))),
+    "metric class": ("metric", "class L2", lambda: direction(state, metric=ng.L2)),
+    "solver class": ("solver", "class QR", lambda: direction(state, solver=ng.QR)),
+    "negative damping": ("damping", "nonnegative", lambda: direction(state, damping=-1.0)),
+    "damping of another size": ("damping", "3 parameters", lambda: direction(state, damping=ng.ParameterDamping(np.eye(3)))),
+    "damping not positive": ("operator", "positive definite", lambda: ng.ParameterDamping(-np.eye(3))),
+    "unknown boundary": ("boundary", "reflecting", lambda: ng.Grid(0, 1, 4, "reflecting")),
+    "grid of four dimensions": ("shape", "4 dimensions", lambda: ng.Grid((0,) * 4, (1,) * 4, (2,) * 4)),
+    "grid of one cell": ("shape", "fewer than 2", lambda: ng.Grid((0, 0), (1, 1), (4, 1))),
+    "grid of lengths that differ": ("lower, upper, shape", "entries", lambda: ng.Grid((0, 0), 1, (4, 4))),
+    "grid upside down": ("upper", "exceed", lambda: ng.Grid(1, 0, 4)),
+    "grid shape of floats": ("shape", "integers", lambda: ng.Grid(0, 1, 4.5)),
+    "s not an integer": ("s", "integer", lambda: ng.Sobolev(GRID, 0.5)),
+    "s a boolean": ("s", "integer", lambda: ng.HomogeneousSobolev(GRID, True)),
+    "unknown scheme": ("scheme", "upwind", lambda: ng.Sobolev(GRID, 1, scheme="upwind")),
+    "unknown transport scheme": ("scheme", "upwind", lambda: ng.Wasserstein(GRID, scheme="upwind")),
+    "transport on dirichlet": ("grid", "mass", lambda: ng.Wasserstein(ng.Grid(0, 1, 4, "dirichlet"))),
+    "collocated on periodic": ("scheme", "periodic", lambda: ng.Wasserstein(ng.Grid(0, 1, 4, "periodic"), scheme="collocated")),
+    "negative mobility": ("exponent", "≥ 0", lambda: ng.Mobility(GRID, -1.0)),
+    "negative weight": ("weight", "positive", lambda: -1.0 * ng.L2(GRID)),
+    "matrix not square": ("A", "shape", lambda: ng.MatrixMetric(np.ones((2, 3)))),
+    "matrix not symmetric": ("A", "symmetric", lambda: ng.MatrixMetric(np.array([[1.0, 2.0], [0.0, 1.0]]))),
+    "matrix not positive": ("A", "eigenvalue", lambda: ng.MatrixMetric(-np.eye(2))),
+    "matrix of another size": ("A", "unknowns", lambda: direction(state, metric=ng.MatrixMetric(np.eye(3)))),
+    "sum with a number": ("metric", "add", lambda: ng.L2(GRID) + 1.0),
+    "no blocks": ("metrics", "positional", lambda: ng.Blocks()),
+    "loss and objective": ("loss, objective", "exactly one", lambda: ng.Problem(state)),
+    "model not callable": ("model", "callable", lambda: ng.Problem(3.0, jnp.sum)),
+    "euclidean in a sum": ("metric", "parameters", lambda: direction(state, metric=ng.L2(GRID) + ng.Euclidean())),
+    "negative target": ("target", "negative", lambda: ng.KullbackLeibler(-jnp.ones((4, 5)), GRID)),
+    "step of zero": ("size", "positive", lambda: ng.FixedStep(0.0)),
+    "step of text": ("size", "number", lambda: ng.FixedStep("big")),
+    "points without axes": ("points", "shape", lambda: ng.Pointwise(lambda t, x: x, jnp.ones(3))),
+    "network with vector output": ("function", "scalar", lambda: direction(ng.Pointwise(lambda t, x: x, GRID.points))),
+    "unknown mode": ("mode", "sideways", lambda: ng.Explicit(state, mode="sideways")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_message_names_the_argument(case: str):
+    argument, pattern, call = CASES[case]
+    with pytest.raises(ng.InputError, match=pattern) as caught:
+        call()
+    assert caught.value.argument == argument
+    assert ". Try: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument"),
+    [
+        ({"bounds": (0.0, 0.5)}, "theta0"),
+        ({"bounds": (1.0, -1.0)}, "bounds"),
+        ({"bounds": 3.0}, "bounds"),
+        ({"bounds": ({"a": 1.0}, 2.0)}, "bounds"),
+        ({"step": 0.1}, "step"),
+    ],
+)
+def test_minimize_checks_its_own_arguments(settings: dict, argument: str):
+    problem, theta, _, _ = linear_problem(6, 3, 3)
+    with pytest.raises(ng.InputError) as caught:
+        ng.minimize(problem, theta + 2.0, metric=ng.MatrixMetric(np.eye(6)), **settings)
+    assert caught.value.argument == argument
+
+
+def test_a_loss_that_is_infinite_at_the_start_is_an_error():
+    problem = ng.Problem(state, lambda rho: jnp.sum(jnp.log(rho - 2.0)))
+    with pytest.raises(ng.InputError, match="theta0"):
+        ng.minimize(problem, jnp.ones(2), metric=ng.L2(GRID))
+
+
+def test_single_precision_warns_once_with_the_reason(monkeypatch):
+    monkeypatch.setattr(errors, "_warned", set())
+    single = lambda t: state(t).astype(jnp.float32)
+    theta = jnp.ones(2, jnp.float32)
+    with pytest.warns(ng.PrecisionWarning, match="single precision"):
+        d = direction(single, theta=theta, damping=1e-3)
+    direction(single, theta=theta, damping=1e-3)  # a second warning would be an error
+    assert d.eta.dtype == jnp.float32
+
+
+def test_single_precision_stays_single(monkeypatch):
+    monkeypatch.setattr(errors, "_warned", {"float32"})
+    problem, start, truth, grid = bumps_problem()
+    single = lambda t: problem.model(t).astype(jnp.float32)
+    target = problem.loss.target.astype(jnp.float32)
+    low = ng.Problem(single, ng.LeastSquares(target, grid))
+    for metric in (ng.L2(grid), ng.Sobolev(grid, -1), ng.Wasserstein(grid)):
+        result = ng.minimize(low, start.astype(jnp.float32), metric=metric, max_iterations=30)
+        assert result.theta.dtype == jnp.float32
+        np.testing.assert_allclose(result.theta, truth, atol=5e-3)
+
+
+def test_importing_changes_no_global_setting():
+    import subprocess
+    import sys
+
+    code = "import jax, natgrad; print(jax.config.jax_enable_x64)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_jit_errors_of_the_user_surface():
+    def broken(theta):
+        raise RuntimeError("my solver failed")
+
+    with pytest.raises(RuntimeError, match="my solver failed"):
+        direction(broken)
+    assert jax.config.jax_enable_x64
