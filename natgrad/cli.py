@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
 
 from .report.folder import FolderError
-from .studies.registry import STUDIES
+from .studies.registry import STUDIES, Study
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["study"] and len(arguments) > 1 and not arguments[1].startswith("-"):
         _check_study(arguments[1])
-    try:
-        command = _parse(arguments)
-    except ValueError as error:
-        _fail(str(error))
+    command = _parse(arguments)
     if isinstance(command, List):
         _list()
     else:
@@ -43,28 +40,18 @@ def _parse(arguments: list[str]) -> Any:
         {name: study.about for name, study in STUDIES.items()},
         prefix_names=False,
     )
-    Study = _study_command(studies)
-    commands = (
-        Annotated[Study, tyro.conf.subcommand("study", description="Run a study.")]
+    study: Any = make_dataclass("Study", [("study", studies)], frozen=True)
+    commands: Any = (
+        Annotated[study, tyro.conf.subcommand("study", description="Run a study.")]
         | Annotated[List, tyro.conf.subcommand("list", description="List the studies.")]
-    )
+    )  # pyright: ignore[reportOperatorIssue]
     return tyro.cli(
-        commands,  # pyright: ignore[reportArgumentType]
+        commands,
         prog="natgrad",
         description="Natural gradient descent in the metric of your choice: studies.",
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-
-
-def _study_command(studies: Any) -> Any:
-    @dataclass(frozen=True)
-    class Study:
-        """Run a study into a folder."""
-
-        study: studies
-
-    return Study
 
 
 def _preset(arguments: list[str]) -> str | None:
@@ -90,27 +77,34 @@ def _list() -> None:
 
 
 def _study(settings: Any) -> None:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
     from .errors import InputError
 
     console = Console()
-    study = next(s for s in STUDIES.values() if type(settings) is type(_any(s.presets)))
-    console.print(f"[bold]{study.name}[/bold], preset {settings.preset}, into {settings.output}")
-    run, summary = study.load()
+    study = next(s for s in STUDIES.values() if type(settings) in map(type, s.presets.values()))
     try:
+        settings.check()
+        console.print(
+            f"{study.name}, preset {settings.preset}, into {settings.output}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        run, summary = _load(study)
         with console.status("computing"):
             report, result = run(settings, lambda line: console.print(f"  {line}"))
     except (FolderError, InputError) as error:
         _fail(str(error))
     for table in summary(result):
         _print_table(console, table)
-    console.print(f"report: {report}", soft_wrap=True, highlight=False)
+    console.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _any(presets: dict[Any, Any]) -> Any:
-    return next(iter(presets.values()))
+def _load(study: Study) -> tuple[Any, Any]:
+    """Import what computes, in double precision: the studies need it, natgrad does not impose it."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    return study.load()
 
 
 def _print_table(console: Console, table: Any) -> None:

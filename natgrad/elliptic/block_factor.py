@@ -17,8 +17,8 @@ Three factorisations share this interface:
 * `BlockQR` (default otherwise): the factor R of B^T = QR, so that cond(B) is not squared.
 * `TruncatedInverse`: the truncated pivoted QR for (nearly) rank-deficient B, dense.
 
-With blocks of b cells, elimination costs about 4/3 k b^2 and BlockQR 18 k b^2 operations, both
-store k b numbers or twice that, and a solve costs 2-4 k b per right-hand side. On an n x n grid
+With blocks of b cells, elimination costs about 10/3 k b^2 and BlockQR 18 k b^2 operations, both
+store k b numbers or twice that, and a solve costs 8 k b per right-hand side. On an n x n grid
 b = n, so k b = n^3: past n of a few hundred an iterative solve is the better choice.
 """
 
@@ -83,12 +83,13 @@ def factorise(
     weights: Sequence[Array],
     *,
     method: str | None = None,
-    tolerance: float = 1e-13,
+    tolerance: float | None = None,
 ) -> Factor:
     """Factorise K = B B^T for weights s_i at the flux positions of axis i.
 
     `method` is "elimination" (two-point stencils only), "qr" or "truncated"; None takes the
-    first of these that applies. `tolerance` is the relative truncation of "truncated".
+    first of these that applies. `tolerance` is the relative truncation of "truncated", by
+    default the rounding error times the number of cells.
     """
     stencils, weights = tuple(stencils), tuple(weights)
     cell_shape(stencils, weights)
@@ -118,58 +119,62 @@ def remove_null_component(stencils: Sequence[Stencil], zeta: Array) -> Array:
 # --- elimination without subtractions ----------------------------------------------------------
 
 
-def dominant_inverse(links: Array, excess: Array) -> Array:
-    """The inverse of S = diag(links 1 + excess) - links, accurate in every entry.
+def dominant_factor(links: Array, excess: Array) -> tuple[Array, Array]:
+    """(J, p) with S^-1 = J diag(p) J^T for S = diag(links 1 + excess) - links.
 
     `links` is symmetric and nonnegative (its diagonal is ignored), `excess` >= 0 joins a cell to
     what lies outside. Eliminating the first half of the cells turns the rest into a matrix of
-    the same kind,
+    the same kind, with H = S_11^-1 links_12,
 
-        links_22 + links_21 S_11^-1 links_12,     excess_2 + links_21 S_11^-1 excess_1,
+        links_22 + links_21 H,     excess_2 + H^T excess_1,     J_12 = H J_22,
 
-    so with diagonals always recomputed from these, the whole inverse is made of sums, products
-    and quotients of nonnegative numbers: no cancellation, whatever the condition number. A cell
-    without any links or excess left has pivot 0 and gets a zero row, as a pseudo-inverse would.
-    4/3 b^3 operations, nearly all in matrix products. Grassmann, Taksar and Heyman (1985);
-    Alfa, Xue and Ye, Math. Comp. 71 (2002).
+    so with diagonals always recomputed from links and excess there are only sums, products and
+    quotients of nonnegative numbers: every entry is accurate, whatever the condition number.
+    J is unit upper triangular with entries in [0, 1] (probabilities of a walk), which is what
+    keeps a solve accurate where S^-1 is a huge constant plus something small: never multiply by
+    S^-1 itself. A cell with no links or excess left has pivot 0 and gets p = 0, as in a
+    pseudo-inverse. 4/3 b^3 operations, nearly all in matrix products. Grassmann, Taksar and
+    Heyman (1985); Alfa, Xue and Ye, Math. Comp. 71 (2002).
 
-    >>> dominant_inverse(jnp.array([[0.0, 1.0], [1.0, 0.0]]), jnp.array([1.0, 0.0])).tolist()
-    [[1.0, 1.0], [1.0, 2.0]]
+    >>> j, p = dominant_factor(jnp.array([[0.0, 1.0], [1.0, 0.0]]), jnp.array([1.0, 0.0]))
+    >>> j.tolist(), p.tolist()
+    ([[1.0, 0.5], [0.0, 1.0]], [0.5, 2.0])
     """
     size = excess.shape[0]
     if size <= LEAF_SIZE:
-        return _dominant_inverse_by_pivots(links, excess)
+        return _dominant_factor_by_pivots(links, excess)
     half = size // 2
     across = links[:half, half:]
-    first = dominant_inverse(links[:half, :half], excess[:half] + jnp.sum(across, axis=1))
-    harmonic = _matmul(first, across)
-    second = dominant_inverse(
+    first, p_first = dominant_factor(links[:half, :half], excess[:half] + jnp.sum(across, axis=1))
+    harmonic = _matmul(first * p_first, _matmul(first.T, across))
+    second, p_second = dominant_factor(
         links[half:, half:] + _matmul(across.T, harmonic),
         excess[half:] + _matmul(excess[:half], harmonic),
     )
-    corner = _matmul(harmonic, second)
-    return jnp.block([[first + _matmul(corner, harmonic.T), corner], [corner.T, second]])
+    zeros = jnp.zeros((size - half, half), second.dtype)
+    j = jnp.block([[first, _matmul(harmonic, second)], [zeros, second]])
+    return j, jnp.concatenate([p_first, p_second])
 
 
-def _dominant_inverse_by_pivots(links: Array, excess: Array) -> Array:
-    """The same by Gauss-Jordan steps: one matrix holds the inverse among eliminated cells, the
-    hitting probabilities from them to remaining ones, and the links among the remaining."""
-    index = jnp.arange(excess.shape[0])
+def _dominant_factor_by_pivots(links: Array, excess: Array) -> tuple[Array, Array]:
+    """The same pivot by pivot. Above the diagonal, columns up to the pivot hold J, the later ones
+    the hitting probabilities of eliminated cells and the links among the remaining ones."""
+    size = excess.shape[0]
+    index = jnp.arange(size)
 
     def eliminate(pivot, state):
-        table, excess = state
-        row = table[pivot]
-        ahead = jnp.where(index > pivot, row, 0.0)
+        table, excess, inverses = state
+        ahead = jnp.where(index > pivot, table[pivot], 0.0)
         total = excess[pivot] + jnp.sum(ahead)
         inverse = jnp.where(total > 0.0, 1.0 / jnp.where(total > 0.0, total, 1.0), 0.0)
         here = index == pivot
-        own = jnp.where(here, inverse, row * inverse)
-        table = table + row[:, None] * (row * inverse)[None, :]
-        table = jnp.where(here[None, :], own[:, None], table)
-        table = jnp.where(here[:, None], own[None, :], table)
-        return table, excess + ahead * inverse * excess[pivot]
+        reached = ahead * inverse
+        table = jnp.where(here[:, None], reached, table + table[:, pivot][:, None] * reached)
+        return table, excess + reached * excess[pivot], jnp.where(here, inverse, inverses)
 
-    return lax.fori_loop(0, excess.shape[0], eliminate, (links, excess))[0]
+    start = (links, excess, jnp.zeros_like(excess))
+    table, _, inverses = lax.fori_loop(0, size, eliminate, start)
+    return jnp.triu(table, 1) + jnp.eye(size, dtype=table.dtype), inverses
 
 
 def _as_index(array: np.ndarray) -> np.ndarray:
@@ -263,11 +268,12 @@ def _layout(stencils: tuple[Stencil, ...], shape: tuple[int, ...]) -> _Layout:
 
 class BlockElimination(Factor):
     """K^-1 for two-point stencils as a chain of dense blocks, from an elimination without
-    subtractions (see `dominant_inverse`).
+    subtractions (see `dominant_factor`).
 
     Block i holds the links and the excess left by the blocks before it; with C the (diagonal)
-    links to block i + 1 and X = S_i^-1, the next block receives C X C and the excess C X e.
-    A solve is z_{i+1} = zeta_{i+1} + C X_i z_i, phi_i = X_i (z_i + C phi_{i+1}).
+    links to block i + 1 and S_i^-1 = J P J^T, the next block receives the links C S_i^-1 C and
+    the excess C S_i^-1 e. A solve runs forwards, y_i = P J^T z_i, z_{i+1} = zeta_{i+1} + C J y_i,
+    and backwards, phi_i = J (y_i + P J^T C phi_{i+1}).
 
     Sublattices that do not interact (the 2^d parities of the central scheme) are factorised
     side by side as a batch. Zero weights are allowed: every disconnected part of the grid is
@@ -276,7 +282,8 @@ class BlockElimination(Factor):
 
     stencils: tuple[Stencil, ...] = eqx.field(static=True)
     weights: tuple[Array, ...]
-    inverses: Array
+    walks: Array
+    pivots: Array
     onward: Array
     rank: Array
 
@@ -284,8 +291,8 @@ class BlockElimination(Factor):
         layout = _layout(self.stencils, cell_shape(self.stencils, self.weights))
         flat = zeta.reshape(-1, len(layout.place))
         loads = jnp.moveaxis(_gather(flat, layout.cells), 0, -2)
-        loads = loads.astype(jnp.result_type(loads, self.inverses))
-        phi = jax.vmap(_solve_chain)(self.inverses, self.onward, loads)
+        loads = loads.astype(jnp.result_type(loads, self.walks))
+        phi = jax.vmap(_solve_chain)(self.walks, self.pivots, self.onward, loads)
         phi = jnp.moveaxis(phi, -2, 0).reshape(len(flat), -1)
         return phi[:, layout.place].reshape(zeta.shape)
 
@@ -303,20 +310,21 @@ def _pass_on(onward: Array, rows: Array) -> Array:
     return jnp.sum(rows * onward, axis=1).reshape(len(rows), slabs * m)
 
 
-def _solve_chain(inverses: Array, onward: Array, loads: Array) -> Array:
+def _solve_chain(walks: Array, pivots: Array, onward: Array, loads: Array) -> Array:
     def forward(received, block):
-        inverse, links, load = block
-        partial = _matmul(load + received, inverse)
-        return _pass_on(links, partial), partial
+        walk, pivot, links, load = block
+        scaled = _matmul(load + received, walk) * pivot
+        return _pass_on(links, _matmul(scaled, walk.T)), scaled
 
     def backward(later, block):
-        inverse, links, partial = block
-        phi = partial + _matmul(_pass_on(jnp.swapaxes(links, 0, 1), later), inverse)
+        walk, pivot, links, scaled = block
+        received = _pass_on(jnp.swapaxes(links, 0, 1), later)
+        phi = _matmul(scaled + _matmul(received, walk) * pivot, walk.T)
         return phi, phi
 
     start = jnp.zeros_like(loads[0])
-    _, partials = lax.scan(forward, start, (inverses, onward, loads))
-    return lax.scan(backward, start, (inverses, onward, partials), reverse=True)[1]
+    _, scaled = lax.scan(forward, start, (walks, pivots, onward, loads))
+    return lax.scan(backward, start, (walks, pivots, onward, scaled), reverse=True)[1]
 
 
 def _block_elimination(stencils: tuple[Stencil, ...], weights: tuple[Array, ...]) -> Factor:
@@ -336,16 +344,15 @@ def _block_elimination(stencils: tuple[Stencil, ...], weights: tuple[Array, ...]
         half = jnp.zeros((b, b), links.dtype).at[layout.pairs[0], layout.pairs[1]].add(inside)
         excess = excess + own_excess
         outflow = jnp.sum(onward, axis=1).reshape(b)
-        inverse = dominant_inverse(links + half + half.T, excess + outflow)
-        reached = _pass_on(onward, inverse)
-        passed = _pass_on(onward, reached.T), _matmul(excess, reached)
-        return passed, inverse
+        walk, pivot = dominant_factor(links + half + half.T, excess + outflow)
+        reached = _pass_on(onward, _matmul(walk * pivot, walk.T))
+        return (_pass_on(onward, reached.T), _matmul(excess, reached)), (walk, pivot)
 
     start = (jnp.zeros((b, b), excess.dtype), jnp.zeros(b, excess.dtype))
     chain = jax.vmap(lambda *block: lax.scan(eliminate, start, block)[1])
-    inverses = chain(inside, onward, excess)
-    pivots = jnp.sum(jnp.diagonal(inverses, axis1=-2, axis2=-1) > 0.0)
-    return BlockElimination(stencils, weights, inverses, onward, pivots - jnp.sum(ground > 0.0))
+    walks, pivots = chain(inside, onward, excess)
+    rank = jnp.sum(pivots > 0.0) - jnp.sum(ground > 0.0)
+    return BlockElimination(stencils, weights, walks, pivots, onward, rank)
 
 
 # --- orthogonal factorisation ------------------------------------------------------------------
@@ -555,11 +562,13 @@ def _independent_parts(
 
 
 def _truncated_inverse(
-    stencils: tuple[Stencil, ...], weights: tuple[Array, ...], tolerance: float
+    stencils: tuple[Stencil, ...], weights: tuple[Array, ...], tolerance: float | None
 ) -> Factor:
     shape = cell_shape(stencils, weights)
     entries = _entries(stencils, shape)
     values = _entry_values(entries, weights)
+    if tolerance is None:
+        tolerance = math.prod(shape) * jnp.finfo(values.dtype).eps
     inverses, rank = [], 0
     for cells, positions in _independent_parts(stencils, shape):
         chosen = _as_index(np.flatnonzero(np.isin(entries.cell, cells)))

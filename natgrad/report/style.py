@@ -22,7 +22,7 @@ PALETTE = {
     "grey": "#7F7F7F",
 }
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "figure.constrained_layout.use": True,
     "font.size": 10,
     "axes.titlesize": 11,

@@ -22,9 +22,9 @@ class Study:
 
 
 def _gaussian_mixture() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .gaussian_mixture import study, text
+    from .gaussian_mixture import study, tables
 
-    return study.run, text.summary
+    return study.run, tables.summary
 
 
 STUDIES = {

@@ -8,6 +8,8 @@
 | `descent.py` | fixed-step runs: paths, direction fields, largest steps, basins |
 | `transport.py` | the two discretisations of W₂ at the starting point |
 | `fit.py` | a mixture with all parameters free |
-| `figures.py`, `fit_figures.py`, `text.py` | pictures and words |
+| `results.py` | what is computed, and the results file |
+| `figures.py`, `fit_figures.py`, `colours.py` | pictures |
+| `tables.py`, `text.py` | words |
 | `study.py` | all of it in order |
 """

@@ -1,6 +1,6 @@
 """One colour and dash per method, the same in every figure."""
 
-from ...report import PALETTE
+from ...report.style import PALETTE
 
 LINES = {
     "GD": (PALETTE["black"], "-"),

@@ -19,8 +19,8 @@ from ... import Metric, Problem
 from ...direction import traced_direction
 from .landscape import ESCAPES, REACHES, UNDECIDED, Verdict
 from .problem import LOWER, UPPER, Method
+from .settings import MAX_ITERATIONS
 
-LENGTH = 400  # room for iterates in the compiled program
 ROUNDING = 1e-13  # a relative rise of the loss below this is not one
 
 
@@ -88,8 +88,8 @@ def _run(
 ) -> _Run:
     loss = lambda mu: problem.value(mu, problem.model(mu))
     first = loss(start)
-    path = jnp.full((LENGTH + 1, 2), jnp.nan).at[0].set(start)
-    losses = jnp.full(LENGTH + 1, jnp.nan).at[0].set(first)
+    path = jnp.full((MAX_ITERATIONS + 1, 2), jnp.nan).at[0].set(start)
+    losses = jnp.full(MAX_ITERATIONS + 1, jnp.nan).at[0].set(first)
 
     def step(run: _Run) -> _Run:
         k = run.iterations
@@ -130,7 +130,7 @@ def descend(
 ) -> Descent:
     """θ ← θ + τη from `start`, at most `iterations` ≤ 400 times."""
     tau = jnp.asarray(method.step if step is None else step, float)
-    limit = jnp.asarray(min(iterations, LENGTH))
+    limit = jnp.asarray(min(iterations, MAX_ITERATIONS))
     run = _run(method.problem, method.metric, jnp.asarray(start, float), tau, limit, rule, verdict)
     last = int(run.iterations) + 1
     return Descent(

@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from scipy.interpolate import RectBivariateSpline
 
-from ...report import PALETTE, save
+from ...report.style import PALETTE, save
 from .colours import LINES
 from .descent import starts_in_domain
 from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape
@@ -20,6 +21,11 @@ COLOURS = {
     UNDECIDED: "#d8d8d8",
     REACHES: PALETTE["blue"],
     ESCAPES: PALETTE["orange"],
+}
+LEGEND = {
+    UNDECIDED: "undecided",
+    REACHES: "reaches the global minimum",
+    ESCAPES: "escapes to the plateau",
 }
 PATH = PALETTE["vermilion"]
 
@@ -86,7 +92,7 @@ def _path_panel(axes: Any, entry: MethodResult, result: StudyResult) -> None:
         alpha=0.8,
     )
     path = entry.path.path
-    axes.plot(*path.T, color=PATH, lw=1.6, marker="o", ms=2.2, zorder=5)
+    axes.plot(*path.T, color=PATH, lw=1.2, marker="o", ms=1.8, zorder=5)
     axes.plot(*START, marker="s", ms=6, color=PATH, mec="black", mew=0.6, zorder=7)
     axes.set(xlim=(LOWER - 0.2, UPPER + 1.7), ylim=(LOWER - 0.2, UPPER + 0.2))
 
@@ -129,7 +135,6 @@ def _quadratic_models(result: StudyResult, path: Path) -> Path:
     figure, axes = plt.subplots(1, len(chosen), figsize=(2.8 * len(chosen), 3.3), squeeze=False)
     colours = (PALETTE["blue"], PALETTE["orange"], PALETTE["green"])
     for axis, entry in zip(axes.flat, chosen, strict=True):
-        level_sets(axis, result.landscape)
         corners = []
         for number, matrix in enumerate(entry.matrices):
             here, there = entry.path.path[number], entry.path.path[number + 1]
@@ -141,15 +146,21 @@ def _quadratic_models(result: StudyResult, path: Path) -> Path:
             axis.plot(*there, marker="x", ms=6, color=colours[number], mew=1.6, zorder=6)
         cloud = np.concatenate(corners)
         centre = 0.5 * (cloud.min(axis=0) + cloud.max(axis=0))
-        half = 0.58 * np.ptp(cloud, axis=0).max()
-        axis.set(
-            xlim=centre[0] + np.array([-half, half]),
-            ylim=centre[1] + np.array([-half, half]),
-            title=entry.method.label,
-            aspect="equal",
-        )
+        half = 0.58 * np.ptp(cloud, axis=0).max() * np.array([-1, 1])
+        _close_up(axis, result.landscape, centre[0] + half, centre[1] + half)
+        axis.set_title(entry.method.label)
         axis.locator_params(nbins=4)
     return save(figure, path)
+
+
+def _close_up(axes: Any, landscape: Landscape, xlim: np.ndarray, ylim: np.ndarray) -> None:
+    """Level sets of f in a small window, interpolated from the map."""
+    surface = RectBivariateSpline(landscape.axis, landscape.axis, landscape.values)
+    x, y = (np.linspace(limits[0], limits[1], 80) for limits in (xlim, ylim))
+    values = surface(x, y).T / landscape.weight
+    axes.contourf(x, y, values, levels=12, cmap="Greys", alpha=0.35)
+    axes.contour(x, y, values, levels=12, colors="#8a8f98", linewidths=0.5)
+    axes.set(xlim=xlim, ylim=ylim, aspect="equal")
 
 
 def _ellipse(
@@ -208,7 +219,7 @@ def _transport(result: StudyResult, path: Path) -> Path:
         label="bound, both entries",
     )
     right.set(
-        xscale="log", xlabel="cells per side", title="corrected $G(5, 3)$", ylim=(0.055, 0.089)
+        xscale="log", xlabel="cells per side", title="corrected $G(5, 3)$", ylim=(0.055, 0.09)
     )
     right.set_xticks(cells, [str(n) for n in cells])
     right.minorticks_off()
@@ -239,8 +250,7 @@ def _basins(result: StudyResult, path: Path) -> Path:
         )
         axis.set(xlim=(LOWER - 0.15, UPPER + 0.15), ylim=(LOWER - 0.15, UPPER + 0.15))
     handles: list[Any] = [
-        Patch(facecolor=COLOURS[code], label=OUTCOMES[code])
-        for code in (REACHES, ESCAPES, UNDECIDED)
+        Patch(facecolor=COLOURS[code], label=LEGEND[code]) for code in (REACHES, ESCAPES, UNDECIDED)
     ]
     handles.append(
         Line2D(

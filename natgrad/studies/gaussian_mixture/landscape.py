@@ -15,7 +15,7 @@ from .problem import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
 
 MARGIN = 1.75  # how far beyond Ω the maps go
 UNDECIDED, REACHES, ESCAPES = 0, 1, 2
-OUTCOMES = {UNDECIDED: "undecided", REACHES: "reaches the minimum", ESCAPES: "escapes"}
+OUTCOMES = {UNDECIDED: "undecided", REACHES: "reaches", ESCAPES: "escapes"}
 
 
 class Verdict(eqx.Module):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...report import versions
+from ...report.folder import versions
 from .descent import Basins, Descent, LargestStep
 from .fit import DAMPING, Fit
 from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape

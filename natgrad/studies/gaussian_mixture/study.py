@@ -1,16 +1,16 @@
 """The whole study: compute, draw, write."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
-from ... import information_matrix
-from ...report import ResultFolder, figure_style
+from ... import Mobility, information_matrix
+from ...report.folder import ResultFolder
+from ...report.style import figure_style
 from . import figures, fit, fit_figures, text
 from .descent import (
     Descent,
@@ -31,18 +31,17 @@ from .problem import (
     paper_methods,
 )
 from .results import NAME, MethodResult, StudyResult
-from .settings import Settings
+from .settings import QUADRATIC_ITERATES, Settings
 from .transport import compare
 
 QUADRATIC = ("GD", "L2", "W2", "W2_staggered")  # the methods whose local models are drawn
-QUADRATIC_ITERATES = 3
 
-A, B = TypeVar("A"), TypeVar("B")
 Say = Callable[[str], None]
 
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
+    settings.check()
     folder = ResultFolder(settings.output)
     folder.claim(NAME, settings)
     result = compute(settings, say)
@@ -73,7 +72,7 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     with ThreadPoolExecutor(settings.workers) as pool:
         comparison = pool.submit(compare, settings.points, settings.refinement)
         floored = pool.submit(_floored_path, settings, landscape)
-        found = _side_by_side(pool, lambda m: _study_method(m, settings, landscape), costly_first)
+        found = pool.map(lambda m: _study_method(m, settings, landscape), costly_first)
         results = {entry.method.key: entry for entry in found}
         transport, floored_path = comparison.result(), floored.result()
     lap("the paper's problem")
@@ -82,18 +81,12 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     problem = fit.fit_problem(grid)
     entrants = [c for c in fit.contestants(grid) if c.key in settings.fit_methods]
     with ThreadPoolExecutor(settings.workers) as pool:
-        _side_by_side(pool, lambda c: fit.compile_only(problem, c), entrants)
+        list(pool.map(lambda c: fit.compile_only(problem, c), entrants))
     fits = [fit.run(problem, entrant, settings.fit_iterations) for entrant in entrants]
     lap("all parameters free")
 
     ordered = [results[method.key] for method in methods]
     return StudyResult(settings, landscape, ordered, floored_path, transport, fits, seconds)
-
-
-def _side_by_side(
-    pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A]
-) -> list[B]:
-    return list(pool.map(function, items))
 
 
 def _study_method(method: Method, settings: Settings, landscape: Landscape) -> MethodResult:
@@ -107,6 +100,8 @@ def _study_method(method: Method, settings: Settings, landscape: Landscape) -> M
     search = lambda point: largest_step(
         method, point, verdict, settings.step_iterations, settings.bisections
     )
+    transport = isinstance(method.metric, Mobility)
+    patience = settings.basin_transport_iterations if transport else settings.basin_iterations
     curvature = np.linalg.solve(matrix(landscape.minimum), landscape.hessian)
     iterates = path.path[: QUADRATIC_ITERATES if method.key in QUADRATIC else 1]
     return MethodResult(
@@ -115,7 +110,7 @@ def _study_method(method: Method, settings: Settings, landscape: Landscape) -> M
         field=direction_field(method, points, verdict),
         steps={"from_start": search(start), "from_bowl": search(bowl)},
         local_limit=2 / float(np.linalg.eigvals(curvature).real.max()),
-        basins=basins(method, verdict, settings.basin_starts, settings.basin_iterations),
+        basins=basins(method, verdict, settings.basin_starts, patience),
         matrices=np.array([matrix(mu) for mu in iterates]),
     )
 
