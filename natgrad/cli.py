@@ -100,7 +100,7 @@ def _study(settings: Any) -> None:
 
 
 def _load(study: Study) -> tuple[Any, Any]:
-    """Import what computes, in double precision: the studies need it, natgrad does not impose it."""
+    """Import what computes, and switch on the double precision that the studies need."""
     import jax
 
     jax.config.update("jax_enable_x64", True)

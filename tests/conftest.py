@@ -10,6 +10,8 @@ import matplotlib
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+# The suite compiles hundreds of small programs and runs each of them a few times.
+jax.config.update("jax_disable_most_optimizations", True)
 matplotlib.use("Agg")
 
 hypothesis.settings.register_profile("natgrad", deadline=None, max_examples=15, derandomize=True)

@@ -1,5 +1,7 @@
 """Small problems shared by the tests."""
 
+from functools import lru_cache
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,8 +15,12 @@ def bump(grid: ng.Grid, centre: Array, width: float | Array = 0.15) -> Array:
     return jnp.exp(-distance / (2 * width**2)) / (2 * jnp.pi * width**2) ** (grid.dimension / 2)
 
 
+@lru_cache
 def bumps_problem(n: int = 12, boundary: str = "neumann", mass_varies: bool = False):
-    """Two bumps: their centres (and, on demand, a mass) are free. p = 4 or 5."""
+    """Two bumps: their centres (and, on demand, a mass) are free. p = 4 or 5.
+
+    Cached: programs are keyed by the identity of the model.
+    """
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n), boundary)  # pyright: ignore
 
     def model(theta: Array) -> Array:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,9 @@ from natgrad.cli import main
 TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
     *("--step-iterations", "3", "--bisections", "1", "--basin-starts", "2"),
-    *("--basin-iterations", "5", "--basin-transport-iterations", "2", "--refinement", "12", "16"),
-    *("--fit-points", "12", "--fit-iterations", "3", "--fit-methods", "GD", "L2"),
+    *("--basin-iterations", "5", "--basin-transport-iterations", "2"),
+    *("--basin-transport-points", "20", "--refinement", "20", "--metrics", "L2"),
+    *("--fit-points", "12", "--fit-iterations", "3", "--fit-methods", "L2"),
 )
 
 
@@ -47,7 +49,7 @@ def test_list_names_the_study_and_its_presets(capsys):
         (("study", "no-such-study"), "unknown study 'no-such-study'"),
         (("study", "gaussian-mixture", "--points", "21"), "points: 21 is odd"),
         (("study", "gaussian-mixture", "--basin-starts", "0"), "basin_starts: is 0"),
-        (("study", "gaussian-mixture", "--fit-methods", "L7"), "fit_methods"),
+        (("study", "gaussian-mixture", "--fit-methods", "L7"), "fit_methods: 'L7' is unknown"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys):
@@ -78,15 +80,50 @@ def test_a_file_in_the_way_is_refused(tmp_path):
         assert "Traceback" not in done.stderr
 
 
-def test_a_tiny_run_end_to_end(tmp_path):
-    output = tmp_path / "deep" / "result"
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple[Path, str]:
+    """The folder of a tiny run, and what it printed."""
+    output = tmp_path_factory.mktemp("study") / "deep" / "result"
     done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output))
     assert done.returncode == 0, done.stderr
-    assert "report:" in done.stdout
-    results = json.loads((output / "results.json").read_text())
-    assert results["settings"]["points"] == 20
+    return output, done.stdout
+
+
+@pytest.fixture(scope="module")
+def numbers(tiny) -> dict:
+    return json.loads((tiny[0] / "results.json").read_text())
+
+
+def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
+    output, printed = tiny
+    assert "report:" in printed
     settings = json.loads((output / "settings.json").read_text())
     assert settings["study"] == "gaussian-mixture"
+    assert settings["settings"]["points"] == 20
+    assert len(list((output / "figures").glob("*.png"))) == 7
     page = (output / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 7
     assert "http" not in page
+
+
+def test_the_results_of_a_tiny_run_are_complete_and_sane(numbers):
+    assert {"settings", "versions", "landscape", "methods", "transport", "fit"} <= set(numbers)
+    assert set(numbers["methods"]) == {"GD", "L2", "W2", "W2_staggered"}
+    for entry in numbers["methods"].values():
+        assert entry["path"][0] == [5.0, 3.0]
+        assert len(entry["path"]) == len(entry["losses"]) == entry["iterations"] + 1
+        counts = entry["basins"]
+        assert counts["reach"] + counts["escape"] + counts["undecided"] == 4
+        assert entry["local_step_limit_at_minimum"] > 0
+    assert numbers["landscape"]["finite_minima"] == 1
+    fits = numbers["fit"]["methods"]
+    assert fits["L2"]["loss"] < fits["L2"]["history"]["loss"][0]
+
+
+def test_a_tiny_run_already_shows_the_defect_of_the_collocated_scheme(numbers):
+    transport = numbers["transport"]
+    assert transport["G_collocated"][0][0] > 10 * transport["upper_bound_for_any_mu"]
+    assert transport["G_staggered"][0][0] < transport["upper_bound_from_a_feasible_field"]
+    assert transport["coupling_between_parities"] < 1e-12
+    parity = sum(transport["G_xx_collocated_by_parity_of_ij_from_1"].values())
+    assert parity == pytest.approx(transport["G_collocated"][0][0], rel=1e-12)

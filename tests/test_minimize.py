@@ -178,14 +178,17 @@ def test_levenberg_marquardt_solves_rosenbrock(step):
         damping=ng.LevenbergMarquardt(),
         step=step,
         max_iterations=100,
+        tolerance=0.0,
         loss_target=1e-20,
     )
     assert result.status == ng.Status.LOSS_REACHED
     np.testing.assert_allclose(result.theta, 1.0, atol=1e-8)
     damping = result.history["damping"]
     assert damping[0] >= 1e-3
-    halvings = result.history["halvings"][:-1]
-    assert np.isclose(damping[1] / damping[0], 1 / 3) == (halvings[0] == 0)
+    # an easy step divides λ by 3, each rejection on the way to the next one multiplies it by 4
+    growth = np.log(3 * damping[1] / damping[0]) / np.log(4)
+    if result.history["halvings"][0] == 0:
+        assert growth == pytest.approx(round(growth), abs=1e-9)
 
 
 def test_levenberg_marquardt_rule():
@@ -246,6 +249,7 @@ def test_losses_have_the_right_derivatives():
         ng.SquaredDistance(target, ng.Sobolev(grid, 2)),
         ng.SquaredDistance(target, ng.Wasserstein(grid)),
     ):
+        loss = jax.jit(loss)
         value, gradient = jax.value_and_grad(loss)(rho)
         assert float(loss(target)) == pytest.approx(0.0, abs=1e-12)
         assert float(value) > 0

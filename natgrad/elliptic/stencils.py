@@ -2,21 +2,20 @@
 
 A stencil along one axis maps n + extra flux positions to n cells,
 
-    (A v)_r = sum_o c_o v_{r+o},   r = 0..n-1,   v = 0 outside (or wrapped),
+    (Av)_r = Σ_o c_o v_{r+o},   r = 0..n−1,   v = 0 outside (or wrapped),
 
-and d of them with weights s_i >= 0 at the flux positions of axis i (s = sqrt(a) for a
-mobility a) make the weighted divergence and its exact transpose, the weighted gradient,
+and d of them with weights s_i ≥ 0 at the flux positions of axis i (s = √a for a mobility a)
+make the weighted divergence and its exact transpose, the weighted gradient,
 
-    B v = - sum_i A_i (s_i v_i),      (B^T phi)_i = - s_i A_i^T phi.
+    Bv = −Σ_i A_i(s_i v_i),      (Bᵀφ)_i = −s_i A_iᵀφ.
 
-Everything is shifts of whole arrays: O(k) time, no dense matrix, no gather.
+Everything is shifts of whole arrays: no dense matrix, no gather.
 
 >>> import jax.numpy as jnp
 >>> apply_difference(staggered_neumann(1.0), jnp.array([1.0, 3.0]), axis=0).tolist()
 [1.0, 2.0, -3.0]
 
-The collocated stencils are those of appendix B.1 of Nurbekyan, Lei and Yang, "Efficient
-natural gradient descent methods for large-scale PDE-based optimization problems" (2023).
+Cost: O(k). Reference for the collocated stencils: appendix B.1 of the paper.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ from jax import Array, lax
 
 @dataclasses.dataclass(frozen=True)
 class Stencil:
-    """(A v)_r = sum_o coefficient_o v_{r + offset_o}, from n + extra fluxes to n cells.
+    """(Av)_r = Σ_o coefficient_o v_{r + offset_o}, from n + extra fluxes to n cells.
 
     Frozen and hashable, so that it can be a static argument of a jitted function.
     """
@@ -51,14 +50,14 @@ class Stencil:
 
     @property
     def transpose(self) -> "Stencil":
-        """The stencil of A^T, from cells to flux positions."""
+        """The stencil of Aᵀ, from cells to flux positions."""
         negated = tuple(-offset for offset in self.offsets)
         return Stencil(negated, self.coefficients, self.wrap, -self.extra)
 
     @property
     def is_two_point(self) -> bool:
-        """Whether A v is a plain difference c (v_p - v_q), so that A diag(a) A^T is a graph
-        Laplacian with conductances c^2 a."""
+        """Whether Av is a plain difference c(v_p − v_q), so that A diag(a) Aᵀ is a graph
+        Laplacian with conductances c²a."""
         return len(self.offsets) == 2 and sum(self.coefficients) == 0.0
 
     @property
@@ -74,33 +73,33 @@ class Stencil:
 
 
 def staggered_neumann(dx: float) -> Stencil:
-    """(v_r - v_{r-1}) / dx on the n - 1 interior faces; nothing flows through the boundary."""
+    """(v_r − v_{r−1})/dx on the n − 1 interior faces; nothing flows through the boundary."""
     return Stencil((-1, 0), (-1.0 / dx, 1.0 / dx), extra=-1)
 
 
 def staggered_periodic(dx: float) -> Stencil:
-    """(v_r - v_{r-1}) / dx on n faces, face r between the cells r and r + 1 modulo n."""
+    """(v_r − v_{r−1})/dx on n faces, face r between the cells r and r + 1 modulo n."""
     return Stencil((-1, 0), (-1.0 / dx, 1.0 / dx), wrap=True)
 
 
 def collocated_central(dx: float) -> Stencil:
-    """(v_{r+1} - v_{r-1}) / 2dx on n points, zero outside: the C_n of appendix B.1."""
+    """(v_{r+1} − v_{r−1})/2dx on n points, zero outside: the C_n of appendix B.1."""
     return Stencil((-1, 1), (-0.5 / dx, 0.5 / dx))
 
 
 def collocated_forward(dx: float) -> Stencil:
-    """(v_{r+1} - v_r) / dx on n points, zero outside."""
+    """(v_{r+1} − v_r)/dx on n points, zero outside."""
     return Stencil((0, 1), (-1.0 / dx, 1.0 / dx))
 
 
 def collocated_fourth_order(dx: float) -> Stencil:
-    """(v_{r-2} - 8 v_{r-1} + 8 v_{r+1} - v_{r+2}) / 12dx on n points, zero outside."""
+    """(v_{r−2} − 8v_{r−1} + 8v_{r+1} − v_{r+2})/12dx on n points, zero outside."""
     weights = (1.0, -8.0, 8.0, -1.0)
     return Stencil((-2, -1, 1, 2), tuple(weight / (12.0 * dx) for weight in weights))
 
 
 def shifted(v: Array, offset: int, length: int, axis: int, wrap: bool = False) -> Array:
-    """v_{r + offset} for r = 0..length-1 along `axis`, zero (or wrapped) outside.
+    """v_{r + offset} for r = 0..length−1 along `axis`, zero (or wrapped) outside.
 
     Padding by a negative amount cuts: the whole shift is one `lax.pad`.
     """
@@ -117,7 +116,7 @@ def shifted(v: Array, offset: int, length: int, axis: int, wrap: bool = False) -
 
 
 def apply_difference(stencil: Stencil, v: Array, axis: int) -> Array:
-    """A v along one axis of v, which has n + extra entries there; the result has n."""
+    """Av along one axis of v, which has n + extra entries there; the result has n."""
     length = v.shape[axis] - stencil.extra
     terms = [
         coefficient * shifted(v, offset, length, axis, stencil.wrap)
@@ -127,14 +126,14 @@ def apply_difference(stencil: Stencil, v: Array, axis: int) -> Array:
 
 
 def apply_transpose(stencil: Stencil, phi: Array, axis: int) -> Array:
-    """A^T phi along one axis of phi, which has n entries there; the result has n + extra."""
+    """Aᵀφ along one axis of φ, which has n entries there; the result has n + extra."""
     return apply_difference(stencil.transpose, phi, axis)
 
 
 def divergence(
     stencils: Sequence[Stencil], weights: Sequence[Array], fluxes: Sequence[Array]
 ) -> Array:
-    """B v = - sum_i A_i (s_i v_i); the grid is on the trailing axes, any batch axes lead."""
+    """Bv = −Σ_i A_i(s_i v_i); the grid is on the trailing axes, any batch axes lead."""
     dim = len(stencils)
     terms = [
         apply_difference(stencil, weight * flux, axis - dim)
@@ -146,7 +145,7 @@ def divergence(
 def weighted_gradient(
     stencils: Sequence[Stencil], weights: Sequence[Array], phi: Array
 ) -> tuple[Array, ...]:
-    """B^T phi: the arrays - s_i A_i^T phi, the exact transpose of `divergence`."""
+    """Bᵀφ: the arrays −s_i A_iᵀφ, the exact transpose of `divergence`."""
     dim = len(stencils)
     return tuple(
         -weight * apply_transpose(stencil, phi, axis - dim)
@@ -170,13 +169,13 @@ def cell_shape(stencils: Sequence[Stencil], weights: Sequence[Array]) -> tuple[i
 def graph_links(
     stencils: Sequence[Stencil], weights: Sequence[Array]
 ) -> tuple[tuple[Array, ...], Array]:
-    """The conductances of K = B B^T for two-point stencils, where K is a graph Laplacian:
+    """The conductances of K = BBᵀ for two-point stencils, where K is a graph Laplacian:
 
-        (K phi)_r = sum_i [ link_i(r) (phi_r - phi_{r+gap_i}) + link_i(r-gap_i) (...) ]
-                    + leak(r) phi_r.
+        (Kφ)_r = Σ_i [ link_i(r)(φ_r − φ_{r+g}) + link_i(r−g)(φ_r − φ_{r−g}) ] + leak(r)φ_r
 
-    Returns the links, each an array over the lower cell of a pair, and the leak of each cell
-    through fluxes at the boundary that have only one neighbour. O(k).
+    with shifts by the gap g of stencil i along axis i. Returns the links, each an array over the
+    lower cell of a pair, and the leak of each cell through fluxes at the boundary that have only
+    one neighbour.
     """
     shape = cell_shape(stencils, weights)
     links, leak = [], jnp.zeros(shape, jnp.result_type(*weights))
@@ -197,7 +196,7 @@ def graph_links(
 def conservative_classes(
     stencils: Sequence[Stencil], shape: Sequence[int]
 ) -> tuple[tuple[slice, ...], ...]:
-    """The sublattices of cells on which every flux conserves mass, so that B^T 1 = 0 there.
+    """The sublattices of cells on which every flux conserves mass, so that Bᵀ1 = 0 there.
 
     Each is a tuple of slices of the grid: the whole grid for a staggered scheme, the cells with
     even indices for the central collocated scheme with odd n on every axis, none for even n.
@@ -211,7 +210,7 @@ def conservative_classes(
 
 
 def matrix(stencil: Stencil, n: int) -> np.ndarray:
-    """The dense n x (n + extra) matrix A, for oracles and set-up."""
+    """The dense n × (n + extra) matrix A, for oracles and set-up."""
     dense = np.zeros((n, n + stencil.extra))
     for row in range(n):
         for offset, coefficient in zip(stencil.offsets, stencil.coefficients, strict=True):

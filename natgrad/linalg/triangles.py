@@ -50,7 +50,7 @@ def condition_estimate(R: Array) -> Array:
     solve = partial(solve_triangular, R.T, lower=True)
 
     def step(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        x, y, _, _ = state
+        x, y = state[:2]
         x, y = x / jnp.linalg.norm(x), y / jnp.linalg.norm(y)
         Rx, Ry = accurate_product(R, x), solve(y)
         norm, inverse_norm = jnp.linalg.norm(Rx), jnp.linalg.norm(Ry)

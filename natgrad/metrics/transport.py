@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from ..elliptic.block_factor import factorise, remove_null_component
+from ..elliptic.factor import remove_null_component
+from ..elliptic.factorise import factorise
 from ..elliptic.stencils import (
     Stencil,
     collocated_central,

@@ -22,10 +22,10 @@ p { max-width: 46rem; margin: .6rem 0; }
 figure { margin: 1.3rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px;
   border: 1px solid var(--line); }
-figcaption, caption { color: var(--soft); font-size: .92rem; text-align: left; }
-figcaption { margin-top: .5rem; max-width: 52rem; }
-caption { padding: 0 0 .5rem; }
-.scroll { overflow-x: auto; margin: 1.2rem 0; }
+figcaption, .caption { color: var(--soft); font-size: .92rem; max-width: 52rem; }
+figcaption { margin-top: .5rem; }
+.caption { margin: 1.2rem 0 .4rem; }
+.scroll { overflow-x: auto; margin: 0 0 1.2rem; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .32rem .75rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; }
@@ -67,9 +67,9 @@ class Table:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self.rows
         )
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        caption = f'<p class="caption">{html.escape(self.caption)}</p>' if self.caption else ""
         return (
-            f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>'
+            f'{caption}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
 

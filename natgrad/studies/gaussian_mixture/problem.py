@@ -1,6 +1,6 @@
 """The paper's problem (section 4.1) and the methods compared on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from ... import (
     HomogeneousSobolev,
     LeastSquares,
     Metric,
+    Mobility,
     Problem,
     Sobolev,
     Wasserstein,
@@ -74,6 +75,16 @@ class Method:
     problem: Problem
     step: float
     paper_step: float
+
+    def on(self, points: int) -> "Method":
+        """The same transport metric on a grid with another number of points per side."""
+        old = self.metric
+        assert isinstance(old, Mobility)
+        if old.grid.shape == (points, points):
+            return self
+        grid = Grid(old.grid.lower, old.grid.upper, (points, points), old.grid.boundary)
+        metric = Mobility(grid, old.exponent, old.scheme, old.floor)
+        return replace(self, metric=metric, problem=problem_on(grid))
 
 
 def paper_methods(points: int) -> list[Method]:

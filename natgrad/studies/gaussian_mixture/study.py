@@ -13,6 +13,7 @@ from ...report.folder import ResultFolder
 from ...report.style import figure_style
 from . import figures, fit, fit_figures, text
 from .descent import (
+    Basins,
     Descent,
     Rule,
     basins,
@@ -21,7 +22,7 @@ from .descent import (
     largest_step,
     starts_in_domain,
 )
-from .landscape import Landscape, explore
+from .landscape import Landscape, Verdict, explore
 from .problem import (
     BOWL_START,
     START,
@@ -67,7 +68,9 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     landscape = explore(settings.points, settings.map_points)
     lap("landscape")
 
-    methods = [*paper_methods(settings.points), corrected_wasserstein(settings.points)]
+    chosen = ("GD", "W2", *settings.metrics)
+    methods = [method for method in paper_methods(settings.points) if method.key in chosen]
+    methods.append(corrected_wasserstein(settings.points))
     costly_first = sorted(methods, key=lambda m: not m.key.startswith("W2"))
     with ThreadPoolExecutor(settings.workers) as pool:
         comparison = pool.submit(compare, settings.points, settings.refinement)
@@ -100,8 +103,6 @@ def _study_method(method: Method, settings: Settings, landscape: Landscape) -> M
     search = lambda point: largest_step(
         method, point, verdict, settings.step_iterations, settings.bisections
     )
-    transport = isinstance(method.metric, Mobility)
-    patience = settings.basin_transport_iterations if transport else settings.basin_iterations
     curvature = np.linalg.solve(matrix(landscape.minimum), landscape.hessian)
     iterates = path.path[: QUADRATIC_ITERATES if method.key in QUADRATIC else 1]
     return MethodResult(
@@ -110,9 +111,17 @@ def _study_method(method: Method, settings: Settings, landscape: Landscape) -> M
         field=direction_field(method, points, verdict),
         steps={"from_start": search(start), "from_bowl": search(bowl)},
         local_limit=2 / float(np.linalg.eigvals(curvature).real.max()),
-        basins=basins(method, verdict, settings.basin_starts, patience),
+        basins=_basins(method, settings, verdict),
         matrices=np.array([matrix(mu) for mu in iterates]),
     )
+
+
+def _basins(method: Method, settings: Settings, verdict: Verdict) -> Basins:
+    starts, iterations = settings.basin_starts, settings.basin_iterations
+    if isinstance(method.metric, Mobility):
+        method = method.on(settings.basin_transport_points)
+        iterations = settings.basin_transport_iterations
+    return basins(method, verdict, starts, iterations)
 
 
 def _floored_path(settings: Settings, landscape: Landscape) -> Descent | None:
