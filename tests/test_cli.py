@@ -13,7 +13,7 @@ TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
     *("--step-iterations", "3", "--bisections", "1", "--basin-starts", "2"),
     *("--basin-iterations", "5", "--basin-transport-iterations", "2"),
-    *("--basin-transport-points", "20", "--refinement", "20", "--metrics", "L2"),
+    *("--basin-transport-points", "20", "--refinement", "20", "--metrics", "L2", "--floor", "1e-3"),
     *("--fit-points", "12", "--fit-iterations", "3", "--fit-methods", "L2"),
 )
 

@@ -26,29 +26,33 @@ PIVOTING = {
     "loop": pivoting_module._pivoted_qr_loop,
 }
 # Few shapes, many values: every new shape is a new compilation.
-SHAPES = st.sampled_from([(1, 1), (12, 5), (40, 12), (12, 12), (6, 15)])
+SHAPES = st.sampled_from([(1, 1), (40, 12), (12, 12), (6, 15)])
 SEEDS = st.integers(0, 2**32 - 1)
-# Compiled once per shape; outside `jit` every call would compile its branches anew.
-solve = jax.jit(lambda factor, b, damping=0.0: factor.solve(b, damping))
-solve_gram = jax.jit(lambda factor, r, damping=0.0: factor.solve_gram(r, damping))
-solve_both = jax.jit(lambda factor, b, r: factor.solve_both(b, r))
-condition_of = jax.jit(lambda factor: factor.condition)
 compiled_estimate = jax.jit(condition_estimate)
+compiled_cholesky = jax.jit(safe_cholesky)
+compiled_pivoting = {name: jax.jit(pivot) for name, pivot in PIVOTING.items()}
 examples = settings(max_examples=60, deadline=None)
 
 
-def factorise_with(pivot):
-    """`minimum_norm_factor`, compiled with the given pivoting algorithm."""
+def all_solutions(pivot):
+    """Everything a `MinimumNormFactor` computes, in one program, with one pivoting algorithm."""
 
-    def factorise(Y, rtol):
+    def compute(Y, rtol, b, r, damping):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(minimum_norm_module, "pivoted_qr_of_core", pivot)
-            return minimum_norm_factor(Y, rtol)
+            factor = minimum_norm_factor(Y, rtol)
+        return {
+            "rank": factor.rank,
+            "condition": factor.condition,
+            "solve": factor.solve(b, damping),
+            "solve_gram": factor.solve_gram(r, damping),
+            "solve_both": factor.solve_both(b[:, 0], r, damping),
+        }
 
-    return jax.jit(factorise)
+    return jax.jit(compute)
 
 
-FACTORISATIONS = [factorise_with(pivot) for pivot in PIVOTING.values()]
+SOLUTIONS = {name: all_solutions(pivot) for name, pivot in PIVOTING.items()}
 
 
 def random_orthonormal(rng, rows, columns):
@@ -80,32 +84,45 @@ def pivoting(request, monkeypatch):
         monkeypatch.setattr(module, "pivoted_qr_of_core", PIVOTING[request.param])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("k", "p"), [(1, 1), (300, 7), (300, 64), (50, 131), (4100, 65), (6144, 64)]
+    ("k", "p", "dtype"),
+    [
+        (1, 1, np.float64),
+        (300, 7, np.float64),
+        (50, 131, np.float64),
+        (4100, 65, np.float64),
+        (6144, 64, np.float64),
+        (300, 64, np.float32),
+    ],
 )
 def test_products_match_numpy(k, p, dtype):
     Y = np.random.default_rng(0).standard_normal((k, p)).astype(dtype)
     tolerance = 8 * k * np.finfo(dtype).eps
-    for product in (gram(jnp.asarray(Y)), gram_outer(jnp.asarray(Y.T))):
+    for product in jax.jit(lambda Y: (gram(Y), gram_outer(Y.T)))(Y):
         assert product.dtype == dtype
         np.testing.assert_allclose(product, Y.T.astype(float) @ Y, atol=tolerance, rtol=tolerance)
 
 
 def test_products_batch_and_differentiate():
-    Y = jnp.asarray(np.random.default_rng(0).standard_normal((2, 4100, 65)))
-    np.testing.assert_allclose(jax.vmap(gram)(Y), jnp.swapaxes(Y, 1, 2) @ Y, atol=1e-10)
-    weights = jnp.asarray(np.random.default_rng(1).standard_normal((65, 65)))
-    gradient = jax.grad(lambda Y: jnp.sum(weights * gram(Y)))(Y[0])
+    Y = np.random.default_rng(0).standard_normal((2, 4100, 65))
+    weights = np.random.default_rng(1).standard_normal((65, 65))
+
+    @jax.jit
+    def batch_and_gradient(Y):
+        return jax.vmap(gram)(Y), jax.grad(lambda Y: jnp.sum(weights * gram(Y)))(Y[0])
+
+    batch, gradient = batch_and_gradient(Y)
+    np.testing.assert_allclose(batch, np.swapaxes(Y, 1, 2) @ Y, atol=1e-10)
     np.testing.assert_allclose(gradient, Y[0] @ (weights + weights.T), atol=1e-10)
 
 
-@pytest.mark.parametrize("pivot", PIVOTING.values(), ids=PIVOTING)
+@pytest.mark.parametrize("name", PIVOTING)
 @examples
 @given(matrices())
-def test_pivoted_qr_factorises_and_finds_the_rank(pivot, drawn):
+def test_pivoted_qr_factorises_and_finds_the_rank(name, drawn):
     Y, _ = drawn
-    R, permutation, rank = jax.jit(pivot)(jnp.asarray(Y), 1e-10)
+    R, permutation, rank = compiled_pivoting[name](Y, 1e-10)
+    permutation, rank = np.asarray(permutation), int(rank)
     R = np.asarray(R)
     assert sorted(permutation.tolist()) == list(range(Y.shape[1]))
     assert rank == np.linalg.matrix_rank(Y, rtol=1e-10)
@@ -122,17 +139,17 @@ def test_pivoted_qr_factorises_and_finds_the_rank(pivot, drawn):
 @given(matrices(decades=st.sampled_from([0, 3, 6, 12])))
 def test_loop_makes_the_pivots_of_lapack(drawn):
     Y, _ = drawn
-    loop, lapack = (jax.jit(pivot)(jnp.asarray(Y), 1e-14) for pivot in PIVOTING.values())
-    largest = np.abs(lapack.R[0, 0])
+    loop, lapack = (np.asarray(compiled_pivoting[name](Y, 1e-14).R) for name in ("loop", "lapack"))
+    largest = np.abs(lapack[0, 0])
     np.testing.assert_allclose(
-        np.abs(np.diag(loop.R)), np.abs(np.diag(lapack.R)), rtol=1e-2, atol=1e-12 * largest
+        np.abs(np.diag(loop)), np.abs(np.diag(lapack)), rtol=1e-2, atol=1e-12 * largest
     )
 
 
 def test_tall_matrices_are_reduced_first():
     rng = np.random.default_rng(0)
     Y = graded_matrix(rng, 60, 8, 5, 2)
-    R, permutation, rank = jax.jit(pivoted_qr)(Y)
+    R, permutation, rank = map(np.asarray, jax.jit(pivoted_qr)(Y))
     expected, expected_permutation = scipy.linalg.qr(Y, mode="r", pivoting=True)
     assert rank == 5
     np.testing.assert_array_equal(permutation[:5], expected_permutation[:5])
@@ -140,137 +157,122 @@ def test_tall_matrices_are_reduced_first():
 
 
 def test_tolerance_decides_the_rank(pivoting):
-    Y = jnp.diag(jnp.array([1.0, 1e-3, 1e-6, 1e-9, 1e-12]))
-    assert [int(pivoted_qr(Y, rtol).rank) for rtol in (None, 1e-10, 1e-7, 1e-4)] == [5, 4, 3, 2]
-    assert int(pivoted_qr(jnp.zeros((4, 3))).rank) == 0
+    @jax.jit
+    def ranks(Y):
+        by_tolerance = jax.vmap(lambda rtol: pivoted_qr(Y, rtol).rank)
+        return pivoted_qr(Y).rank, by_tolerance(jnp.array([1e-10, 1e-7, 1e-4]))
+
+    by_default, chosen = ranks(np.diag([1.0, 1e-3, 1e-6, 1e-9, 1e-12]))
+    assert [int(by_default), *chosen.tolist()] == [5, 4, 3, 2]
+    assert int(ranks(np.zeros((5, 5)))[0]) == 0
 
 
+@pytest.mark.parametrize("name", PIVOTING)
 @examples
-@given(matrices())
-def test_minimum_norm_solution_is_the_pseudo_inverse(drawn):
+@given(matrices(), st.sampled_from([0.0, 0.0, 1e-10, 1e-4, 1.0, 1e3]))
+def test_solutions_filter_the_singular_values(name, drawn, relative):
+    """The pseudo-inverse without damping; σ/(σ² + λ) and 1/(σ² + λ) in general."""
     Y, rng = drawn
     k, p = Y.shape
     b, r = rng.standard_normal((k, 2)), rng.standard_normal(p)
-    for factorise in FACTORISATIONS:
-        factor = factorise(jnp.asarray(Y), 1e-10)
-        inverse = np.linalg.pinv(Y, rcond=1e-10)
-        values = np.linalg.svd(Y, compute_uv=False)[: factor.rank]
-        assert factor.rank == np.linalg.matrix_rank(Y, rtol=1e-10)
-        if factor.rank == 0:
-            assert not np.any(solve(factor, jnp.asarray(b)))
-            continue
-        condition, norm = values[0] / values[-1], 1 / values[-1]
-        assert condition / 2 <= condition_of(factor) <= condition * (1 + 1e-6)
-        tolerance = 1e-13 * condition * norm * np.sqrt(k)
-        np.testing.assert_allclose(solve(factor, jnp.asarray(b)), inverse @ b, atol=tolerance * 10)
-        expected = inverse @ (inverse.T @ r)
-        atol = 1e-12 * condition * norm**2 * p
-        np.testing.assert_allclose(solve_gram(factor, jnp.asarray(r)), expected, atol=atol)
-        np.testing.assert_allclose(
-            solve_both(factor, jnp.asarray(b[:, 0]), jnp.asarray(r)),
-            inverse @ b[:, 0] + expected,
-            atol=atol + tolerance * 10,
-        )
-
-
-@examples
-@given(matrices(), st.sampled_from([1e-10, 1e-4, 1.0, 1e3]))
-def test_damped_solution_filters_the_singular_values(drawn, relative):
-    Y, rng = drawn
-    k, p = Y.shape
-    b, r = rng.standard_normal(k), rng.standard_normal(p)
     U, values, Vt = np.linalg.svd(Y, full_matrices=False)
     kept = values > 1e-10 * values[0]
     U, values, Vt = U[:, kept], values[kept], Vt[kept]
+    damping = relative * np.max(values, initial=0.0) ** 2
+    found = SOLUTIONS[name](Y, 1e-10, b, r, damping)
+    assert found["rank"] == len(values)
     if not len(values):
+        assert not any(np.any(found[key]) for key in ("solve", "solve_gram", "solve_both"))
         return
-    damping = relative * values[0] ** 2
-    factor = FACTORISATIONS[0](jnp.asarray(Y), 1e-10)
-    condition = values[0] / np.sqrt(values[-1] ** 2 + damping)
-    expected = Vt.T @ (values / (values**2 + damping) * (U.T @ b))
+    condition = values[0] / values[-1]
+    assert condition / 2 <= found["condition"] <= condition * (1 + 1e-6)
+
     size = 1 / np.sqrt(values[-1] ** 2 + damping)
-    solution = solve(factor, jnp.asarray(b), damping)
-    np.testing.assert_allclose(solution, expected, atol=1e-12 * condition * size * np.sqrt(k))
-    expected = Vt.T @ (Vt @ r / (values**2 + damping))
-    solution = solve_gram(factor, jnp.asarray(r), damping)
-    np.testing.assert_allclose(solution, expected, atol=1e-12 * condition * size**2 * p)
+    atol = 1e-12 * values[0] * size**2 * np.sqrt(k)
+    expected = Vt.T @ ((values / (values**2 + damping))[:, None] * (U.T @ b))
+    np.testing.assert_allclose(found["solve"], expected, atol=atol)
+    atol_gram = 1e-12 * values[0] * size**3 * p
+    expected_gram = Vt.T @ (Vt @ r / (values**2 + damping))
+    np.testing.assert_allclose(found["solve_gram"], expected_gram, atol=atol_gram)
+    both = expected[:, 0] + expected_gram
+    np.testing.assert_allclose(found["solve_both"], both, atol=atol + atol_gram)
 
 
-def test_the_condition_number_is_not_squared(pivoting):
+@pytest.mark.parametrize("name", PIVOTING)
+def test_the_condition_number_is_not_squared(name):
     rng = np.random.default_rng(0)
-    Y = graded_matrix(rng, 80, 20, 20, 10)
-    exact = rng.standard_normal(20)
-    b = jnp.asarray(Y @ exact)
-    factor = minimum_norm_factor(jnp.asarray(Y))
-    assert factor.rank == 20
+    Y = graded_matrix(rng, 40, 12, 12, 10)  # a shape of SHAPES, so that nothing is compiled anew
+    exact = rng.standard_normal((12, 2))
     for damping in (0.0, 1e-40):
-        solution = solve(factor, b, damping)
-        assert np.abs(solution - exact).max() < 1e-4  # normal equations have no digit left
+        found = SOLUTIONS[name](Y, 1e-14, Y @ exact, np.zeros(12), damping)
+        assert found["rank"] == 12
+        assert np.abs(found["solve"] - exact).max() < 1e-4  # normal equations have no digit left
 
 
-def test_zero_columns_get_zero_solutions_and_nan_is_not_hidden(pivoting):
+@pytest.mark.parametrize("name", PIVOTING)
+def test_zero_columns_get_zero_solutions_and_nan_is_not_hidden(name):
     rng = np.random.default_rng(0)
-    Y = jnp.asarray(rng.standard_normal((9, 4))).at[:, 2].set(0.0)
-    b = jnp.asarray(rng.standard_normal(9))
-    assert minimum_norm_factor(Y).solve(b)[2] == 0
-    assert not jnp.any(jnp.isfinite(minimum_norm_factor(Y.at[3, 1].set(jnp.nan)).solve(b)))
-    zero = minimum_norm_factor(jnp.zeros((9, 4)))
-    assert zero.rank == 0
-    assert not jnp.any(zero.solve_both(b, jnp.ones(4), 0.1))
+    Y, b, r = rng.standard_normal((40, 12)), rng.standard_normal((40, 2)), np.ones(12)
+    Y[:, 2] = 0.0
+    compute = lambda Y, damping: SOLUTIONS[name](Y, 1e-14, b, r, damping)
+    assert not np.any(compute(Y, 0.0)["solve"][2])
+    zero = compute(np.zeros_like(Y), 0.1)
+    assert zero["rank"] == 0
+    assert not np.any(zero["solve_both"])
+    Y[3, 1] = np.nan
+    assert not np.any(np.isfinite(compute(Y, 0.0)["solve"]))
 
 
 def test_single_precision_and_batches(pivoting):
     rng = np.random.default_rng(0)
-    Y = jnp.asarray(np.stack([graded_matrix(rng, 30, 8, r, 1) for r in (3, 8)]), jnp.float32)
-    b = jnp.asarray(rng.standard_normal(30), jnp.float32)
+    Y = np.stack([graded_matrix(rng, 30, 8, r, 1) for r in (3, 8)]).astype(np.float32)
+    b = rng.standard_normal(30).astype(np.float32)
     solve = jax.jit(jax.vmap(lambda Y: (minimum_norm_factor(Y).solve(b), pivoted_qr(Y).rank)))
     solutions, ranks = solve(Y)
     assert solutions.dtype == jnp.float32
     assert ranks.tolist() == [3, 8]
-    for matrix, solution in zip(Y, solutions, strict=True):
-        expected = np.linalg.pinv(np.asarray(matrix, float), rcond=1e-5) @ np.asarray(b)
+    for matrix, solution in zip(Y, np.asarray(solutions), strict=True):
+        expected = np.linalg.pinv(matrix.astype(float), rcond=1e-5) @ b
         np.testing.assert_allclose(solution, expected, atol=1e-4)
 
 
 @examples
-@given(SEEDS, st.sampled_from([1, 2, 7, 60]), st.sampled_from([0, 2, 6, 12]))
+@given(SEEDS, st.sampled_from([1, 7, 60]), st.sampled_from([0, 2, 6, 12]))
 def test_condition_estimate_is_within_a_factor_of_two(seed, p, decades):
     R = np.linalg.qr(graded_matrix(np.random.default_rng(seed), p, p, p, decades))[1]
     exact = np.linalg.cond(R)
-    assert exact / 2 <= compiled_estimate(jnp.asarray(R)) <= exact * (1 + 1e-3)
+    assert exact / 2 <= compiled_estimate(R) <= exact * (1 + 1e-3)
 
 
 def test_condition_estimate_of_singular_and_extreme_triangles():
-    assert condition_estimate(jnp.array([[1.0, 2.0], [0.0, 0.0]])) == jnp.inf
-    tiny = jnp.diag(jnp.array([1e-30, 1e-34], jnp.float32))
-    np.testing.assert_allclose(condition_estimate(tiny), 1e4, rtol=1e-3)
+    assert compiled_estimate(np.array([[1.0, 2.0], [0.0, 0.0]], np.float32)) == np.inf
+    tiny = np.diag(np.array([1e-30, 1e-34], np.float32))
+    np.testing.assert_allclose(compiled_estimate(tiny), 1e4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_safe_cholesky_factorises(dtype):
     Y = np.random.default_rng(0).standard_normal((30, 6)).astype(dtype)
     Y[:, 4] = 0.0
-    G = jnp.asarray(Y.T @ Y)
-    L, ok = jax.jit(safe_cholesky)(G)
+    L, ok = compiled_cholesky(Y.T @ Y)
     assert ok
     assert L.dtype == dtype
-    r = jnp.asarray(Y.T @ Y[:, 0])
-    solution = jax.scipy.linalg.cho_solve((L, True), r)
+    solution = scipy.linalg.cho_solve((np.asarray(L), True), Y.T @ Y[:, 0])
     np.testing.assert_allclose(solution, [1, 0, 0, 0, 0, 0], atol=50 * np.finfo(dtype).eps)
-    assert safe_cholesky(jnp.zeros((3, 3)))[1]
+    assert compiled_cholesky(np.zeros((6, 6), dtype))[1]
 
 
 @pytest.mark.parametrize(
     "G",
     [
-        np.ones((3, 3)),
+        np.ones((2, 2)),
         np.diag([1.0, 1e-17]),
         np.diag([1.0, -1.0]),
         np.array([[0.0, 1.0], [1.0, 4.0]]),
         np.array([[np.nan, 0.0], [0.0, 1.0]]),
-        np.array([[np.inf]]),
+        np.diag([np.inf, 1.0]),
     ],
     ids=["rank one", "tiny pivot", "indefinite", "zero pivot", "nan", "infinite"],
 )
 def test_safe_cholesky_says_when_it_fails(G):
-    assert not safe_cholesky(jnp.asarray(G))[1]
+    assert not compiled_cholesky(G)[1]

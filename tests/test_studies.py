@@ -112,10 +112,10 @@ def _method(key: str) -> problem.Method:
     return next(method for method in problem.paper_methods(70) if method.key == key)
 
 
-# Every iterate multiplies the rounding error of a direction by about the condition number of G
-# times a growth factor of the path. For W₂ in the paper's scheme G has condition 1e6 at (5, 3),
-# and its factorisation meets densities of 1e-29, hence the looser bound.
-TOLERANCE = {"W2": 1e-6}
+# Well-conditioned directions agree to rounding error, which these paths do not amplify. In the
+# paper's scheme for W₂, G has condition 1e6 at (5, 3) and densities go down to 1e-29: both sides
+# of the comparison lose digits there.
+TOLERANCE = {"W2": 1e-10}
 
 
 @pytest.mark.parametrize("key", ["GD", "L2", "FR", "H1", "Hm1", "W2", "dotH1", "dotHm1"])
@@ -124,7 +124,7 @@ def test_paper_method_against_stored_iterates(mixture_reference, explored, key):
     stored = mixture_reference["paper_reproduction"][key]
     rule = descent.Rule.of()
     run = descent.descend(method, problem.START, explored.verdict, rule, 30)
-    rtol = TOLERANCE.get(key, 1e-9)
+    rtol = TOLERANCE.get(key, 1e-12)
     eta = (run.path[1] - run.path[0]) / method.step
     if key == "GD":  # the stored gradient is that of the plain sum
         eta = eta / explored.weight
@@ -172,8 +172,9 @@ def test_staggered_wasserstein_escapes(mixture_reference, explored):
     assert run.outcome == landscape.ESCAPES
     for number in ("1", "3", "10", "30", "60", "100"):
         expected = stored["iterates"][number]
-        # Far out the tangents vanish: their remainder in Ω is all that G sees.
-        assert np.allclose(run.path[int(number)], expected["mu"], rtol=1e-7), number
+        # Two different solvers with densities over 25 orders of magnitude: they agree to 2e-11
+        # at the first step, and the path amplifies this as its tangents fade.
+        assert np.allclose(run.path[int(number)], expected["mu"], rtol=2e-9), number
         assert run.losses[int(number)] == pytest.approx(expected["f_weighted"], rel=1e-9)
 
 

@@ -36,7 +36,10 @@ class Factor(eqx.Module):
 
 
 def remove_null_component(stencils: Sequence[Stencil], zeta: Array) -> Array:
-    """ζ minus its mean on every conservative class: the orthogonal projection on range(B).
+    """ζ minus its mean on every conservative class.
+
+    For positive weights and two-point stencils this is the orthogonal projection on range(B); the
+    fourth-order scheme with odd n on every axis has a null vector besides, which stays.
 
     >>> from natgrad.elliptic.stencils import staggered_neumann
     >>> remove_null_component((staggered_neumann(1.0),), jnp.array([1.0, 2.0, 6.0])).tolist()

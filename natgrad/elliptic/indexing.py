@@ -18,7 +18,7 @@ def as_index(array: np.ndarray) -> np.ndarray:
 
 def slab_order(n: int, slabs: int, wrap: bool) -> np.ndarray:
     """(blocks, slabs): which slab goes where, n for padding. A periodic axis is folded,
-    0, n-1, 1, n-2, ..., which brings the two ends of the ring together."""
+    0, n−1, 1, n−2, …, which brings the two ends of the ring together."""
     order = np.arange(n)
     if wrap:
         order[0::2], order[1::2] = np.arange(-(-n // 2)), n - 1 - np.arange(n // 2)

@@ -187,7 +187,7 @@ def _transport(result: StudyResult, path: Path) -> Path:
     ]
     if result.floored is not None:
         name = f"paper's, floor {result.settings.floor:g}"
-        curves.append((name, result.floored.path, PALETTE["green"], None, ":"))
+        curves.append((name, result.floored.path.path, PALETTE["green"], None, ":"))
     for name, points, colour, marker, dashes in curves:
         left.plot(*points.T, color=colour, marker=marker, ms=2.5, ls=dashes, label=name)
     left.plot(*START, marker="s", ms=6, color="white", mec="black", zorder=7)

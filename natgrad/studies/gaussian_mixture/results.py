@@ -69,13 +69,30 @@ class MethodResult:
 
 
 @dataclass(frozen=True)
+class FlooredRun:
+    """The paper's W₂ scheme with a floor under the density: its path, and G at the start."""
+
+    path: Descent
+    matrix: np.ndarray
+
+    def numbers(self, weight: float) -> dict[str, object]:
+        """What the results file holds."""
+        return {
+            "outcome": OUTCOMES[self.path.outcome],
+            "G_start": self.matrix,
+            "path": self.path.path,
+            "losses": self.path.losses / weight,
+        }
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """Everything the figures and the report draw on."""
 
     settings: Settings
     landscape: Landscape
     methods: list[MethodResult]
-    floored: Descent | None
+    floored: FlooredRun | None
     transport: TransportComparison
     fits: list[Fit]
     seconds: dict[str, float]
@@ -93,13 +110,7 @@ class StudyResult:
             "seconds": self.seconds,
             "landscape": self.landscape.numbers(),
             "methods": {entry.method.key: entry.numbers(weight) for entry in self.methods},
-            "w2_floored": None
-            if self.floored is None
-            else {
-                "outcome": OUTCOMES[self.floored.outcome],
-                "path": self.floored.path,
-                "losses": self.floored.losses / weight,
-            },
+            "w2_floored": None if self.floored is None else self.floored.numbers(weight),
             "transport": self.transport.numbers(),
             "fit": {
                 "damping": DAMPING,

@@ -31,7 +31,7 @@ class Settings:
     """Values of μ per side at which the loss is drawn."""
     arrows: int = 9
     """Arrows per side in the direction fields."""
-    step_iterations: int = 60
+    step_iterations: int = 40
     """Iterations over which a step must decrease the loss every time to count as monotone."""
     bisections: int = 1
     """Bisections in the search for the largest monotone step."""
@@ -72,7 +72,7 @@ class Settings:
         if not self.fit_methods:
             raise InputError("fit_methods", "are empty", "some of " + ", ".join(FIT_METHODS))
         if self.floor is not None and not 0 < self.floor < 1:
-            raise InputError("floor", f"is {self.floor}", "a number between 0 and 1, such as 1e-4")
+            raise InputError("floor", f"is {self.floor}", "a number between 0 and 1, such as 1e-3")
         if not self.refinement or not all(4 <= n <= 1000 for n in self.refinement):
             raise InputError("refinement", f"is {self.refinement}", "numbers from 4 to 1000")
 
@@ -110,6 +110,6 @@ PRESETS: dict[Preset, Settings] = {
         fit_points=64,
         fit_iterations=200,
         fit_methods=FIT_METHODS,
-        floor=1e-4,
+        floor=1e-3,
     ),
 }

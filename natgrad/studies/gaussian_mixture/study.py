@@ -14,7 +14,6 @@ from ...report.style import figure_style
 from . import figures, fit, fit_figures, text
 from .descent import (
     Basins,
-    Descent,
     Rule,
     basins,
     descend,
@@ -31,8 +30,8 @@ from .problem import (
     floored_wasserstein,
     paper_methods,
 )
-from .results import NAME, MethodResult, StudyResult
-from .settings import QUADRATIC_ITERATES, Settings
+from .results import NAME, FlooredRun, MethodResult, StudyResult
+from .settings import MAX_ITERATIONS, QUADRATIC_ITERATES, Settings
 from .transport import compare
 
 QUADRATIC = ("GD", "L2", "W2", "W2_staggered")  # the methods whose local models are drawn
@@ -74,10 +73,10 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     costly_first = sorted(methods, key=lambda m: not m.key.startswith("W2"))
     with ThreadPoolExecutor(settings.workers) as pool:
         comparison = pool.submit(compare, settings.points, settings.refinement)
-        floored = pool.submit(_floored_path, settings, landscape)
+        floored = pool.submit(_floored, settings, landscape)
         found = pool.map(lambda m: _study_method(m, settings, landscape), costly_first)
         results = {entry.method.key: entry for entry in found}
-        transport, floored_path = comparison.result(), floored.result()
+        transport, floored_run = comparison.result(), floored.result()
     lap("the paper's problem")
 
     grid = fit.fit_grid(settings.fit_points)
@@ -89,7 +88,7 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     lap("all parameters free")
 
     ordered = [results[method.key] for method in methods]
-    return StudyResult(settings, landscape, ordered, floored_path, transport, fits, seconds)
+    return StudyResult(settings, landscape, ordered, floored_run, transport, fits, seconds)
 
 
 def _study_method(method: Method, settings: Settings, landscape: Landscape) -> MethodResult:
@@ -124,9 +123,11 @@ def _basins(method: Method, settings: Settings, verdict: Verdict) -> Basins:
     return basins(method, verdict, starts, iterations)
 
 
-def _floored_path(settings: Settings, landscape: Landscape) -> Descent | None:
+def _floored(settings: Settings, landscape: Landscape) -> FlooredRun | None:
     if settings.floor is None:
         return None
     method = floored_wasserstein(settings.points, settings.floor)
     rule = Rule.of(tolerance=1e-10)
-    return descend(method, np.array(START), landscape.verdict, rule, settings.iterations)
+    path = descend(method, np.array(START), landscape.verdict, rule, MAX_ITERATIONS)
+    matrix = information_matrix(method.problem, jnp.array(START), metric=method.metric)
+    return FlooredRun(path, np.asarray(matrix))

@@ -213,9 +213,11 @@ def _transport(result: StudyResult, drawn: dict[str, Path]) -> Section:
     ]
     if result.floored is not None:
         parts.append(
-            "A second piece of evidence: the paper's scheme with the density kept above "
-            f"{result.settings.floor:g} of its maximum, which leaves the loss as it is, "
-            f"{_verb(result.floored.outcome)} from (5, 3)."
+            "A second piece of evidence: keep the density above "
+            f"{result.settings.floor:g} of its maximum inside the paper's B, and leave all else as "
+            f"it is. Then G_xx(5, 3) = {result.floored.matrix[0, 0]:.4f}, and within "
+            f"{result.floored.path.iterations} iterations the path "
+            f"{_verb(result.floored.path.outcome)}."
         )
     return Section("Two discretisations of W₂", parts)
 
