@@ -42,6 +42,7 @@ class Linearisation(eqx.Module):
 
     loss: Array
     gradient: Array
+    gradient_norm: Array
     trace: Array
     prepared: Any
     solver: Solver | None
@@ -58,6 +59,7 @@ class Attempt(NamedTuple):
     damping_state: Array
     slope: Array
     step_norm: Array
+    theta_norm: Array
 
 
 def natural_gradient(
@@ -85,7 +87,7 @@ def natural_gradient(
     unravel = flatten(theta)[1]
     return Direction(
         eta=unravel(eta),
-        info=describe(lin, info, strength, eta),
+        info=describe(lin, info, strength, jnp.all(jnp.isfinite(eta))),
         loss=float(lin.loss),
         gradient=unravel(lin.gradient),
     )
@@ -200,7 +202,8 @@ def linearise(
         loss, gradient = jax.value_and_grad(objective)(flat)
         gradient = gradient * _free(flat, gradient, bounds)
         trace = jnp.asarray(flat.size, flat.dtype)
-        return Linearisation(loss, gradient, trace, None, None, Counts(1, 0, 1).plus(), {})
+        norm, counts = jnp.linalg.norm(gradient), Counts(1, 0, 1).plus()
+        return Linearisation(loss, gradient, norm, trace, None, None, counts, {})
 
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
@@ -228,6 +231,7 @@ def linearise(
     return Linearisation(
         loss=loss,
         gradient=gradient,
+        gradient_norm=jnp.linalg.norm(gradient),
         trace=jnp.sum(Yt**2),
         prepared=chosen.prepare(Yt.T, b, r),
         solver=chosen,
@@ -303,6 +307,7 @@ def attempt(
         damping_state=damping.update(damping_state, outcome),
         slope=slope,
         step_norm=jnp.linalg.norm(outcome.theta - flat),
+        theta_norm=jnp.linalg.norm(outcome.theta),
     )
 
 
@@ -324,18 +329,19 @@ def _second_derivative(function: Callable[[PyTree], Array], x: PyTree, v: PyTree
     return ravel_pytree(v)[0] @ ravel_pytree(product)[0]
 
 
-def describe(lin: Linearisation, info: SolveInfo, damping: Array, eta: Array) -> Info:
-    """The numbers of a solve as a user reads them."""
-    status = "rank_deficient" if bool(info.rank_deficient) else "ok"
-    if not bool(jnp.all(jnp.isfinite(eta))):
-        status = "not_finite"
+def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -> Info:
+    """The numbers of a solve as a user reads them, in one transfer from the device."""
+    info, damping, finite, counts, report = jax.device_get(
+        (info, damping, finite, lin.counts, lin.report)
+    )
+    status = "rank_deficient" if info.rank_deficient else "ok"
     return Info(
         solver="gradient" if lin.solver is None else lin.solver.name,
         rank=int(info.rank),
         condition=float(info.condition),
         damping=float(damping),
-        status=status,
+        status=status if finite else "not_finite",
         iterations=int(info.iterations),
-        counts=Counts(*(int(count) for count in lin.counts)),
-        metric={name: float(value) for name, value in lin.report.items()},
+        counts=Counts(*map(int, counts)),
+        metric={name: float(value) for name, value in report.items()},
     )

@@ -71,41 +71,43 @@ def minimize(
     box = _box(bounds, theta0)
     theta, recorder = theta0, _Recorder()
     damping_state = jnp.asarray(damping.initial_state())
-    loss, info, reference = np.nan, None, None
+    loss, info, first_norm, lin = np.nan, None, np.inf, None
     status = Status.MAX_ITERATIONS
     for iteration in range(max_iterations):
+        lin = None  # frees the last factorisation before the next one is made
         lin = linearise(problem, theta, metric, solver, damping, box)
-        recorder.count(*lin.counts)
-        loss, norm = float(lin.loss), float(jnp.linalg.norm(lin.gradient))
-        if iteration == 0 and not np.isfinite(loss):
-            raise InputError(
-                "theta0", f"the loss there is {loss}", "a starting point where the loss is finite"
-            )
-        reference = norm if reference is None else reference
+        loss, norm, counts = jax.device_get((lin.loss, lin.gradient_norm, lin.counts))
+        recorder.count(*counts)
         recorder.begin(loss, norm)
-        if norm <= tolerance * reference:
+        if iteration == 0:
+            first_norm = norm
+            if not np.isfinite(loss):
+                advice = "a starting point where the loss is finite"
+                raise InputError("theta0", f"the loss there is {loss}", advice)
+        if norm <= tolerance * first_norm:
             status = Status.CONVERGED
             break
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
-            trial = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
-            outcome, damping_state = trial.outcome, trial.damping_state
+            result = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
+            damping_state, point = result.damping_state, result.outcome.theta
+            trial = _numbers(result)
+            outcome = trial.outcome
             recorder.count(forward=outcome.evaluations, linearised=outcome.linearised)
-            if bool(outcome.accepted):
+            if outcome.accepted:
                 break
-        info = describe(lin, trial.info, trial.damping, trial.slope)
-        recorder.finish(trial, float(outcome.value) < loss)
-        if not bool(outcome.accepted):
-            status = _why_rejected(trial, loss)
+        recorder.finish(trial, bool(outcome.value < loss))
+        info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
+        if not outcome.accepted:
+            status = _why_rejected(trial, float(loss))
             break
-        theta, loss = flatten(theta)[1](outcome.theta), float(outcome.value)
+        theta, loss = flatten(theta)[1](point), float(outcome.value)
         progress = Progress(iteration + 1, theta, loss, recorder.last())
         asked = [bool(callback(progress)) for callback in callbacks]
-        length = step_tolerance * max(1.0, float(jnp.linalg.norm(outcome.theta)))
         if any(asked):
             status = Status.STOPPED
         elif loss_target is not None and loss <= loss_target:
             status = Status.LOSS_REACHED
-        elif float(trial.step_norm) <= length:
+        elif trial.step_norm <= step_tolerance * max(1.0, trial.theta_norm):
             status = Status.SMALL_STEP
         elif max_propagations is not None and sum(recorder.counts) >= max_propagations:
             status = Status.MAX_PROPAGATIONS
@@ -117,7 +119,12 @@ def minimize(
     taken = recorder.accepted
     if taken == len(recorder.rows):  # the last row's step led to a point not yet recorded
         recorder.begin(loss, np.nan)
-    return Result(theta, loss, status, taken, recorder.history(), info)
+    return Result(theta, float(loss), status, taken, recorder.history(), info)
+
+
+def _numbers(result: Attempt) -> Attempt:
+    """The scalars of an attempt on the host, in one transfer; its θ stays where it is."""
+    return jax.device_get(result._replace(outcome=result.outcome._replace(theta=None)))
 
 
 def _why_rejected(trial: Attempt, loss: float) -> Status:
@@ -127,7 +134,7 @@ def _why_rejected(trial: Attempt, loss: float) -> Status:
     if slope >= 0:
         return Status.NOT_DESCENT
     status = REASONS[int(outcome.reason)]
-    rounding = 8 * float(jnp.finfo(outcome.value.dtype).eps) * abs(loss)
+    rounding = 8 * float(np.finfo(outcome.value.dtype).eps) * abs(loss)
     if status == Status.NO_DECREASE and float(outcome.predicted) <= rounding:
         return Status.PRECISION
     return status

@@ -17,16 +17,17 @@ def bump(grid: ng.Grid, centre: Array, width: float | Array = 0.15) -> Array:
 
 @lru_cache
 def bumps_problem(n: int = 12, boundary: str = "neumann", mass_varies: bool = False):
-    """Two bumps: their centres (and, on demand, a mass) are free. p = 4 or 5.
+    """Two bumps: their centres (and, on demand, the background) are free. p = 4 or 5.
 
     Cached: programs are keyed by the identity of the model.
     """
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n), boundary)  # pyright: ignore
 
     def model(theta: Array) -> Array:
-        total = bump(grid, theta[:2], 0.2) + 0.5 * bump(grid, theta[2:4], 0.25) + 0.1
-        total = total / grid.integral(total) if not mass_varies else total * jnp.exp(theta[4])
-        return total
+        total = bump(grid, theta[:2], 0.2) + 0.5 * bump(grid, theta[2:4], 0.25)
+        if mass_varies:
+            return total + 0.1 * jnp.exp(theta[4]) * (1.0 + grid.points[..., 0])
+        return (total + 0.1) / grid.integral(total + 0.1)
 
     truth = jnp.array([0.35, 0.4, 0.7, 0.6, 0.1])[: 5 if mass_varies else 4]
     start = truth + jnp.array([0.1, -0.05, 0.05, 0.08, 0.2])[: len(truth)]

@@ -69,7 +69,7 @@ def test_wasserstein_metric_of_a_translated_gaussian_is_the_identity():
 
 
 def test_paper_scheme_exceeds_what_any_transport_metric_can_have(mixture_reference: dict):
-    """G_xx = 7.6e4 against the bound of 0.2 that a feasible flow gives; the staggered one is 0.07."""
+    """G_xx = 7.6e4 against the bound of 0.2 from a feasible flow; the staggered one is 0.07."""
     grid = on_interior_nodes("dirichlet")
     problem = mixture_problem(grid)
     paper = ng.information_matrix(problem, START, metric=ng.Wasserstein(grid, scheme="collocated"))

@@ -88,7 +88,8 @@ class Sobolev(_SpectralMetric):
     A = w (I + Λ + … + Λˢ), Λ the eigenvalues of −Δ: mixed derivatives are counted with their
     multiplicity, as in the paper's I − Δ + Δ². s > 0 damps oscillations of the state, s < 0 looks
     at its large scales. `scheme="collocated"` uses the central differences of the paper's appendix
-    B.1 (zero outside the grid) in place of −Δ.
+    B.1 (zero outside the grid) in place of −Δ. Second-order accurate for states that satisfy
+    the grid's boundary condition, first-order for others.
 
     ```python
     ng.Sobolev(grid, 1), ng.Sobolev(grid, -1)

@@ -130,7 +130,7 @@ class Mobility(Metric):
         )
 
     def _project(self, a: Array, zeta: Array) -> Array:
-        """P ζ = ζ − a Σζ/Σa; for the paper's schemes the part of ζ in the range of B."""
+        """P ζ = ζ − a Σζ/Σa; the paper's schemes lose only the mean of a class without outflow."""
         if self.scheme != "staggered":
             return remove_null_component(self._stencils(), zeta)
         return zeta - a * (jnp.sum(zeta) / jnp.sum(a))
