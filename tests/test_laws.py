@@ -143,4 +143,5 @@ def test_directions_converge_at_second_order_under_refinement(name: str):
     coarse = float(jnp.linalg.norm(etas[1] - etas[0]))
     fine = float(jnp.linalg.norm(etas[2] - etas[1]))
     rate = np.log2(coarse / fine)
-    assert rate > 1.8, f"observed order {rate:.2f}"
+    exact = fine < 1e-10 * float(jnp.linalg.norm(etas[2]))  # the midpoint rule, without ∇
+    assert exact or rate > 1.8, f"observed order {rate:.2f}"
