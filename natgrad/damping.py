@@ -25,9 +25,9 @@ class Damping(eqx.Module):
         """What the damping remembers from one step to the next; λ itself where it adapts."""
         return 0.0
 
-    def update(self, state: Array, outcome: Outcome) -> Array:
-        """The state after a step with this outcome."""
-        return state
+    def update(self, strength: Array, outcome: Outcome) -> Array:
+        """The state after a step with this outcome, taken with the damping λ = `strength`."""
+        return strength
 
     @property
     def damps(self) -> bool:
@@ -134,8 +134,8 @@ class LevenbergMarquardt(Damping):
     """
 
     initial: Number = setting("initial", 1e-3, positive=True)
-    decrease: Number = setting("decrease", 1.0 / 3.0, positive=True)
-    increase: Number = setting("increase", 4.0, positive=True)
+    decrease: Number = setting("decrease", 1.0 / 3.0, positive=True, below=1.0)
+    increase: Number = setting("increase", 4.0, above=1.0)
     floor: Number = setting("floor", 1e-13)
 
     def initial_state(self) -> Number:
@@ -144,11 +144,11 @@ class LevenbergMarquardt(Damping):
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.maximum(state, jnp.asarray(self.floor) * trace).astype(trace.dtype)
 
-    def update(self, state: Array, outcome: Outcome) -> Array:
+    def update(self, strength: Array, outcome: Outcome) -> Array:
         easy = outcome.accepted & (outcome.halvings == 0)
         hard = ~outcome.accepted | (outcome.halvings > 1)
         factor = jnp.where(easy, self.decrease, jnp.where(hard, self.increase, 1.0))
-        return state * factor
+        return strength * factor
 
     @property
     def adapts(self) -> bool:
@@ -156,9 +156,9 @@ class LevenbergMarquardt(Damping):
 
 
 def as_damping(damping: Damping | Number) -> Damping:
-    """A number r is relative damping; the number 0 is none."""
-    if isinstance(damping, Damping):
-        return damping
-    if isinstance(damping, (int, float)) and damping == 0:
-        return Undamped()
-    return RelativeDamping(damping)
+    """A number r is relative damping; a strength of 0 is none, which `Auto` should know."""
+    if not isinstance(damping, Damping):
+        damping = RelativeDamping(damping)
+    value = getattr(damping, "fraction", getattr(damping, "value", None))
+    nothing = isinstance(value, np.ndarray) and value == 0
+    return Undamped() if nothing else damping

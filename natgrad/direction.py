@@ -44,6 +44,7 @@ class Linearisation(eqx.Module):
     gradient: Array
     gradient_norm: Array
     trace: Array
+    parameter_factor: Array | None
     prepared: Any
     solver: Solver | None
     counts: Counts
@@ -83,8 +84,9 @@ def natural_gradient(
     check_inputs(problem, theta, metric, solver, damping)
     lin = linearise(problem, theta, metric, solver, damping, None)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
-    eta, info = _solve(lin, damping, strength)
-    unravel = flatten(theta)[1]
+    eta, info = _solve(lin, strength)
+    parameters = eqx.filter(theta, eqx.is_inexact_array)
+    unravel = ravel_pytree(parameters)[1]
     return Direction(
         eta=unravel(eta),
         info=describe(lin, info, strength, jnp.all(jnp.isfinite(eta))),
@@ -131,7 +133,7 @@ def traced_direction(
     """η as a flat vector, and the loss: `natural_gradient` without checks, for jit and vmap."""
     lin = linearise(problem, theta, metric, solver, damping, None)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
-    return _solve(lin, damping, strength)[0], lin.loss
+    return _solve(lin, strength)[0], lin.loss
 
 
 def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
@@ -163,6 +165,12 @@ def check_inputs(
             "damping", f"acts on {factor.shape[0]} parameters, theta has {flat.size}", "a p × p D"
         )
     if isinstance(metric, Euclidean):
+        if factor is not None:
+            raise InputError(
+                "damping",
+                "Euclidean has G = I and no system to add an operator to",
+                "AbsoluteDamping(λ), or a metric on states",
+            )
         return
     metric.check_structure(structure)
     rho = _state(problem, theta)
@@ -203,7 +211,7 @@ def linearise(
         gradient = gradient * _free(flat, gradient, bounds)
         trace = jnp.asarray(flat.size, flat.dtype)
         norm, counts = jnp.linalg.norm(gradient), Counts(1, 0, 1).plus()
-        return Linearisation(loss, gradient, norm, trace, None, None, counts, {})
+        return Linearisation(loss, gradient, norm, trace, None, None, None, counts, {})
 
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
@@ -226,18 +234,28 @@ def linearise(
         Yt, r, gradient = Yt * free[:, None], r * free, gradient * free
     factor = damping.parameter_factor()
     if factor is not None:
+        factor = _restricted(factor, free) if bounds is not None else factor
         Yt, r = solve_triangular(factor, Yt, trans="T"), solve_triangular(factor, r, trans="T")
+    dtype = jnp.result_type(Yt, b, r)
+    Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
     chosen = solver.choose(Yt.shape[1], Yt.shape[0], damping.damps)
     return Linearisation(
         loss=loss,
-        gradient=gradient,
+        gradient=gradient.astype(flat.dtype),
         gradient_norm=jnp.linalg.norm(gradient),
         trace=jnp.sum(Yt**2),
+        parameter_factor=factor,
         prepared=chosen.prepare(Yt.T, b, r),
         solver=chosen,
         counts=counts.plus(),
         report=metric.report(rho),
     )
+
+
+def _restricted(factor: Array, free: Array) -> Array:
+    """The factor of D on the parameters that may move, of the identity on those held."""
+    both = free[:, None] * free
+    return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
 
 
 def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:
@@ -262,14 +280,15 @@ def _free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
 
 
 @eqx.filter_jit
-def _solve(lin: Linearisation, damping: Damping, strength: Array) -> tuple[Array, SolveInfo]:
+def _solve(lin: Linearisation, strength: Array) -> tuple[Array, SolveInfo]:
     if lin.solver is None:
         one = jnp.ones((), lin.gradient.dtype)
         info = SolveInfo(jnp.asarray(lin.gradient.size), one, jnp.asarray(False))
         return -lin.gradient / (1 + strength), info
     eta, info = lin.solver.solve(lin.prepared, strength)
-    factor = damping.parameter_factor()
-    return (eta if factor is None else solve_triangular(factor, eta)), info
+    if lin.parameter_factor is not None:
+        eta = solve_triangular(lin.parameter_factor, eta)
+    return eta.astype(lin.gradient.dtype), info
 
 
 @eqx.filter_jit
@@ -286,7 +305,7 @@ def attempt(
     """Solve for the present λ, take a step along η, and let the damping learn from it."""
     flat, unravel = flatten(theta)
     strength = damping.strength(damping_state, lin.trace, flat.size)
-    eta, info = _solve(lin, damping, strength)
+    eta, info = _solve(lin, strength)
     slope = lin.gradient @ eta
 
     def trial(tau: Array) -> Trial:
@@ -304,7 +323,7 @@ def attempt(
         outcome=outcome,
         info=info,
         damping=strength,
-        damping_state=damping.update(damping_state, outcome),
+        damping_state=damping.update(strength.astype(damping_state.dtype), outcome),
         slope=slope,
         step_norm=jnp.linalg.norm(outcome.theta - flat),
         theta_norm=jnp.linalg.norm(outcome.theta),

@@ -15,6 +15,7 @@ from .damping import Damping, as_damping
 from .direction import Attempt, Bounds, attempt, check_inputs, describe, flatten, linearise
 from .errors import InputError
 from .metrics.base import Metric
+from .metrics.l2 import Euclidean
 from .problems import Problem
 from .result import Progress, Result, Status
 from .solvers import Auto, Solver
@@ -57,9 +58,9 @@ def minimize(
     Stops when ‖∂_θ f‖ ≤ `tolerance` · ‖∂_θ f(θ₀)‖, when a step is no longer than
     `step_tolerance` · max(1, ‖θ‖), when the loss reaches `loss_target`, when a budget of
     iterations, model propagations or seconds is spent, when no step decreases the loss, or when a
-    callback returns True; `result.status` says which. `bounds = (lower, upper)` are scalars or
-    pytrees like θ; parameters on a bound that a descent would cross are held there, the others
-    move along the projected direction.
+    callback returns True; `result.status` says which. `bounds = (lower, upper)` are scalars,
+    pytrees like θ, or None; parameters on a bound that a descent would cross are held there, the
+    others move along the projected direction.
 
     Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
     target data reuse the program.
@@ -68,8 +69,14 @@ def minimize(
     check_inputs(problem, theta0, metric, solver, damping)
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
+    if not isinstance(max_iterations, (int, np.integer)) or max_iterations < 1:
+        raise InputError("max_iterations", f"{max_iterations!r} is no positive integer", "100")
+    if not all(callable(callback) for callback in callbacks):
+        raise InputError("callbacks", "are not all callable", "callbacks=[function]")
     box = _box(bounds, theta0)
-    theta, recorder = theta0, _Recorder()
+    theta, recorder = _settled(theta0), _Recorder()
+    recorder.count(forward=0 if isinstance(metric, Euclidean) else 1)  # the check at theta0
+    budget = lambda: _spent(recorder, max_propagations, max_seconds)
     damping_state = jnp.asarray(damping.initial_state())
     loss, info, first_norm, lin = np.nan, None, np.inf, None
     status = Status.MAX_ITERATIONS
@@ -87,18 +94,20 @@ def minimize(
         if norm <= tolerance * first_norm:
             status = Status.CONVERGED
             break
+        promised = np.nan  # the decrease predicted by the first attempt, before λ grew
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
             result = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
             damping_state, point = result.damping_state, result.outcome.theta
             trial = _numbers(result)
             outcome = trial.outcome
             recorder.count(forward=outcome.evaluations, linearised=outcome.linearised)
-            if outcome.accepted:
+            promised = float(outcome.predicted) if np.isnan(promised) else promised
+            if outcome.accepted or budget() is not None:
                 break
         recorder.finish(trial, bool(outcome.value < loss))
         info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
         if not outcome.accepted:
-            status = _why_rejected(trial, float(loss))
+            status = budget() or _why_rejected(trial, float(loss), promised)
             break
         theta, loss = flatten(theta)[1](point), float(outcome.value)
         progress = Progress(iteration + 1, theta, loss, recorder.last())
@@ -109,16 +118,15 @@ def minimize(
             status = Status.LOSS_REACHED
         elif trial.step_norm <= step_tolerance * max(1.0, trial.theta_norm):
             status = Status.SMALL_STEP
-        elif max_propagations is not None and sum(recorder.counts) >= max_propagations:
-            status = Status.MAX_PROPAGATIONS
-        elif max_seconds is not None and recorder.elapsed() >= max_seconds:
-            status = Status.MAX_SECONDS
+        elif spent := budget():
+            status = spent
         else:
             continue
         break
     taken = recorder.accepted
     if taken == len(recorder.rows):  # the last row's step led to a point not yet recorded
         recorder.begin(loss, np.nan)
+    recorder.close()
     return Result(theta, float(loss), status, taken, recorder.history(), info)
 
 
@@ -127,7 +135,23 @@ def _numbers(result: Attempt) -> Attempt:
     return jax.device_get(result._replace(outcome=result.outcome._replace(theta=None)))
 
 
-def _why_rejected(trial: Attempt, loss: float) -> Status:
+def _spent(
+    recorder: "_Recorder", max_propagations: int | None, max_seconds: float | None
+) -> Status | None:
+    if max_propagations is not None and sum(recorder.counts) >= max_propagations:
+        return Status.MAX_PROPAGATIONS
+    if max_seconds is not None and recorder.elapsed() >= max_seconds:
+        return Status.MAX_SECONDS
+    return None
+
+
+def _settled(theta: PyTree) -> PyTree:
+    """θ with strongly typed parameters: weakly typed ones would compile every program twice."""
+    settle = lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_inexact_array(x) else x
+    return jax.tree.map(settle, theta)
+
+
+def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
     slope, outcome = float(trial.slope), trial.outcome
     if not np.isfinite(slope):
         return Status.NOT_FINITE
@@ -135,7 +159,7 @@ def _why_rejected(trial: Attempt, loss: float) -> Status:
         return Status.NOT_DESCENT
     status = REASONS[int(outcome.reason)]
     rounding = 8 * float(np.finfo(outcome.value.dtype).eps) * abs(loss)
-    if status == Status.NO_DECREASE and float(outcome.predicted) <= rounding:
+    if status == Status.NO_DECREASE and 0 <= promised <= rounding:
         return Status.PRECISION
     return status
 
@@ -183,6 +207,10 @@ class _Recorder:
             "decreased": float(decreased),
         }
 
+    def close(self) -> None:
+        """Give the last row what was spent on it: no later row will tell."""
+        self.rows[-1] |= self.counts._asdict() | {"seconds": self.elapsed()}
+
     def last(self) -> dict[str, float]:
         return dict(self.rows[-1])
 
@@ -196,7 +224,9 @@ def _box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
     if not (isinstance(bounds, tuple) and len(bounds) == 2):
         raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
     flat, _ = flatten(theta)
-    lower, upper = (_like(bound, theta, flat) for bound in bounds)
+    lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
+    if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
+        raise InputError("bounds", "have entries that are not numbers", "None for no bound")
     if bool(jnp.any(lower > upper)):
         raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
     if bool(jnp.any((flat < lower) | (flat > upper))):
@@ -204,12 +234,15 @@ def _box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
     return Bounds(lower, upper)
 
 
-def _like(bound: PyTree, theta: PyTree, flat: Array) -> Array:
-    if np.ndim(bound) == 0 and not isinstance(bound, (dict, list, tuple)):
+def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
+    """A bound on the flattened parameters: from None, a number, or a pytree like θ."""
+    if bound is None:
+        return jnp.full_like(flat, unbounded)
+    if np.ndim(bound) == 0 and isinstance(bound, (int, float, np.number, np.ndarray, jax.Array)):
         return jnp.full_like(flat, bound)
+    spread = lambda t, b: None if t is None else jnp.broadcast_to(jnp.asarray(b, t.dtype), t.shape)
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     try:
-        spread = jax.tree.map(lambda b, t: jnp.broadcast_to(b, t.shape), bound, parameters)
-        return flatten(jax.tree.map(lambda b, t: b.astype(t.dtype), spread, parameters))[0]
-    except ValueError as error:
+        return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
+    except (ValueError, TypeError) as error:
         raise InputError("bounds", "do not have the structure of theta", "a scalar") from error

@@ -12,7 +12,7 @@ from jax import Array
 
 from .errors import InputError
 from .grids import Grid
-from .metrics.base import Metric, check_density, grid_axes
+from .metrics.base import Metric, check_density, check_on_grid, grid_axes
 from .models.explicit import as_model
 
 PyTree = Any
@@ -83,7 +83,7 @@ class _Loss(eqx.Module):
         """The target must have the shapes of the state."""
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(state)]
         targets = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(self.target)]
-        if shapes != targets:
+        if shapes != targets or jax.tree.structure(state) != jax.tree.structure(self.target):
             raise InputError(
                 "target",
                 f"has shapes {targets} but the model returns {shapes}",
@@ -97,6 +97,11 @@ class LeastSquares(_Loss):
     target: PyTree
     grid: Grid | None = eqx.field(static=True, default=None)
 
+    def check_structure(self, state: PyTree) -> None:
+        super().check_structure(state)
+        if self.grid is not None:
+            check_on_grid(self.grid, state)
+
     def __call__(self, rho: PyTree) -> Array:
         weight = 1.0 if self.grid is None else self.grid.cell_volume
         squares = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), rho, self.target)
@@ -107,7 +112,7 @@ class KullbackLeibler(_Loss):
     """f(ρ) = ∫ ρ* log(ρ*/ρ) − ρ* + ρ dx: the divergence of the target from the model.
 
     Zero only at ρ = ρ*, for densities of any mass; its Hessian there is the Fisher–Rao metric.
-    Infinite where ρ = 0 < ρ*, which ends a step.
+    Infinite where ρ < 0 or ρ = 0 < ρ*, which ends a step.
     """
 
     target: Array
@@ -121,6 +126,7 @@ class KullbackLeibler(_Loss):
         positive = self.target > 0
         ratio = jnp.where(positive, self.target, 1.0) / jnp.where(positive, rho, 1.0)
         density = self.target * jnp.log(ratio) - self.target + rho
+        density = jnp.where(rho < 0, jnp.inf, density)  # else unbounded below where ρ* = 0
         return self.grid.cell_volume * jnp.sum(density)
 
 
@@ -134,6 +140,11 @@ class SquaredDistance(_Loss):
 
     target: PyTree
     metric: Metric
+
+    def check_structure(self, state: PyTree) -> None:
+        super().check_structure(state)
+        self.metric.check_structure(state)
+        self.metric.check_values(self.target)
 
     def __call__(self, rho: PyTree) -> Array:
         difference = jax.tree.map(jnp.subtract, rho, self.target)

@@ -55,7 +55,8 @@ _MESSAGES = {
 class Info:
     """How a direction was found.
 
-    `condition` is that of Y with its damping (an estimate, except from `SVD`); `status` is "ok",
+    `condition` is that of Y with its damping (an estimate, except from `SVD`; from `PivotedQR` that
+    of the retained part of Y before damping); `status` is "ok",
     "rank_deficient" (the direction is the one of minimum norm) or "not_finite"; `metric` holds what
     the metric reports, such as the share of cells under its floor.
     """
@@ -72,7 +73,11 @@ class Info:
 
 @dataclass(frozen=True)
 class Direction:
-    """The natural gradient direction η at θ, with G η = −∂_θ f."""
+    """The natural gradient direction η at θ, with G η = −∂_θ f.
+
+    `eta` and `gradient` have the structure of θ, with None for leaves that are not parameters, as
+    `equinox.apply_updates` wants them.
+    """
 
     eta: PyTree
     info: Info

@@ -95,8 +95,8 @@ class Backtracking(Step):
     """
 
     initial: Number = setting("initial", 1.0, positive=True)
-    shrink: Number = setting("shrink", 0.5, positive=True)
-    sufficient: Number = setting("sufficient", 1e-4)
+    shrink: Number = setting("shrink", 0.5, positive=True, below=1.0)
+    sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
     def take(self, path: Path) -> Outcome:
@@ -117,8 +117,8 @@ class ModelStep(Step):
     Cost: one linearised product and one evaluation per trial.
     """
 
-    shrink: Number = setting("shrink", 0.5, positive=True)
-    sufficient: Number = setting("sufficient", 1e-4)
+    shrink: Number = setting("shrink", 0.5, positive=True, below=1.0)
+    sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
     def take(self, path: Path) -> Outcome:

@@ -1,5 +1,7 @@
 """Bad input is an error that names the argument, says what was wrong and what to try."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,11 @@ from natgrad import errors
 from problems_for_tests import bumps_problem, linear_problem
 
 GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5))
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: jax.Array
 
 
 def direction(model, theta=None, metric=None, loss=None, **settings):
@@ -76,6 +83,15 @@ CASES = {
     "step of text": ("size", "number", lambda: ng.FixedStep("big")),
     "points without axes": ("points", "shape", lambda: ng.Pointwise(lambda t, x: x, jnp.ones(3))),
     "network with vector output": ("function", "scalar", lambda: direction(ng.Pointwise(lambda t, x: x, GRID.points))),
+    "namedtuple state": ("metric", "plain tuple", lambda: direction(lambda t: Pair(state(t), state(t)), loss=lambda r: jnp.sum(r[0]), metric=ng.Blocks(ng.L2(GRID), ng.L2(GRID)))),
+    "grid of the loss": ("model", "grid", lambda: direction(state, loss=ng.LeastSquares(jnp.ones((4, 5)), ng.Grid((0, 0), (1, 1), (8, 8))))),
+    "half precision": ("model", "half", lambda: direction(lambda t: state(t).astype(jnp.bfloat16))),
+    "damping of the gradient": ("damping", "Euclidean", lambda: direction(state, metric=ng.Euclidean(), damping=ng.ParameterDamping(np.eye(2)))),
+    "negative damping as an array": ("damping", "nonnegative", lambda: direction(state, damping=jnp.asarray(-0.5))),
+    "shrink of two": ("shrink", "range", lambda: ng.Backtracking(shrink=2.0)),
+    "increase below one": ("increase", "range", lambda: ng.LevenbergMarquardt(increase=0.5)),
+    "floor of zero": ("floor", "islands", lambda: ng.Wasserstein(GRID, floor=0.0)),
+    "zero factor": ("L", "zero", lambda: ng.FactorMetric(np.zeros((3, 3)))),
     "unknown mode": ("mode", "sideways", lambda: ng.Explicit(state, mode="sideways")),
 }  # fmt: skip
 
@@ -96,7 +112,11 @@ def test_the_message_names_the_argument(case: str):
         ({"bounds": (1.0, -1.0)}, "bounds"),
         ({"bounds": 3.0}, "bounds"),
         ({"bounds": ({"a": 1.0}, 2.0)}, "bounds"),
+        ({"bounds": (jnp.nan, 9.0)}, "bounds"),
         ({"step": 0.1}, "step"),
+        ({"max_iterations": 0}, "max_iterations"),
+        ({"max_iterations": 2.0}, "max_iterations"),
+        ({"callbacks": [3]}, "callbacks"),
     ],
 )
 def test_minimize_checks_its_own_arguments(settings: dict, argument: str):

@@ -260,19 +260,20 @@ def test_safe_cholesky_factorises(dtype):
     solution = scipy.linalg.cho_solve((np.asarray(L), True), Y.T @ Y[:, 0])
     np.testing.assert_allclose(solution, [1, 0, 0, 0, 0, 0], atol=50 * np.finfo(dtype).eps)
     assert compiled_cholesky(np.zeros((6, 6), dtype))[1]
+    assert compiled_cholesky(np.diag([1.0, 1e-17]).astype(dtype))[1]  # a unit, not a dependence
 
 
 @pytest.mark.parametrize(
     "G",
     [
         np.ones((2, 2)),
-        np.diag([1.0, 1e-17]),
+        np.array([[1.0, 1e-8], [1e-8, 1e-16 * (1 + 2e-16)]]),
         np.diag([1.0, -1.0]),
         np.array([[0.0, 1.0], [1.0, 4.0]]),
         np.array([[np.nan, 0.0], [0.0, 1.0]]),
         np.diag([np.inf, 1.0]),
     ],
-    ids=["rank one", "tiny pivot", "indefinite", "zero pivot", "nan", "infinite"],
+    ids=["rank one", "small dependent column", "indefinite", "zero pivot", "nan", "infinite"],
 )
 def test_safe_cholesky_says_when_it_fails(G):
     assert not compiled_cholesky(G)[1]

@@ -150,3 +150,29 @@ def test_floor_is_reported():
     for metric in (ng.FisherRao(grid), ng.Wasserstein(grid), ng.Mobility(grid, 0.8)):
         assert float(metric.report(rho)["floored"]) == pytest.approx(0.1)
         assert bool(jnp.all(jnp.isfinite(metric.gram(rho).mv(rho))))
+
+
+def test_a_singular_factor_keeps_the_whole_gradient():
+    """The periodic difference matrix annihilates constants though it is square."""
+    D = np.eye(12) - np.roll(np.eye(12), 1, axis=1)
+    x = jnp.arange(12) / 12.0
+    problem = ng.Problem(
+        lambda t: t[0] * jnp.sin(x) + t[1] * x**2, lambda rho: jnp.sum((rho - 1.0) ** 2)
+    )
+    theta = jnp.array([0.3, 0.4])
+    by_factor = ng.natural_gradient(problem, theta, metric=ng.FactorMetric(D)).eta
+    by_matrix = ng.natural_gradient(problem, theta, metric=ng.MatrixMetric(D.T @ D)).eta
+    G = ng.information_matrix(problem, theta, metric=ng.FactorMetric(D))
+    gradient = jax.grad(lambda t: problem.value(t, problem.model(t)))(theta)
+    np.testing.assert_allclose(G @ by_factor, -gradient, rtol=1e-9)
+    np.testing.assert_allclose(by_factor, by_matrix, rtol=1e-9)
+
+
+def test_lowest_modes_keep_their_digits_on_fine_grids():
+    from natgrad.elliptic.spectral import laplacian_eigenvalues
+
+    n = 100_000
+    for boundary, mode in (("neumann", np.pi), ("periodic", 2 * np.pi), ("dirichlet", np.pi)):
+        lowest = laplacian_eigenvalues(ng.Grid(0.0, 1.0, n, boundary), "staggered")
+        first = lowest[1] if boundary != "dirichlet" else lowest[0]
+        assert first == pytest.approx(mode**2, rel=1e-8)

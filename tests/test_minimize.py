@@ -46,8 +46,8 @@ def test_history_has_a_row_per_iterate_and_counts_everything():
     assert result.loss == pytest.approx(float(value))
     np.testing.assert_allclose(history["step"][:5], 0.5)
     assert np.isnan(history["step"][5])
-    # one evaluation with each Jacobian of p = 4 products, one per step
-    assert history["forward"][-1] == 10
+    # one evaluation to check the start, one with each Jacobian of p = 4 products, one per step
+    assert history["forward"][-1] == 11
     assert history["linearised"][-1] == 20
     assert np.all(np.diff(history["seconds"]) > 0)
 
@@ -124,7 +124,7 @@ def test_backtracking_satisfies_armijo_and_counts_halvings():
     assert history["halvings"][0] > 0
     assert history["step"][0] == pytest.approx(64.0 * 0.5 ** history["halvings"][0])
     assert history["ratio"][0] >= 0.1
-    assert history["forward"][-1] == 1 + 1 + history["halvings"][0]
+    assert history["forward"][-1] == 1 + 1 + 1 + history["halvings"][0]
 
 
 def test_model_step_is_exact_on_a_quadratic():
@@ -257,3 +257,121 @@ def test_losses_have_the_right_derivatives():
             abs(float(loss(rho + h * v) - value - h * jnp.vdot(gradient, v))) for h in (1e-2, 1e-3)
         ]
         assert np.log10(remainders[0] / remainders[1]) == pytest.approx(2.0, abs=0.1)
+
+
+def test_damping_recovers_after_a_long_easy_run():
+    """λ is updated from the value in use, so that its floor also bounds what it forgets."""
+    damping = ng.LevenbergMarquardt(initial=1.0, floor=1e-3)
+    state = jnp.asarray(1.0)
+    outcome = ng.Outcome(*[jnp.zeros(())] * 10)._replace(
+        accepted=jnp.asarray(True), halvings=jnp.asarray(0)
+    )
+    for _ in range(400):
+        state = damping.update(damping.strength(state, jnp.asarray(1.0), 1), outcome)
+    rejected = outcome._replace(accepted=jnp.asarray(False))
+    for _ in range(8):
+        state = damping.update(damping.strength(state, jnp.asarray(1.0), 1), rejected)
+    assert float(state) > 1.0
+
+
+@pytest.mark.parametrize("step", [ng.Backtracking(), ng.FixedStep(1.0)], ids=["LS", "reject"])
+def test_a_wrong_gradient_is_not_mistaken_for_convergence(step):
+    @jax.custom_jvp
+    def uphill(rho):
+        return 1e3 + jnp.sum(rho**2)
+
+    uphill.defjvp(lambda p, t: (uphill(*p), -2.0 * jnp.vdot(p[0], t[0])))
+    result = ng.minimize(
+        ng.Problem(lambda t: t, uphill),
+        jnp.ones(2),
+        metric=ng.MatrixMetric(np.eye(2)),
+        damping=ng.LevenbergMarquardt(),
+        step=step,
+    )
+    assert result.status == ng.Status.NO_DECREASE
+    assert not result.converged
+
+
+def test_budgets_hold_during_rejections_and_everything_is_counted():
+    @jax.custom_jvp
+    def uphill(rho):
+        return 1e3 + jnp.sum(rho**2)
+
+    uphill.defjvp(lambda p, t: (uphill(*p), -2.0 * jnp.vdot(p[0], t[0])))
+    result = ng.minimize(
+        ng.Problem(lambda t: t, uphill),
+        jnp.ones(2),
+        metric=ng.MatrixMetric(np.eye(2)),
+        damping=ng.LevenbergMarquardt(),
+        step=ng.FixedStep(1.0),
+        max_propagations=10,
+    )
+    assert result.status == ng.Status.MAX_PROPAGATIONS
+    spent = sum(result.history[name][-1] for name in ("forward", "linearised", "adjoint"))
+    assert spent == 10
+
+
+def test_bounds_with_an_operator_as_damping():
+    """D acts among the parameters that may move: held ones stay, free ones solve their system."""
+    problem, _, Z, _ = linear_problem(12, 3, 3, grading=0.3)
+    D = np.array([[2.0, 0.9, 0.3], [0.9, 1.0, 0.2], [0.3, 0.2, 1.5]])
+    gradient = jax.grad(lambda t: problem.value(t, problem.model(t)))(jnp.zeros(3))
+    held = int(jnp.argmax(jnp.abs(gradient)))
+    side = jnp.sign(gradient[held])
+    lower = jnp.full(3, -9.0).at[held].set(jnp.where(side > 0, 0.0, -9.0))
+    upper = jnp.full(3, 9.0).at[held].set(jnp.where(side > 0, 9.0, 0.0))
+    result = ng.minimize(
+        problem,
+        jnp.zeros(3),
+        metric=ng.MatrixMetric(np.eye(12)),
+        damping=ng.ParameterDamping(D, strength=0.5),
+        step=ng.FixedStep(1.0),
+        bounds=(lower, upper),
+        max_iterations=1,
+    )
+    free = [i for i in range(3) if i != held]
+    system = np.asarray(Z.T @ Z + 0.5 * D)[np.ix_(free, free)]
+    expected = -np.linalg.solve(system, np.asarray(gradient)[free])
+    assert float(result.theta[held]) == 0.0
+    np.testing.assert_allclose(np.asarray(result.theta)[free], expected, rtol=1e-8)
+
+
+def test_bounds_of_a_network_leave_its_other_leaves_alone():
+    theta = {"w": jnp.zeros(2), "n": jnp.arange(3), "f": jnp.tanh}
+    problem = ng.Problem(lambda t: t["w"] + 0.0, ng.LeastSquares(5.0 * jnp.ones(2)))
+    metric = ng.MatrixMetric(np.eye(2))
+    upper = {"w": jnp.array([1.0, 2.0]), "n": None, "f": None}
+    result = ng.minimize(problem, theta, metric=metric, bounds=(None, upper))
+    np.testing.assert_allclose(result.theta["w"], [1.0, 2.0])
+    np.testing.assert_array_equal(result.theta["n"], jnp.arange(3))
+    d = ng.natural_gradient(problem, theta, metric=metric)
+    assert d.eta["n"] is None
+    assert d.eta["f"] is None
+
+
+def test_weakly_typed_parameters_compile_once():
+    problem, _, _, _ = linear_problem(6, 3, 3)
+    before = linearise._cached._cache_size()
+    ng.minimize(
+        problem,
+        jnp.full(3, 2.0),
+        metric=ng.MatrixMetric(np.eye(6)),
+        tolerance=0.0,
+        max_iterations=3,
+    )
+    assert linearise._cached._cache_size() == before + 1
+
+
+def test_a_batch_member_without_mass_is_not_admissible():
+    grid = ng.Grid(0.0, 1.0, 6)
+    rho = jnp.stack([jnp.ones(6), jnp.zeros(6)])
+    for metric in (ng.FisherRao(grid), ng.Wasserstein(grid)):
+        assert not bool(metric.admissible(rho))
+        assert bool(metric.admissible(rho + 0.1))
+
+
+def test_kullback_leibler_is_infinite_for_negative_densities():
+    grid = ng.Grid(0.0, 1.0, 4)
+    loss = ng.KullbackLeibler(jnp.array([1.0, 0.0, 1.0, 1.0]), grid)
+    assert np.isinf(float(loss(jnp.array([1.0, -0.5, 1.0, 1.0]))))
+    assert np.isfinite(float(loss(jnp.array([1.0, 0.0, 1.0, 1.0]))))

@@ -105,19 +105,84 @@ def test_truncation_tolerance_sets_the_rank():
         assert direction(problem, theta, 30, solver).info.rank == 4
 
 
-def test_parameters_without_effect_do_not_move():
+@every_solver
+def test_parameters_without_effect_do_not_move(name: str):
+    """Not even when the objective pulls at them: the metric does not know how far to go."""
     _, _, Z, target = linear_problem(20, 5, 5, grading=0.1)
     problem = ng.Problem(lambda t: Z @ t[:5], ng.LeastSquares(target))
-    for solver in SOLVERS.values():
-        eta = direction(problem, jnp.ones(7), 20, solver).eta
-        np.testing.assert_allclose(eta[5:], 0.0, atol=1e-12)
+    pulled = ng.Problem(lambda t: Z @ t[:5], problem.loss, regulariser=lambda t: 3.0 * t[6])
+    for each in (problem, pulled):
+        d = direction(each, jnp.ones(7), 20, SOLVERS[name])
+        np.testing.assert_allclose(d.eta[5:], 0.0, atol=1e-12)
+        assert (d.info.rank, d.info.status) == (5, "rank_deficient")
+
+
+@every_solver
+@pytest.mark.parametrize(("k", "p"), [(4, 9), (20, 6)], ids=["wide", "deficient"])
+def test_damping_moves_what_the_metric_does_not_see(name: str, k: int, p: int):
+    """(G + λI)⁻¹r has the part of r outside the row space divided by λ."""
+    _, theta, Z, target = linear_problem(k, p, 4, grading=0.1)
+    R = lambda t: 0.05 * jnp.sum(t**4)
+    problem = ng.Problem(lambda t: Z @ t, ng.LeastSquares(target), regulariser=R)
+    g = Z.T @ (Z @ theta - target) + jax.grad(R)(theta)
+    d = direction(problem, theta, k, SOLVERS[name], ng.AbsoluteDamping(0.1))
+    expected = -jnp.linalg.solve(Z.T @ Z + 0.1 * jnp.eye(p), g)
+    np.testing.assert_allclose(d.eta, expected, rtol=1e-8, atol=1e-9)
+
+
+@every_solver
+def test_redundant_parameters_are_found_on_long_states(name: str):
+    """Rounding in sums over k = 900 values must not pass for rank: θ₀ and θ₁ do the same."""
+    x = jnp.linspace(0.0, 1.0, 900)
+    grid = ng.Grid(0.0, 1.0, 900)
+    target = ng.LeastSquares(jnp.cos(3.0 * x), grid)
+    problem = ng.Problem(lambda t: t[0] * jnp.exp(t[1] + t[2] * x), target)
+    metric = ng.L2(grid)
+    for seed in range(8):
+        theta = jnp.asarray(np.random.default_rng(seed).uniform(0.5, 1.5, 3))
+        d = ng.natural_gradient(problem, theta, metric=metric, solver=SOLVERS[name])
+        Z = jax.jacobian(problem.model)(theta)
+        residual = problem.model(theta) - problem.loss.target
+        expected = -np.linalg.pinv(np.asarray(Z), rcond=1e-9) @ np.asarray(residual)
+        assert (d.info.rank, d.info.status) == (2, "rank_deficient"), seed
+        np.testing.assert_allclose(d.eta, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Cholesky", "QR", "PivotedQR", "SVD"])
+def test_units_of_parameters_do_not_matter(name: str):
+    problem, theta, Z, target = linear_problem(20, 4, 4, grading=0.3)
+    units = jnp.array([1.0, 1e-8, 1e5, 1.0])
+    rescaled = ng.Problem(lambda t: Z @ (units * t), problem.loss)
+    eta = direction(rescaled, theta / units, 20, SOLVERS[name]).eta
+    expected = -np.linalg.lstsq(np.asarray(Z), np.asarray(Z @ theta - target), rcond=None)[0]
+    if name != "SVD":  # whose cut is on singular values, in whatever units they are
+        np.testing.assert_allclose(units * eta, expected, rtol=1e-6, atol=1e-7)
+
+
+@every_solver
+def test_mixed_precision_is_promoted(name: str):
+    problem, theta, Z, target = linear_problem(20, 4, 4, grading=0.3)
+    g = Z.T @ (Z @ theta - target)
+    expected = -jnp.linalg.solve(Z.T @ Z, g)
+    d = direction(problem, theta.astype(jnp.float32), 20, SOLVERS[name])
+    assert d.eta.dtype == jnp.float32
+    np.testing.assert_allclose(d.eta, expected, rtol=1e-3, atol=1e-4)
+    result = ng.minimize(
+        problem, theta.astype(jnp.float32), metric=ng.MatrixMetric(np.eye(20)), max_iterations=2
+    )
+    assert result.theta.dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
     ("k", "p", "damping", "expected"),
-    [(30, 8, 0.0, "PivotedQR"), (30, 8, 1e-3, "Cholesky"), (8, 30, 0.0, "Kernel")],
+    [
+        (30, 8, 0.0, "PivotedQR"),
+        (30, 8, 1e-3, "Cholesky"),
+        (8, 30, 0.0, "PivotedQR"),
+        (8, 30, 1e-3, "Kernel"),
+    ],
 )
-def test_auto_chooses_and_says_which(k: int, p: int, damping: float, expected: str):
+def test_auto_chooses_and_says_which(k: int, p: int, damping, expected: str):
     problem, theta, _, _ = linear_problem(k, p, min(k, p))
     assert direction(problem, theta, k, ng.Auto(), damping).info.solver == expected
 

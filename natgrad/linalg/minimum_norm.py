@@ -76,6 +76,12 @@ class MinimumNormFactor(eqx.Module):
         k = (self._Q_tall or self._Q_core).rows
         return self.solve_both(jnp.zeros((k, *r.shape[1:]), r.dtype), r, damping)
 
+    def row_space_part(self, r: Array) -> Array:
+        """The orthogonal projection of r onto the retained row space."""
+        kept = jnp.arange(len(self.R1))[:, None] < self.rank
+        s = jnp.where(kept, self._Q1.transpose_times(r[self.permutation][:, None]), 0)
+        return jnp.zeros_like(r).at[self.permutation].set(self._Q1.times(s)[:, 0])
+
     def solve_both(self, b: Array, r: Array, damping: float | Array = 0.0) -> Array:
         """Y†b + G†r, `solve` and `solve_gram` for the price of one."""
         m = len(self.R1)

@@ -10,12 +10,13 @@ from jax.scipy.linalg import solve_triangular
 from .products import accurate_product
 
 
-def safe_cholesky(G: Array) -> tuple[Array, Array]:
+def safe_cholesky(G: Array, tolerance: Array | None = None) -> tuple[Array, Array]:
     """The lower Cholesky factor of G = LLᵀ, and whether it can be trusted.
 
-    `ok` is False if L is not finite or min L_jj² < p·eps·max L_jj², that is, G is numerically
-    singular. Rows and columns of G that are exactly zero (parameters without effect) get a unit
-    diagonal and do not count: with a zero right-hand side their solution is zero.
+    G is scaled to a unit diagonal first, so that units do not matter. `ok` is False if a pivot of
+    the scaled matrix is not finite or at most `tolerance` (default p·eps), that is, G is
+    numerically singular. Rows and columns of G that are exactly zero (parameters without effect)
+    get a unit diagonal and do not count: with a zero right-hand side their solution is zero.
 
     >>> L, ok = safe_cholesky(jnp.diag(jnp.array([4.0, 0.0, 9.0])))
     >>> jnp.diag(L), ok
@@ -23,14 +24,14 @@ def safe_cholesky(G: Array) -> tuple[Array, Array]:
 
     Cost: p³/3 flops.
     """
-    p = len(G)
+    if tolerance is None:
+        tolerance = jnp.asarray(len(G) * jnp.finfo(G.dtype).eps)
     without_effect = jnp.all(G == 0, axis=0)
-    L = jnp.linalg.cholesky(G + jnp.diag(without_effect.astype(G.dtype)), symmetrize_input=False)
-    pivots = jnp.diag(L) ** 2
-    smallest = jnp.min(jnp.where(without_effect, jnp.inf, pivots))
-    largest = jnp.max(jnp.where(without_effect, 0.0, pivots))
+    root = jnp.sqrt(jnp.where(without_effect, 1.0, jnp.diag(G)))
+    scaled = G / root[:, None] / root + jnp.diag(without_effect.astype(G.dtype))
+    L = jnp.linalg.cholesky(scaled, symmetrize_input=False)
     # Failed factorisations are NaN throughout, and comparisons with NaN are False.
-    return L, jnp.isfinite(largest) & (smallest >= p * jnp.finfo(G.dtype).eps * largest)
+    return root[:, None] * L, jnp.min(jnp.diag(L) ** 2) > tolerance
 
 
 def condition_estimate(R: Array) -> Array:

@@ -142,9 +142,10 @@ def check_density(argument: str, density: Array, axes: tuple[int, ...]) -> None:
         raise InputError(argument, "a density has zero mass", "a starting point with ρ > 0")
 
 
-def admissible_density(density: Array) -> Array:
-    """Finite and nonnegative everywhere, and not all zero."""
-    return jnp.all(jnp.isfinite(density)) & jnp.all(density >= 0) & jnp.any(density > 0)
+def admissible_density(density: Array, axes: tuple[int, ...]) -> Array:
+    """Finite and nonnegative everywhere, with positive mass in every function."""
+    massive = jnp.all(jnp.any(density > 0, axis=axes))
+    return jnp.all(jnp.isfinite(density)) & jnp.all(density >= 0) & massive
 
 
 def grid_axes(grid: Grid) -> tuple[int, ...]:

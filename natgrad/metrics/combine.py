@@ -188,6 +188,12 @@ class Blocks(Metric):
         keys = tuple(state) if isinstance(state, dict) else None
         if isinstance(state, (tuple, list)):
             keys = tuple(range(len(state)))
+        if type(state) not in (tuple, list, dict):
+            raise InputError(
+                "metric",
+                f"Blocks got a state that is a {type(state).__name__}",
+                "a plain tuple, list or dict",
+            )
         if keys is None or set(keys) != set(self._keys):
             raise InputError(
                 "metric",

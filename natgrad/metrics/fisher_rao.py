@@ -50,7 +50,7 @@ class FisherRao(Metric):
         check_density("model", state, grid_axes(self.grid))
 
     def admissible(self, rho: Array) -> Array:
-        return admissible_density(rho)
+        return admissible_density(rho, grid_axes(self.grid))
 
     def report(self, rho: Array) -> dict[str, Array]:
         return {"floored": jnp.mean((rho < self._density(rho)).astype(rho.dtype))}

@@ -1,5 +1,6 @@
 """Your own metric as a matrix A, or as a factor L."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -80,10 +81,11 @@ class FactorMetric(Metric):
 
     L: lx.AbstractLinearOperator | Array
     _whitener: Array | None
+    _complete: bool = eqx.field(static=True)
 
     def __init__(self, L: lx.AbstractLinearOperator | Array):
         if isinstance(L, lx.AbstractLinearOperator):
-            self.L, self._whitener = L, None
+            self.L, self._whitener, self._complete = L, None, False
             return
         matrix = jnp.asarray(L)
         if matrix.ndim != 2:
@@ -91,7 +93,12 @@ class FactorMetric(Metric):
         if not bool(jnp.all(jnp.isfinite(matrix))):
             raise InputError("L", "has entries that are not finite", "a finite matrix")
         self.L = matrix
-        self._whitener = jnp.asarray(np.linalg.pinv(np.asarray(matrix).T))
+        left, values, right = np.linalg.svd(np.asarray(matrix), full_matrices=False)
+        kept = values > max(matrix.shape) * np.finfo(values.dtype).eps * values.max()
+        if not kept.any():
+            raise InputError("L", "is zero", "a metric that measures something")
+        self._whitener = jnp.asarray((left[:, kept] / values[kept]) @ right[kept])
+        self._complete = int(kept.sum()) == matrix.shape[1]
 
     def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
         if isinstance(self.L, lx.AbstractLinearOperator):
@@ -106,7 +113,7 @@ class FactorMetric(Metric):
 
     @property
     def annihilates(self) -> bool:
-        return self._whitener is None or self._whitener.shape[0] < self._whitener.shape[1]
+        return not self._complete
 
     def check_structure(self, state: PyTree) -> None:
         if isinstance(self.L, lx.AbstractLinearOperator):

@@ -66,8 +66,8 @@ class Mobility(Metric):
     ng.Mobility(grid, 0.5)
     ```
 
-    Cost: O(n) in 1D; in d dimensions a block factorisation along the first axis, O(n₁ m³) work and
-    O(n₁ m²) memory with m the product of the other sides, once per ρ; then O(n₁ m²) a product.
+    Cost: O(n) in 1D; in d dimensions a block factorisation along the longest axis, O(n₁ m³) work
+    and O(n₁ m²) memory with m the product of the other sides, once per ρ; then O(n₁ m²) a product.
     Reference: section 2.5 and remark 2.3 of the paper.
     """
 
@@ -103,6 +103,10 @@ class Mobility(Metric):
             )
         if floor is not None and not 0 <= floor < 1:
             raise InputError("floor", f"{floor!r} is not in [0, 1)", "1e-14")
+        if floor == 0 and scheme == "staggered":
+            raise InputError(
+                "floor", "0 would let a density of zero cut the domain into islands", "1e-14"
+            )
         self.grid, self.exponent, self.scheme = grid, float(exponent), scheme
         self.floor = floor
 
@@ -205,7 +209,9 @@ class Mobility(Metric):
             check_density("model", state, grid_axes(self.grid))
 
     def admissible(self, rho: Array) -> Array:
-        return admissible_density(rho) if self.exponent > 0 else super().admissible(rho)
+        if self.exponent == 0:
+            return super().admissible(rho)
+        return admissible_density(rho, grid_axes(self.grid))
 
     def report(self, rho: Array) -> dict[str, Array]:
         if self.exponent == 0:

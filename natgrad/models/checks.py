@@ -39,6 +39,12 @@ def check_model(model: Callable[[PyTree], PyTree], theta: PyTree) -> PyTree:
                 f"the state has dtype {leaf.dtype}, which has no derivative",
                 "a floating-point state",
             )
+        if jnp.finfo(leaf.dtype).bits < 32:
+            raise InputError(
+                "model",
+                f"the state is in half precision ({leaf.dtype}), too little for a solve",
+                "state.astype(jnp.float32), or better float64",
+            )
     return structure
 
 
@@ -52,5 +58,7 @@ def check_parameters(theta: PyTree, flat: Array) -> None:
         )
     if jnp.issubdtype(flat.dtype, jnp.complexfloating):
         raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
+    if jnp.finfo(flat.dtype).bits < 32:
+        raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
     if not bool(jnp.all(jnp.isfinite(flat))):
         raise InputError("theta", "has entries that are not finite", "a finite starting point")

@@ -58,7 +58,8 @@ class Explicit(eqx.Module):
         vector, unravel_state = ravel_pytree(rho)
         row = lambda e: pull(unravel_state(e))[0]
         rows = _mapped(row, jnp.eye(k, dtype=vector.dtype), chunk)
-        return rho, jax.vmap(unravel_state)(rows.T), Counts(forward=1, adjoint=k)
+        columns = jax.vmap(unravel_state)(rows.T.astype(vector.dtype))
+        return rho, columns, Counts(forward=1, adjoint=k)
 
 
 class Pointwise(eqx.Module):

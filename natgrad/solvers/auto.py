@@ -14,18 +14,18 @@ class Auto(Solver):
 
     | Y is k × p | damping | solver | why |
     |---|---|---|---|
-    | p > k | any | `Kernel` | k × k is the smaller matrix |
     | p ≤ k | λ > 0 | `Cholesky` | damping bounds the condition number |
-    | p ≤ k | none | `PivotedQR` | nothing squared, minimum norm where Y is deficient |
+    | p > k | λ > 0 | `Kernel` | the same, and k × k is the smaller matrix |
+    | any | none | `PivotedQR` | nothing squared, minimum norm where Y is deficient |
     """
 
     def choose(self, k: int, p: int, damped: bool) -> Solver:
-        if p > k:
-            return Kernel()
-        return Cholesky() if damped else PivotedQR()
+        if not damped:
+            return PivotedQR()
+        return Kernel() if p > k else Cholesky()
 
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
-        return self.choose(*Y.shape, damped=False).prepare(Y, b, r)
+        raise TypeError("Auto only chooses: prepare and solve with the solver it returns")
 
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
-        raise TypeError("Auto chooses a solver by the shape of Y: solve with the one it chose")
+        raise TypeError("Auto only chooses: prepare and solve with the solver it returns")

@@ -15,6 +15,12 @@ from .base import SolveInfo, Solver
 class _Normal(NamedTuple):
     G: Array
     gradient: Array
+    tolerance: Array
+
+
+def rank_tolerance(Y: Array) -> Array:
+    """max(k, p)·eps: rounding errors of sums over the long side pass for nothing smaller."""
+    return jnp.asarray(max(Y.shape) * jnp.finfo(Y.dtype).eps, Y.dtype)
 
 
 class Cholesky(Solver):
@@ -28,27 +34,26 @@ class Cholesky(Solver):
     """
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Normal:
-        return _Normal(gram(Y), Y.T @ b + r)
+        return _Normal(gram(Y), Y.T @ b + r, rank_tolerance(Y))
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
         G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
-        return solve_positive(G, prepared.gradient)
+        return solve_positive(G, prepared.gradient, prepared.tolerance)
 
 
-def solve_positive(G: Array, gradient: Array) -> tuple[Array, SolveInfo]:
-    """−G⁺ gradient by Cholesky, or by eigenvalues where G is numerically singular."""
-    factor, ok = safe_cholesky(G)
-    p = len(G)
+def solve_positive(G: Array, gradient: Array, tolerance: Array) -> tuple[Array, SolveInfo]:
+    """−G†gradient by Cholesky, or by eigenvalues where G is numerically singular."""
+    factor, ok = safe_cholesky(G, tolerance)
+    effective = ~jnp.all(G == 0, axis=0)
+    gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
 
     def regular(_: None) -> tuple[Array, SolveInfo]:
-        condition = condition_estimate(factor.T)
-        return -cho_solve((factor, True), gradient), SolveInfo(
-            jnp.asarray(p), condition, jnp.asarray(False)
-        )
+        info = SolveInfo(jnp.sum(effective), condition_estimate(factor.T), ~jnp.all(effective))
+        return -cho_solve((factor, True), gradient), info
 
     def deficient(_: None) -> tuple[Array, SolveInfo]:
         values, vectors = jnp.linalg.eigh(G)
-        kept = values > p * jnp.finfo(G.dtype).eps * values[-1]
+        kept = values > tolerance * values[-1]
         inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
         smallest = jnp.min(jnp.where(kept, values, jnp.inf))
         eta = -vectors @ (inverse * (vectors.T @ gradient))
@@ -62,6 +67,7 @@ class _Triangular(NamedTuple):
     R: Array
     c: Array  # Qᵀb
     r: Array
+    tolerance: Array
 
 
 class QR(Solver):
@@ -78,18 +84,19 @@ class QR(Solver):
 
     def solve(self, prepared: _Triangular, damping: Array) -> tuple[Array, SolveInfo]:
         R, c = damped_triangle(prepared.R, prepared.c, damping)
-        p = len(c)
-        diagonal = jnp.abs(jnp.diag(R))
-        ok = jnp.min(diagonal) > p * jnp.finfo(R.dtype).eps * jnp.max(diagonal)
+        # each pivot against its own column: a small unit is no dependence
+        columns = jnp.linalg.norm(R, axis=0)
+        ok = jnp.all(jnp.abs(jnp.diag(R)) > prepared.tolerance * columns)
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
             inner = c + solve_triangular(R, prepared.r, trans="T")
-            info = SolveInfo(jnp.asarray(p), condition_estimate(R), jnp.asarray(False))
+            info = SolveInfo(jnp.asarray(len(c)), condition_estimate(R), jnp.asarray(False))
             return -solve_triangular(R, inner), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
             U, values, Vt = jnp.linalg.svd(R, full_matrices=False)
-            return spectral_solution(U.T @ c, values, Vt, prepared.r, jnp.zeros_like(damping), None)
+            none = jnp.zeros_like(damping)  # it is in R already
+            return spectral_solution(U.T @ c, values, Vt, prepared.r, prepared.tolerance, none)
 
         return jax.lax.cond(ok, regular, deficient, None)
 
@@ -101,7 +108,7 @@ def triangularise(Y: Array, b: Array, r: Array) -> _Triangular:
     if k < p + 1:
         augmented = jnp.pad(augmented, ((0, p + 1 - k), (0, 0)))
     R = jnp.linalg.qr(augmented, mode="r")
-    return _Triangular(R[:p, :p], R[:p, p], r)
+    return _Triangular(R[:p, :p], R[:p, p], r, rank_tolerance(Y))
 
 
 def damped_triangle(R: Array, c: Array, damping: Array) -> tuple[Array, Array]:
@@ -139,7 +146,10 @@ class PivotedQR(Solver):
         factor, b, r = prepared
         assert isinstance(factor, MinimumNormFactor)
         info = SolveInfo(factor.rank, factor.condition, factor.rank < len(r))
-        return -factor.solve_both(b, r, damping), info
+        eta = -factor.solve_both(b, r, damping)
+        # the part of r outside the retained row space is damped by λ alone
+        outside = (r - factor.row_space_part(r)) / jnp.where(damping > 0, damping, 1.0)
+        return eta - jnp.where(damping > 0, outside, 0.0), info
 
 
 class _Spectral(NamedTuple):
@@ -147,6 +157,7 @@ class _Spectral(NamedTuple):
     values: Array
     Vt: Array
     r: Array
+    tolerance: Array
 
 
 class SVD(Solver):
@@ -165,21 +176,23 @@ class SVD(Solver):
     def prepare(self, Y: Array, b: Array, r: Array) -> _Spectral:
         triangle = triangularise(Y, b, r)
         U, values, Vt = jnp.linalg.svd(triangle.R, full_matrices=False)
-        return _Spectral(U.T @ triangle.c, values, Vt, r)
+        rtol = triangle.tolerance if self.rtol is None else jnp.asarray(self.rtol, Y.dtype)
+        return _Spectral(U.T @ triangle.c, values, Vt, r, rtol)
 
     def solve(self, prepared: _Spectral, damping: Array) -> tuple[Array, SolveInfo]:
-        return spectral_solution(*prepared, damping, self.rtol)
+        return spectral_solution(*prepared, damping)
 
 
 def spectral_solution(
-    c: Array, values: Array, Vt: Array, r: Array, damping: Array, rtol: Array | None
+    c: Array, values: Array, Vt: Array, r: Array, tolerance: Array, damping: Array
 ) -> tuple[Array, SolveInfo]:
-    """−V [σ c + Vᵀr] / (σ² + λ) over the singular values that are kept."""
+    """−V [σ c + Vᵀr] / (σ² + λ), with σ = 0 for the singular values that are dropped."""
     largest = values[0]
-    tolerance = len(values) * jnp.finfo(values.dtype).eps if rtol is None else rtol
-    kept = values > jnp.asarray(tolerance, values.dtype) * largest
-    safe = jnp.where(kept, values, 1.0)
-    filtered = jnp.where(kept, (safe * c + Vt @ r) / (safe**2 + damping), 0.0)
+    kept = values > tolerance * largest
+    sigma = jnp.where(kept, values, 0.0)
+    divisor = sigma**2 + damping
+    divided = (sigma * c + Vt @ r) / jnp.where(divisor > 0, divisor, 1.0)
+    filtered = jnp.where(divisor > 0, divided, 0.0)
     smallest = jnp.min(jnp.where(kept, values, jnp.inf))
     condition = jnp.sqrt((largest**2 + damping) / (smallest**2 + damping))
     rank = jnp.sum(kept)

@@ -9,6 +9,7 @@ from jax.scipy.linalg import cho_solve
 
 from ..linalg import condition_estimate, gram_outer, safe_cholesky
 from .base import SolveInfo, Solver
+from .dense import rank_tolerance
 
 
 class _Dual(NamedTuple):
@@ -22,7 +23,8 @@ class Kernel(Solver):
     """η = −Yᵀ(YYᵀ + λI)⁻¹ b: the same direction from a k × k matrix, cheaper for p > k.
 
     The part r that b leaves over is added as (G + λI)⁻¹r = (r − Yᵀ(K + λI)⁻¹Yr)/λ, or as
-    Yᵀ(K†)²Yr without damping. If K + λI is numerically singular its eigenvalues give the
+    Yᵀ(K†)²Yr without damping; the first form cancels, and loses about as many digits of that part
+    as λ is orders of magnitude below K. If K + λI is numerically singular its eigenvalues give the
     minimum-norm solution, and `info.status` says "rank_deficient".
 
     Cost: pk² (symmetric product) + k³/3. Reference: the push-through identity.
@@ -35,18 +37,20 @@ class Kernel(Solver):
         Y, K, b, r = prepared
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
-        factor, ok = safe_cholesky(shifted)
+        tolerance = rank_tolerance(Y)
+        factor, ok = safe_cholesky(shifted, tolerance)
         columns = jnp.stack([b, Y @ r], axis=1)
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
             once = cho_solve((factor, True), columns)
             undamped = Y.T @ cho_solve((factor, True), once[:, 1])
-            info = SolveInfo(jnp.asarray(k), condition_estimate(factor.T), (k < p) & (damping == 0))
+            seen = jnp.sum(jnp.any(shifted != 0, axis=0))
+            info = SolveInfo(seen, condition_estimate(factor.T), (seen < p) & (damping == 0))
             return -Y.T @ once[:, 0] - _remainder(Y, r, once[:, 1], undamped, damping), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
             values, vectors = jnp.linalg.eigh(shifted)
-            kept = values > k * jnp.finfo(K.dtype).eps * values[-1]
+            kept = values > tolerance * values[-1]
             inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
             modes = vectors.T @ columns
             once = vectors @ (inverse[:, None] * modes)
