@@ -33,7 +33,6 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	@$(BIN)/natgrad study gaussian-mixture --preset demo --output results/demo
-	@echo "report: results/demo"
 
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .attempt import Attempt, attempt
 from .counts import Counts
 from .damping import Damping, as_damping
-from .direction import Attempt, Bounds, attempt, check_inputs, describe, flatten, linearise
+from .direction import check_inputs, describe
 from .errors import InputError
+from .linearisation import Bounds, flatten, linearise
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .problems import Problem

@@ -1,0 +1,156 @@
+"""The problem at θ as a solver sees it: model → metric → factorised least squares.
+
+`linearise` does everything that does not depend on λ (ρ, Z, L, Y = LZ, and the solver's
+factorisation), so that another λ at the same θ costs only `solve`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+
+from .counts import Counts
+from .damping import Damping
+from .metrics.base import Metric
+from .metrics.l2 import Euclidean
+from .problems import Problem
+from .solvers import SolveInfo, Solver
+
+PyTree = Any
+
+
+class Bounds(NamedTuple):
+    """Box bounds on the flattened parameters."""
+
+    lower: Array
+    upper: Array
+
+
+class Linearisation(eqx.Module):
+    """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen."""
+
+    loss: Array
+    gradient: Array
+    gradient_norm: Array
+    trace: Array
+    parameter_factor: Array | None
+    prepared: Any
+    solver: Solver | None
+    counts: Counts
+    report: dict[str, Array]
+
+
+def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+    """The floating-point arrays of θ as one vector, and the way back; other leaves are kept."""
+    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(parameters)
+    return flat, lambda vector: eqx.combine(unravel(vector.astype(flat.dtype)), rest)
+
+
+@eqx.filter_jit
+def linearise(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    bounds: Bounds | None,
+) -> Linearisation:
+    """ρ, Z, L and the factorised least-squares problem at θ."""
+    flat, unravel = flatten(theta)
+    if isinstance(metric, Euclidean):
+        objective = lambda v: problem.value(unravel(v), problem.model(unravel(v)))
+        loss, gradient = jax.value_and_grad(objective)(flat)
+        gradient = gradient * _free(flat, gradient, bounds)
+        trace = jnp.asarray(flat.size, flat.dtype)
+        norm, counts = jnp.linalg.norm(gradient), Counts(1, 0, 1).plus()
+        return Linearisation(loss, gradient, norm, trace, None, None, None, counts, {})
+
+    rho, columns, counts = problem.model.jacobian(unravel, flat)
+    Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
+    Yt = image(metric, rho, columns)
+    if problem.objective is not None:
+        loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
+        b, r = jnp.zeros(Yt.shape[1], Yt.dtype), gradient
+        counts = counts.plus(forward=1, adjoint=1)
+    else:
+        loss, c = jax.value_and_grad(problem.loss)(rho)
+        gradient = Zt @ ravel_pytree(c)[0]
+        b = ravel_pytree(metric.whiten(rho, c))[0]
+        r = _leftover(metric, rho, c, Zt)
+        if problem.regulariser is not None:
+            extra, slope = jax.value_and_grad(lambda v: problem.regulariser(unravel(v)))(flat)
+            loss, gradient, r = loss + extra, gradient + slope, r + slope
+
+    free = _free(flat, gradient, bounds)
+    if bounds is not None:
+        Yt, r, gradient = Yt * free[:, None], r * free, gradient * free
+    factor = damping.parameter_factor()
+    if factor is not None:
+        factor = _restricted(factor, free) if bounds is not None else factor
+        Yt, r = solve_triangular(factor, Yt, trans="T"), solve_triangular(factor, r, trans="T")
+    dtype = jnp.result_type(Yt, b, r)
+    Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
+    chosen = solver.choose(Yt.shape[1], Yt.shape[0], damping.damps)
+    return Linearisation(
+        loss=loss,
+        gradient=gradient.astype(flat.dtype),
+        gradient_norm=jnp.linalg.norm(gradient),
+        trace=jnp.sum(Yt**2),
+        parameter_factor=factor,
+        prepared=chosen.prepare(Yt.T, b, r),
+        solver=chosen,
+        counts=counts.plus(),
+        report=metric.report(rho),
+    )
+
+
+def image(metric: Metric, rho: PyTree, columns: PyTree) -> Array:
+    """Yᵀ: L applied to each column of Z."""
+    L = metric.factor(rho)
+    return jax.vmap(lambda column: ravel_pytree(L.mv(column))[0])(columns)
+
+
+def _restricted(factor: Array, free: Array) -> Array:
+    """The factor of D on the parameters that may move, of the identity on those held."""
+    both = free[:, None] * free
+    return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
+
+
+def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:
+    """r = Zᵀ(c − Lᵀb), set to zero where it is only rounding error.
+
+    G† amplifies r by the square of the condition number, so noise must not pass for signal.
+    """
+    if not metric.annihilates:
+        return jnp.zeros(Zt.shape[0], Zt.dtype)
+    rest = ravel_pytree(metric.remainder(rho, c))[0]
+    r = Zt @ rest
+    noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size) * (jnp.abs(Zt) @ jnp.abs(rest))
+    return jnp.where(jnp.abs(r) > noise, r, 0.0)
+
+
+def _free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
+    """1 for parameters that may move, 0 for those that a descent would push out of the box."""
+    if bounds is None:
+        return jnp.ones_like(flat)
+    held = ((flat <= bounds.lower) & (gradient > 0)) | ((flat >= bounds.upper) & (gradient < 0))
+    return jnp.where(held, 0.0, 1.0).astype(flat.dtype)
+
+
+@eqx.filter_jit
+def solve(lin: Linearisation, strength: Array) -> tuple[Array, SolveInfo]:
+    """η for this λ, as a flat vector."""
+    if lin.solver is None:
+        one = jnp.ones((), lin.gradient.dtype)
+        info = SolveInfo(jnp.asarray(lin.gradient.size), one, jnp.asarray(False))
+        return -lin.gradient / (1 + strength), info
+    eta, info = lin.solver.solve(lin.prepared, strength)
+    if lin.parameter_factor is not None:
+        eta = solve_triangular(lin.parameter_factor, eta)
+    return eta.astype(lin.gradient.dtype), info
