@@ -43,8 +43,10 @@ class Cholesky(Solver):
 
 def solve_positive(G: Array, gradient: Array, tolerance: Array) -> tuple[Array, SolveInfo]:
     """−G†gradient by Cholesky, or by eigenvalues where G is numerically singular."""
+    squares = jnp.diag(G)
+    effective = squares > tolerance**2 * jnp.max(squares)  # the other columns of Y are rounding
+    G = jnp.where(effective[:, None] & effective, G, 0.0)
     factor, ok = safe_cholesky(G, tolerance)
-    effective = ~jnp.all(G == 0, axis=0)
     gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
 
     def regular(_: None) -> tuple[Array, SolveInfo]:
@@ -86,7 +88,8 @@ class QR(Solver):
         R, c = damped_triangle(prepared.R, prepared.c, damping)
         # each pivot against its own column: a small unit is no dependence
         columns = jnp.linalg.norm(R, axis=0)
-        ok = jnp.all(jnp.abs(jnp.diag(R)) > prepared.tolerance * columns)
+        independent = jnp.abs(jnp.diag(R)) > prepared.tolerance * columns
+        ok = jnp.all(independent & (columns > prepared.tolerance * jnp.max(columns)))
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
             inner = c + solve_triangular(R, prepared.r, trans="T")
