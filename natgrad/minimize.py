@@ -79,7 +79,7 @@ def minimize(
     theta, recorder = _settled(theta0), _Recorder()
     recorder.count(forward=0 if isinstance(metric, Euclidean) else 1)  # the check at theta0
     budget = lambda: _spent(recorder, max_propagations, max_seconds)
-    damping_state = jnp.asarray(damping.initial_state())
+    damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
     loss, info, first_norm, lin = np.nan, None, np.inf, None
     status = Status.MAX_ITERATIONS
     for iteration in range(max_iterations):
