@@ -57,4 +57,4 @@ lint: $(READY)
 
 clean:
 	@rm -rf $(VENV) results site dist build .pytest_cache .hypothesis .ruff_cache .benchmarks *.egg-info
-	@find natgrad tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find natgrad tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

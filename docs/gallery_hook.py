@@ -1,0 +1,33 @@
+"""A hook of mkdocs: runs the examples, small, and adds their figures to the site.
+
+Each `examples/<name>.py` has a function `main(..., output)` that writes `<name>.png`; the pages
+find it as `gallery/<name>.png`. No figure is kept in the repository.
+"""
+
+import functools
+import runpy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ARGUMENTS: dict[str, dict[str, Any]] = {"optimal_transport": {"size": 64, "iterations": 100}}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name in ARGUMENTS:
+        figure = _figure(name, (EXAMPLES / f"{name}.py").stat().st_mtime)
+        files.append(File.generated(config, f"gallery/{name}.png", content=figure))
+    return files
+
+
+@functools.cache
+def _figure(name: str, modified: float) -> bytes:
+    """Drawn once for each version of the example, also while `mkdocs serve` rebuilds."""
+    main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    with tempfile.TemporaryDirectory() as folder:
+        main(**ARGUMENTS[name], output=folder)
+        return Path(folder, f"{name}.png").read_bytes()
