@@ -95,8 +95,9 @@ class ParameterDamping(Damping):
     ng.ParameterDamping(jnp.array([1.0, 10.0]), strength=1e-3)
     ```
 
-    Cost, matrix-free: one product with D per iteration. With a direct solver: a matrix is
-    factorised once, O(p³), an operator in every direction; then one triangular solve with Y, O(kp²).
+    Cost: with a matrix-free solver one product with D per iteration. With a direct solver a matrix
+    is factorised once, O(p³), and an operator made dense and factorised in every direction; then
+    one triangular solve with Y, O(kp²).
     """
 
     operator: ParameterOperator

@@ -6,13 +6,13 @@ another λ at the same θ costs only `solve`.
 """
 
 import math
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
@@ -69,7 +69,7 @@ def linearise(
     solver: Solver,
     damping: Damping,
     bounds: Bounds | None,
-    first_norm: Array | None = None,
+    first_norm: Array | np.ndarray | None = None,
 ) -> Linearisation:
     """ρ, Z, L and the factorised least-squares problem at θ, or the products that stand for it.
 
@@ -86,7 +86,7 @@ def linearise(
 
     iterative = matrix_free(solver, jax.eval_shape(lambda v: problem.model(unravel(v)), flat), flat)
     if iterative is not None:
-        first = jnp.asarray(jnp.nan) if first_norm is None else first_norm
+        first = jnp.asarray(jnp.nan if first_norm is None else first_norm)
         return _as_products(problem, unravel, flat, metric, iterative, damping, bounds, first)
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)

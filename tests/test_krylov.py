@@ -92,20 +92,27 @@ def test_every_metric_gives_the_dense_oracle(name: str):
 
 @lru_cache
 def all_blocks() -> tuple[ng.Problem, ng.Metric, np.ndarray]:
+    skipped = ("(0)", "(2)", "(-2)", "(3)", "(-3)")  # one order of either sign will do
     cases = [case for case in CASES if case.name.endswith("-7-neumann")]
+    cases = [case for case in cases if not any(order in case.name for order in skipped)]
     grid, rho = cases[0].grid, density(cases[0].grid, 0)
     tangents = np.random.default_rng(3).normal(size=(len(cases), grid.size, 5))
     Z = jnp.asarray(tangents * np.asarray(rho)[:, None])
     model = lambda t: tuple(rho + jnp.sin(z @ t) for z in Z)
-    parts = [np.asarray(z.T @ case.dense(np.asarray(rho)) @ z) for case, z in zip(cases, Z, strict=True)]
+    parts = [
+        np.asarray(z.T @ case.dense(np.asarray(rho)) @ z) for case, z in zip(cases, Z, strict=True)
+    ]
     weights = [1.0 / np.trace(part) for part in parts]
     metric = ng.Blocks(*(w * case.metric for w, case in zip(weights, cases, strict=True)))
     loss = ng.LeastSquares((jnp.ones(grid.size),) * len(cases))
     return ng.Problem(model, loss), metric, np.tensordot(weights, np.stack(parts), 1)
 
 
-@every_solver
-@pytest.mark.parametrize("damping", [0.0, 1e-2, ng.LevenbergMarquardt(0.3)], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "damping"),
+    [("CG", 0.0), ("LSMR", 0.0), ("CG", 1e-2), ("LSMR", 1e-2), ("CG", ng.LevenbergMarquardt(0.3))],
+    ids=["CG", "LSMR", "CG-relative", "LSMR-relative", "CG-adaptive"],
+)
 def test_damping(name: str, damping):
     _, theta, Z, target = small()
     d = direction(SOLVERS[name], damping)
@@ -114,8 +121,10 @@ def test_damping(name: str, damping):
     assert d.info.residual <= 1e-13
 
 
-@every_solver
-@pytest.mark.parametrize("kind", ["matrix", "diagonal", "operator"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("LSMR", "matrix"), ("CG", "diagonal"), ("CG", "operator"), ("LSMR", "operator")],
+)
 def test_damping_by_an_operator_on_parameters(name: str, kind: str):
     _, theta, Z, target = small()
     root = np.random.default_rng(1).normal(size=(6, 6))
@@ -133,12 +142,13 @@ def test_damping_by_an_operator_on_parameters(name: str, kind: str):
         return
     expected = -jnp.linalg.solve(Z.T @ Z + 0.3 * D, Z.T @ (Z @ theta - target))
     close(direction(SOLVERS[name], damping).eta, expected)
-    if name == "CG":
+    if kind == "operator":
         close(direction(ng.Cholesky(), damping).eta, expected)
 
 
-@every_solver
-@pytest.mark.parametrize("kind", ["objective", "regulariser"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("CG", "objective"), ("LSMR", "objective"), ("LSMR", "regulariser")]
+)
 def test_a_gradient_that_is_not_all_in_the_state(name: str, kind: str):
     _, theta, Z, target = small()
     extra = lambda t: 0.1 * jnp.sum(jnp.sin(t))
@@ -153,8 +163,7 @@ def test_a_gradient_that_is_not_all_in_the_state(name: str, kind: str):
     close(d.eta, -jnp.linalg.solve(Z.T @ Z, g))
 
 
-@every_solver
-@pytest.mark.parametrize(("k", "p"), [(30, 8), (8, 30)], ids=["tall", "wide"])
+@pytest.mark.parametrize(("name", "k", "p"), [("CG", 30, 8), ("LSMR", 8, 30)])
 def test_minimum_norm_where_the_jacobian_is_deficient(name: str, k: int, p: int):
     problem, theta, Z, target = linear_problem(k, p, 5, grading=0.1)
     metric = ng.MatrixMetric(np.eye(k))
@@ -167,35 +176,36 @@ def test_minimum_norm_where_the_jacobian_is_deficient(name: str, k: int, p: int)
 def test_relative_damping_from_a_counted_estimate_of_the_trace():
     _, _, Z, _ = small()
     exact = float(jnp.sum(Z**2)) / 6
-    plain, relative = direction(SOLVERS["CG"], ng.AbsoluteDamping(1e-2)), direction(SOLVERS["CG"], 1e-2)
+    plain, relative = (
+        direction(SOLVERS["CG"], ng.AbsoluteDamping(1e-2)),
+        direction(SOLVERS["CG"], 1e-2),
+    )
     assert relative.info.damping == pytest.approx(1e-2 * exact, rel=0.5)
     assert relative.info.damping == direction(SOLVERS["LSMR"], 1e-2).info.damping  # seeded
     assert plain.info.counts.linearised == plain.info.iterations
     assert relative.info.counts.linearised == relative.info.iterations + 8
 
 
-@pytest.mark.parametrize("kind", ["CG", "LSMR"])
-def test_single_precision_of_any_magnitude_and_no_warning(kind: str):
+def test_single_precision_of_any_magnitude_and_no_warning():
     _, theta, Z, target = small()
     expected = -jnp.linalg.solve(Z.T @ Z, Z.T @ (Z @ theta - target))
-    Z32, tiny = Z.astype(jnp.float32), jnp.float32(1e-24)
+    single, tiny = Z.astype(jnp.float32), jnp.float32(1e-24)
     loss = lambda rho: tiny * ng.LeastSquares(target.astype(jnp.float32))(rho)
-    d = direction_32(ng.Problem(lambda t: Z32 @ t, loss), theta.astype(jnp.float32), kind)
+    d = ng.natural_gradient(
+        ng.Problem(lambda t: single @ t, loss),
+        theta.astype(jnp.float32),
+        metric=ng.FactorMetric(jnp.eye(20, dtype=jnp.float32)),
+        solver=ng.CG(1e-6),
+    )
     assert d.eta.dtype == jnp.float32
     close(d.eta / tiny, expected, 1e-3)
-
-
-def direction_32(problem, theta, kind):
-    solver = {"CG": ng.CG(1e-6), "LSMR": ng.LSMR(1e-6)}[kind]
-    metric = ng.FactorMetric(jnp.eye(20, dtype=jnp.float32))
-    return ng.natural_gradient(problem, theta, metric=metric, solver=solver)
 
 
 # --- what happens on the way
 
 
 def test_truncated_cg_descends_and_keeps_the_model_identity():
-    _, theta, Z, _ = small()
+    _, _, Z, _ = small()
     lengths = []
     for steps in range(1, 6):
         d = direction(ng.CG(0.0, max_iterations=steps), ng.AbsoluteDamping(1e-3))
@@ -228,8 +238,8 @@ def test_lsmr_residuals_are_true_and_never_grow():
 def test_a_run_is_that_of_the_dense_solver_and_counts_every_product(name: str):
     problem, start, _, grid = bumps_problem(mass_varies=True)
     bounds = (jnp.array([-jnp.inf, 0.36, -jnp.inf, -jnp.inf, -jnp.inf]), jnp.array([jnp.inf] * 5))
-    settings = dict(metric=ng.L2(grid), bounds=bounds, damping=ng.AbsoluteDamping(1e-6))
-    start = start.at[1].set(0.36)  # the true value is beyond the bound's other side or on it
+    settings = {"metric": ng.L2(grid), "bounds": bounds, "damping": ng.AbsoluteDamping(1e-6)}
+    start = start.at[1].set(0.36)
     dense = ng.minimize(problem, start, solver=ng.Cholesky(), max_iterations=4, **settings)
     solver = {"CG": ng.CG(1e-12), "LSMR": ng.LSMR(1e-12)}[name]
     result = ng.minimize(problem, start, solver=solver, max_iterations=4, **settings)
@@ -260,8 +270,8 @@ def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
     run(1e-3, ng.CG(1e-2, 3), 1)
     before = len(traces)
     run(1e-2, ng.CG(1e-1, 4), 6)
-    checks = 2  # the shape of the state is looked at before a run, and Auto's choice never
-    assert len(traces) - before <= checks
+    checked = 2  # before a run the shape and the value of the state are looked at
+    assert len(traces) - before <= checked
 
 
 def test_forcing_terms_spend_little_far_from_the_minimum():
@@ -292,15 +302,13 @@ class Given(ng.Metric):
 
 
 def test_a_breakdown_is_a_status_and_the_iterate_so_far():
-    problem, theta, Z, _ = small()
-    spectrum = np.r_[np.ones(19), 0.0]
-    for last in (-1.0, -1e3):
-        metric = Given(jnp.asarray(np.diag(np.r_[spectrum[:-1], last])))
-        d = ng.natural_gradient(problem, theta, metric=metric, solver=ng.CG(1e-13))
-        assert d.info.status == "breakdown"
-        assert np.all(np.isfinite(d.eta))
-        if d.info.iterations > 1:
-            assert float(d.gradient @ d.eta) < 0
+    problem, theta, _, _ = small()
+    metric = Given(jnp.asarray(np.diag(np.r_[np.ones(17), -2 * np.ones(3)])))
+    d = ng.natural_gradient(problem, theta, metric=metric, solver=ng.CG(1e-13))
+    assert d.info.status == "breakdown"
+    assert 1 < d.info.iterations < 6
+    assert np.all(np.isfinite(d.eta))
+    assert float(d.gradient @ d.eta) < 0
     metric = Given(-jnp.eye(20))
     result = ng.minimize(problem, theta, metric=metric, solver=ng.CG(1e-13))
     assert result.status == ng.Status.NOT_DESCENT
@@ -357,7 +365,7 @@ def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
     assert ng.Auto().matrix_free(2**14, 2**14 + 1, 8) is not None
     assert ng.Cholesky().matrix_free(10**6, 10**6, 8) is None
     monkeypatch.setattr(auto, "DENSE_LIMIT", 0)
-    problem, theta, _, _ = linear_problem(20, 6, 6)
+    problem = linear_problem(20, 6, 6)[0]
     assert direction(ng.Auto(), 0.0, problem).info.solver == "CG"
 
 

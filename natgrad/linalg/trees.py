@@ -1,5 +1,6 @@
 """Vectors that are pytrees: inner products and linear combinations leaf by leaf."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ def dot(x: PyTree, y: PyTree) -> Array:
     8.0
     """
     terms = jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), x, y))
-    return sum(terms[1:], terms[0])
+    return functools.reduce(jnp.add, terms)
 
 
 def norm(x: PyTree) -> Array:

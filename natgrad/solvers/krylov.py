@@ -83,8 +83,8 @@ class LSMR(MatrixFreeSolver):
     regulariser, a metric that gives some tangent length zero) the bidiagonalisation starts from
     the gradient instead of from b, which costs nothing more and solves the same equation.
 
-    `info.condition` is an estimate for Y with its damping. Settings and statuses are those of
-    `CG`; a `ParameterDamping` must be a matrix or a diagonal, since the factor C is needed.
+    `info.condition` is a lower bound for that of Y with its damping. Settings and statuses are
+    those of `CG`; a `ParameterDamping` must be a matrix or a diagonal, since C is needed.
 
     ```python
     ng.natural_gradient(problem, theta, metric=ng.Sobolev(grid, 1), solver=ng.LSMR(1e-10))
