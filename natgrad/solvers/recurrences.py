@@ -117,6 +117,7 @@ class LSMRState(NamedTuple):
     zeta_bar: Array  # ‖(G + λD) η + ∂_θ f‖, with a sign
     largest: Array
     smallest: Array
+    floor: Array  # of the singular values met, relative to the largest
     scale: Array
     iterations: Array
     reason: Array
@@ -132,12 +133,15 @@ def lsmr_start(gradient: Array, whitened: PyTree | None, zero: PyTree, motion: P
     The bidiagonalisation starts from u₁ = −b/‖b‖ where there is a b with Yᵀb = ∂_θ f. Where the
     gradient has a part that no b accounts for it starts from v₁ = −∂_θ f/‖∂_θ f‖ instead, with
     α₁ = 0 and u₁ = 0: the same recurrence, then with the bidiagonalisation's second form, and the
-    same Krylov space, for any right-hand side of the normal equations.
+    same Krylov space, for any right-hand side of the normal equations. What G amplifies beyond
+    1/eps is then noise, or a part of the gradient that G does not see: a breakdown.
     """
     scale, unit, reason = _right_hand_side(gradient)
     none, one = jnp.zeros_like(scale), jnp.ones_like(scale)
-    u, alpha = zero, none
+    eps = jnp.finfo(gradient.dtype).eps
+    u, alpha, floor = zero, none, eps**0.5 * one
     if whitened is not None:
+        floor = 10 * eps * one
         length = norm(whitened).astype(scale.dtype)
         u = axpy(-1.0 / jnp.where(length > 0, length, 1.0), whitened, zero)
         alpha = scale / jnp.where(length > 0, length, 1.0)
@@ -145,7 +149,8 @@ def lsmr_start(gradient: Array, whitened: PyTree | None, zero: PyTree, motion: P
     return LSMRState(
         *(flat, motion, u, unit, flat, flat, motion, motion),
         *(alpha, alpha, none, one, one, one, none, jnp.where(scale > 0, one, 0)),
-        *(none, jnp.full_like(scale, jnp.inf), scale, jnp.zeros((), jnp.int32), reason),
+        *(none, jnp.full_like(scale, jnp.inf), floor.astype(scale.dtype), scale),
+        *(jnp.zeros((), jnp.int32), reason),
     )
 
 
@@ -181,7 +186,7 @@ def lsmr_step(
     count = old.iterations + 1
     reason = _reason(
         (~jnp.isfinite(rho + alpha), NOT_FINITE),
-        (jnp.minimum(rho, rho_bar) <= 10 * eps * largest, BREAKDOWN),
+        (jnp.minimum(rho, rho_bar) <= old.floor * largest, BREAKDOWN),
         (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), CONVERGED),
         (count >= stop.max_iterations, MAX_ITERATIONS),
     )
@@ -204,6 +209,7 @@ def lsmr_step(
         zeta_bar=zeta_bar,
         largest=largest,
         smallest=jnp.minimum(old.smallest, rho_bar),
+        floor=old.floor,
         scale=old.scale,
         iterations=count,
         reason=reason,
