@@ -30,13 +30,28 @@ from .models import Explicit, Pointwise
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
 from .result import Direction, Info, Progress, Result, Status
-from .solvers import QR, SVD, Auto, Cholesky, Kernel, PivotedQR, SolveInfo, Solver
+from .solvers import (
+    CG,
+    LSMR,
+    QR,
+    SVD,
+    Auto,
+    Cholesky,
+    DenseSolver,
+    Kernel,
+    MatrixFreeSolver,
+    PivotedQR,
+    SolveInfo,
+    Solver,
+)
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CG",
     "L2",
+    "LSMR",
     "QR",
     "SVD",
     "AbsoluteDamping",
@@ -47,6 +62,7 @@ __all__ = [
     "Cholesky",
     "Counts",
     "Damping",
+    "DenseSolver",
     "Direction",
     "Euclidean",
     "Explicit",
@@ -61,6 +77,7 @@ __all__ = [
     "KullbackLeibler",
     "LeastSquares",
     "LevenbergMarquardt",
+    "MatrixFreeSolver",
     "MatrixMetric",
     "Metric",
     "Mobility",

@@ -45,7 +45,7 @@ def attempt(
     """Solve for the present λ, take a step along η, and let the damping learn from it."""
     flat, unravel = flatten(theta)
     strength = damping.strength(damping_state, lin.trace, flat.size)
-    eta, info = solve(lin, strength)
+    eta, info, motion = solve(lin, strength)
     slope = lin.gradient @ eta
 
     def trial(tau: Array) -> Trial:
@@ -57,7 +57,14 @@ def attempt(
         admissible = jnp.asarray(True) if lin.solver is None else metric.admissible(rho)
         return Trial(point, problem.value(moved, rho), admissible, -lin.gradient @ (point - flat))
 
-    path = Path(trial, lin.loss, slope, lambda: _curvature(problem, unravel, flat, eta))
+    carried = None if motion is None else (lin.rho, motion)
+    path = Path(
+        trial=trial,
+        value=lin.loss,
+        slope=slope,
+        curvature=lambda: _curvature(problem, unravel, flat, eta, carried),
+        curvature_products=0 if carried is not None and problem.objective is None else 1,
+    )
     outcome = step.take(path)
     return Attempt(
         outcome=outcome,
@@ -71,12 +78,22 @@ def attempt(
 
 
 def _curvature(
-    problem: Problem, unravel: Callable[[Array], PyTree], flat: Array, eta: Array
+    problem: Problem,
+    unravel: Callable[[Array], PyTree],
+    flat: Array,
+    eta: Array,
+    carried: tuple[PyTree, PyTree] | None,
 ) -> Array:
-    """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η."""
+    """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η.
+
+    `carried` is ρ and Zη where the solver has found them on its way.
+    """
     if problem.objective is not None:
         return _second_derivative(lambda v: problem.objective(unravel(v)), flat, eta)
-    rho, motion = jax.jvp(lambda v: problem.model(unravel(v)), (flat,), (eta,))
+    if carried is None:
+        rho, motion = jax.jvp(lambda v: problem.model(unravel(v)), (flat,), (eta,))
+    else:
+        rho, motion = carried
     curvature = _second_derivative(problem.loss, rho, motion)
     if problem.regulariser is not None:
         curvature += _second_derivative(lambda v: problem.regulariser(unravel(v)), flat, eta)

@@ -8,14 +8,13 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from .errors import InputError
-from .operators import as_dense
+from .parameter_operators import ParameterOperator, parameter_operator
 from .settings import Number, setting
 from .steps import Outcome
 
 
 class Damping(eqx.Module):
-    """Solves use (G + λD) η = −∂_θ f, with D = I unless `parameter_factor` says otherwise."""
+    """Solves use (G + λD) η = −∂_θ f, with D = I unless `parameter_operator` says otherwise."""
 
     @abc.abstractmethod
     def strength(self, state: Array, trace: Array, p: int) -> Array:
@@ -39,9 +38,14 @@ class Damping(eqx.Module):
         """Whether a rejected step is worth another solve, with the λ that `update` gives."""
         return False
 
-    def parameter_factor(self) -> Array | None:
-        """C with D = CᵀC, upper triangular; None for the identity."""
+    def parameter_operator(self) -> ParameterOperator | None:
+        """D on the flattened parameters; None for the identity."""
         return None
+
+    @property
+    def trace_samples(self) -> int:
+        """How many products Zη a matrix-free direction spends on its estimate of trace G."""
+        return 8
 
 
 class Undamped(Damping):
@@ -53,6 +57,10 @@ class Undamped(Damping):
     @property
     def damps(self) -> bool:
         return False
+
+    @property
+    def trace_samples(self) -> int:
+        return 0
 
 
 class RelativeDamping(Damping):
@@ -72,6 +80,10 @@ class AbsoluteDamping(Damping):
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.asarray(self.value, trace.dtype)
 
+    @property
+    def trace_samples(self) -> int:
+        return 0
+
 
 class ParameterDamping(Damping):
     """λ D with a symmetric positive definite D on θ-space: a prior, a smoothness, a scaling.
@@ -83,36 +95,27 @@ class ParameterDamping(Damping):
     ng.ParameterDamping(jnp.array([1.0, 10.0]), strength=1e-3)
     ```
 
-    Cost: O(p³) once, then one triangular solve with Y, O(kp²), per direction.
+    Cost: with a matrix-free solver one product with D per iteration. With a direct solver a matrix
+    is factorised once, O(p³), and an operator made dense and factorised in every direction; then
+    one triangular solve with Y, O(kp²).
     """
 
-    factor: Array
+    operator: ParameterOperator
     value: Number
 
     def __init__(self, operator: lx.AbstractLinearOperator | Array, strength: float = 1.0):
-        if isinstance(operator, lx.AbstractLinearOperator):
-            matrix = np.asarray(as_dense(operator))
-        else:
-            matrix = np.asarray(operator)
-        if matrix.ndim == 1:
-            matrix = np.diag(matrix)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            raise InputError("operator", f"has shape {matrix.shape}", "p × p, or p for a diagonal")
-        if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-6 * np.abs(matrix).max()):
-            raise InputError("operator", "is not symmetric", "½(D + Dᵀ)")
-        try:
-            self.factor = jnp.asarray(np.linalg.cholesky(0.5 * (matrix + matrix.T)).T)
-        except np.linalg.LinAlgError as error:
-            raise InputError(
-                "operator", "is not positive definite", "D plus a small multiple of the identity"
-            ) from error
+        self.operator = parameter_operator(operator)
         self.value = AbsoluteDamping(strength).value
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.asarray(self.value, trace.dtype)
 
-    def parameter_factor(self) -> Array:
-        return self.factor
+    def parameter_operator(self) -> ParameterOperator:
+        return self.operator
+
+    @property
+    def trace_samples(self) -> int:
+        return 0
 
 
 class LevenbergMarquardt(Damping):
@@ -149,6 +152,10 @@ class LevenbergMarquardt(Damping):
         hard = ~outcome.accepted | (outcome.halvings > 1)
         factor = jnp.where(easy, self.decrease, jnp.where(hard, self.increase, 1.0))
         return strength * factor
+
+    @property
+    def trace_samples(self) -> int:
+        return 1  # enough for a floor
 
     @property
     def adapts(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -12,13 +13,13 @@ from .counts import Counts
 from .damping import Damping, Undamped, as_damping
 from .errors import InputError, warn_once
 from .linalg import gram
-from .linearisation import Linearisation, flatten, image, linearise, solve
+from .linearisation import Linearisation, flatten, image, linearise, matrix_free, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .models.checks import check_model, check_parameters
 from .problems import Problem
 from .result import Direction, Info
-from .solvers import Auto, SolveInfo, Solver
+from .solvers import REASONS, Auto, SolveInfo, Solver
 
 PyTree = Any
 
@@ -38,13 +39,14 @@ def natural_gradient(
     d.eta, d.info.rank, d.info.condition
     ```
 
-    Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver.
+    Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
+    a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
     damping = as_damping(damping)
     check_inputs(problem, theta, metric, solver, damping)
     lin = linearise(problem, theta, metric, solver, damping, None)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
-    eta, info = solve(lin, strength)
+    eta, info, _ = solve(lin, strength)
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     unravel = ravel_pytree(parameters)[1]
     return Direction(
@@ -87,7 +89,7 @@ def traced_direction(
     """η as a flat vector, and the loss: `natural_gradient` without checks, for jit and vmap."""
     lin = linearise(problem, theta, metric, solver, damping, None)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
-    return solve(lin, strength)[0], lin.loss
+    return solve(lin, strength).eta, lin.loss
 
 
 def check_inputs(
@@ -106,13 +108,13 @@ def check_inputs(
     check_parameters(theta, flat)
     structure = check_model(lambda v: problem.model(unravel(v)), flat)
     problem.check(theta, structure)
-    factor = damping.parameter_factor()
-    if factor is not None and factor.shape[0] != flat.size:
+    D = damping.parameter_operator()
+    if D is not None and D.size != flat.size:
         raise InputError(
-            "damping", f"acts on {factor.shape[0]} parameters, theta has {flat.size}", "a p × p D"
+            "damping", f"acts on {D.size} parameters, theta has {flat.size}", "a p × p D"
         )
     if isinstance(metric, Euclidean):
-        if factor is not None:
+        if D is not None:
             raise InputError(
                 "damping",
                 "Euclidean has G = I and no system to add an operator to",
@@ -120,6 +122,13 @@ def check_inputs(
             )
         return
     metric.check_structure(structure)
+    iterative = matrix_free(solver, structure, flat)
+    if iterative is not None and not hasattr(problem.model, "products"):
+        raise InputError(
+            "solver",
+            f"{iterative.name} needs products with Z, and this model has no method `products`",
+            "a model that is a plain function, or a solver on a dense Z",
+        )
     rho = _state(problem, theta)
     finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(rho))
     if not finite:
@@ -127,7 +136,7 @@ def check_inputs(
             "model", "the state at theta has entries that are not finite", "another starting point"
         )
     metric.check_values(rho)
-    if any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(rho)):
+    if iterative is None and any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(rho)):
         warn_once(
             "float32",
             "the state is in single precision: a direct solver then loses all digits of a "
@@ -146,14 +155,15 @@ def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -
     info, damping, finite, counts, report = jax.device_get(
         (info, damping, finite, lin.counts, lin.report)
     )
-    status = "rank_deficient" if info.rank_deficient else "ok"
+    status = REASONS.get(int(info.reason), "rank_deficient" if info.rank_deficient else "ok")
     return Info(
         solver="gradient" if lin.solver is None else lin.solver.name,
-        rank=int(info.rank),
+        rank=None if np.isnan(info.rank) else int(info.rank),
         condition=float(info.condition),
         damping=float(damping),
         status=status if finite else "not_finite",
         iterations=int(info.iterations),
-        counts=Counts(*map(int, counts)),
+        counts=Counts(*(int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))),
+        residual=float(info.residual),
         metric={name: float(value) for name, value in report.items()},
     )

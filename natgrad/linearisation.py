@@ -1,15 +1,18 @@
-"""The problem at θ as a solver sees it: model → metric → factorised least squares.
+"""The problem at θ as a solver sees it: model → metric → factorised least squares, or products.
 
 `linearise` does everything that does not depend on λ (ρ, Z, L, Y = LZ, and the solver's
-factorisation), so that another λ at the same θ costs only `solve`.
+factorisation; or the linearised model and the metric's operator, where Z is not formed), so that
+another λ at the same θ costs only `solve`.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
@@ -18,8 +21,10 @@ from .counts import Counts
 from .damping import Damping
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
+from .operators import hoisted, structure_of
 from .problems import Problem
-from .solvers import SolveInfo, Solver
+from .solvers import DenseSolver, MatrixFreeSolver, Solution, SolveInfo, Solver
+from .solvers.system import Factor, System
 
 PyTree = Any
 
@@ -32,7 +37,10 @@ class Bounds(NamedTuple):
 
 
 class Linearisation(eqx.Module):
-    """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen."""
+    """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
+
+    `rho` is kept where the solver carries Zη along, for the curvature of the loss there.
+    """
 
     loss: Array
     gradient: Array
@@ -43,6 +51,7 @@ class Linearisation(eqx.Module):
     solver: Solver | None
     counts: Counts
     report: dict[str, Array]
+    rho: PyTree | None = None
 
 
 def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
@@ -60,8 +69,12 @@ def linearise(
     solver: Solver,
     damping: Damping,
     bounds: Bounds | None,
+    first_norm: Array | np.ndarray | None = None,
 ) -> Linearisation:
-    """ρ, Z, L and the factorised least-squares problem at θ."""
+    """ρ, Z, L and the factorised least-squares problem at θ, or the products that stand for it.
+
+    `first_norm` is ‖∂_θ f‖ at the start of a run, for solvers whose tolerance follows it.
+    """
     flat, unravel = flatten(theta)
     if isinstance(metric, Euclidean):
         objective = lambda v: problem.value(unravel(v), problem.model(unravel(v)))
@@ -71,6 +84,10 @@ def linearise(
         norm, counts = jnp.linalg.norm(gradient), Counts(1, 0, 1).plus()
         return Linearisation(loss, gradient, norm, trace, None, None, None, counts, {})
 
+    iterative = matrix_free(solver, jax.eval_shape(lambda v: problem.model(unravel(v)), flat), flat)
+    if iterative is not None:
+        first = jnp.asarray(jnp.nan if first_norm is None else first_norm)
+        return _as_products(problem, unravel, flat, metric, iterative, damping, bounds, first)
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
     Yt = image(metric, rho, columns)
@@ -90,13 +107,14 @@ def linearise(
     free = _free(flat, gradient, bounds)
     if bounds is not None:
         Yt, r, gradient = Yt * free[:, None], r * free, gradient * free
-    factor = damping.parameter_factor()
+    D = damping.parameter_operator()
+    factor = None if D is None else D.triangle()
     if factor is not None:
         factor = _restricted(factor, free) if bounds is not None else factor
         Yt, r = solve_triangular(factor, Yt, trans="T"), solve_triangular(factor, r, trans="T")
     dtype = jnp.result_type(Yt, b, r)
     Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
-    chosen = solver.choose(Yt.shape[1], Yt.shape[0], damping.damps)
+    chosen = cast(DenseSolver, solver.choose(Yt.shape[1], Yt.shape[0], damping.damps))
     return Linearisation(
         loss=loss,
         gradient=gradient.astype(flat.dtype),
@@ -107,6 +125,68 @@ def linearise(
         solver=chosen,
         counts=counts.plus(),
         report=metric.report(rho),
+    )
+
+
+def matrix_free(solver: Solver, state: PyTree, flat: Array) -> MatrixFreeSolver | None:
+    """The solver that does without Z for a state of this structure, if that is to be used."""
+    leaves = jax.tree.leaves(state)
+    k = sum(math.prod(leaf.shape) for leaf in leaves)
+    return solver.matrix_free(k, flat.size, jnp.result_type(*leaves).itemsize)
+
+
+def _as_products(
+    problem: Problem,
+    unravel: Callable[[Array], PyTree],
+    flat: Array,
+    metric: Metric,
+    solver: MatrixFreeSolver,
+    damping: Damping,
+    bounds: Bounds | None,
+    first_norm: Array,
+) -> Linearisation:
+    """The linearised model, the metric's operator and ∂_θ f at θ: one forward, one adjoint."""
+    products = problem.model.products(unravel, flat)
+    rho, b, counts = products.rho, None, Counts(forward=1, adjoint=1)
+    if problem.objective is not None:
+        loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
+        counts = counts.plus(forward=1)
+    else:
+        loss, c = jax.value_and_grad(problem.loss)(rho)
+        gradient = products.pull(c)
+        if problem.regulariser is not None:
+            extra, slope = jax.value_and_grad(lambda v: problem.regulariser(unravel(v)))(flat)
+            loss, gradient = loss + extra, gradient + slope
+        elif solver.uses == "factor" and not metric.annihilates:
+            b = metric.whiten(rho, c)
+    free = None if bounds is None else _free(flat, gradient, bounds)
+    gradient = gradient if free is None else gradient * free
+    norm = jnp.linalg.norm(gradient)
+    relative = norm / jnp.where(first_norm > 0, first_norm, 1.0)
+    use_gram = solver.uses == "gram"
+    system = System(
+        products=products,
+        gradient=gradient,
+        whitened=b,
+        gram=hoisted(metric.gram(rho).mv, structure_of(rho)) if use_gram else None,
+        factor=None if use_gram else Factor(metric.factor(rho)),
+        free=free,
+        parameter=damping.parameter_operator(),
+        progress=jnp.where(first_norm > 0, relative, 1.0).astype(flat.dtype),
+    )
+    samples = damping.trace_samples
+    trace = system.trace(samples) if samples else jnp.full((), jnp.nan, flat.dtype)
+    return Linearisation(
+        loss=loss,
+        gradient=gradient,
+        gradient_norm=norm,
+        trace=trace,
+        parameter_factor=None,
+        prepared=solver.prepare(system),
+        solver=solver,
+        counts=counts.plus(linearised=samples),
+        report=metric.report(rho),
+        rho=rho,
     )
 
 
@@ -144,13 +224,15 @@ def _free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
 
 
 @eqx.filter_jit
-def solve(lin: Linearisation, strength: Array) -> tuple[Array, SolveInfo]:
+def solve(lin: Linearisation, strength: Array) -> Solution:
     """η for this λ, as a flat vector."""
     if lin.solver is None:
         one = jnp.ones((), lin.gradient.dtype)
         info = SolveInfo(jnp.asarray(lin.gradient.size), one, jnp.asarray(False))
-        return -lin.gradient / (1 + strength), info
-    eta, info = lin.solver.solve(lin.prepared, strength)
+        return Solution(-lin.gradient / (1 + strength), info)
+    if isinstance(lin.solver, MatrixFreeSolver):
+        return lin.solver.solve(lin.prepared, strength)
+    eta, info = cast(DenseSolver, lin.solver).solve(lin.prepared, strength)
     if lin.parameter_factor is not None:
         eta = solve_triangular(lin.parameter_factor, eta)
-    return eta.astype(lin.gradient.dtype), info
+    return Solution(eta.astype(lin.gradient.dtype), info)

@@ -80,11 +80,11 @@ def minimize(
     recorder.count(forward=0 if isinstance(metric, Euclidean) else 1)  # the check at theta0
     budget = lambda: _spent(recorder, max_propagations, max_seconds)
     damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
-    loss, info, first_norm, lin = np.nan, None, np.inf, None
+    loss, info, first_norm, lin = np.nan, None, np.nan, None
     status = Status.MAX_ITERATIONS
     for iteration in range(max_iterations):
         lin = None  # frees the last factorisation before the next one is made
-        lin = linearise(problem, theta, metric, solver, damping, box)
+        lin = linearise(problem, theta, metric, solver, damping, box, np.asarray(first_norm, float))
         loss, norm, counts = jax.device_get((lin.loss, lin.gradient_norm, lin.counts))
         recorder.count(*counts)
         recorder.begin(loss, norm)
@@ -102,6 +102,7 @@ def minimize(
             damping_state, point = result.damping_state, result.outcome.theta
             trial = _numbers(result)
             outcome = trial.outcome
+            recorder.count(*trial.info.counts)
             recorder.count(forward=outcome.evaluations, linearised=outcome.linearised)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
             if outcome.accepted or budget() is not None:

@@ -18,6 +18,38 @@ def structure_of(tree: PyTree) -> PyTree:
     return jax.eval_shape(lambda x: x, tree)
 
 
+class Structure:
+    """A pytree of `ShapeDtypeStruct`s that compares by value and hashes: a static field."""
+
+    def __init__(self, value: PyTree):
+        self.value = value
+        leaves, treedef = jax.tree.flatten(value)
+        self._key = (tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), treedef)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Structure) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def zeros(self) -> PyTree:
+        """Zeros of this structure."""
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.value)
+
+
+def hoisted(function: Callable, *structures: PyTree) -> Callable:
+    """`function`, with the arrays that it closes over as leaves of a pytree.
+
+    Then it can leave the compiled program that made it and enter another. The rest of it is one
+    object for every run of that program, so the other is not compiled again.
+
+    ```python
+    operator = hoisted(metric.gram(rho).mv, structure_of(rho))
+    ```
+    """
+    return eqx.filter_closure_convert(function, *structures)
+
+
 class AdjointOperator(lx.AbstractLinearOperator):
     """x ↦ L x with the adjoint y ↦ Lᵀ y written by hand.
 
@@ -48,8 +80,8 @@ class AdjointOperator(lx.AbstractLinearOperator):
         tags: frozenset[object] = frozenset(),
     ):
         self._mv, self._rmv = mv, rmv
-        self._in = _Structure(structure_of(in_structure))
-        self._out = _Structure(structure_of(out_structure))
+        self._in = Structure(structure_of(in_structure))
+        self._out = Structure(structure_of(out_structure))
         self.tags = tags
 
     def mv(self, vector: PyTree) -> PyTree:
@@ -69,21 +101,6 @@ class AdjointOperator(lx.AbstractLinearOperator):
 
     def out_structure(self) -> PyTree:
         return self._out.value
-
-
-class _Structure:
-    """A pytree of `ShapeDtypeStruct`s that compares by value and hashes: a static field."""
-
-    def __init__(self, value: PyTree):
-        self.value = value
-        leaves, treedef = jax.tree.flatten(value)
-        self._key = (tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), treedef)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Structure) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
 
 
 def as_dense(operator: lx.AbstractLinearOperator) -> Array:

@@ -56,19 +56,24 @@ class Info:
     """How a direction was found.
 
     `condition` is that of Y with its damping (an estimate, except from `SVD`; from `PivotedQR` that
-    of the retained part of Y before damping); `status` is "ok",
+    of the retained part of Y before damping, from `CG` not known and NaN); `status` is "ok",
     "rank_deficient" (the direction is the one of minimum norm) or "not_finite"; `metric` holds what
     the metric reports, such as the share of cells under its floor.
+
+    For `CG` and `LSMR` `status` is why they stopped ("converged", "max_iterations", "breakdown" or
+    "not_finite"), `residual` is that of (G + λD) η = −∂_θ f relative to ‖∂_θ f‖, and the rank is
+    not known. `counts` has every product spent on the direction.
     """
 
     solver: str
-    rank: int
+    rank: int | None
     condition: float
     damping: float
     status: str
     iterations: int
     counts: Counts
     metric: Mapping[str, float] = field(default_factory=dict)
+    residual: float = float("nan")
 
 
 @dataclass(frozen=True)

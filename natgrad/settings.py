@@ -48,3 +48,17 @@ def setting(
     if default is None:
         return eqx.field(converter=convert)
     return eqx.field(converter=convert, default=default)
+
+
+def count(name: str, default: int):
+    """A dataclass field that holds a positive integer, as an array leaf too."""
+
+    def convert(value: Number | int) -> Array:
+        if isinstance(value, jax.core.Tracer):
+            return value  # pyright: ignore[reportReturnType]
+        scalar = np.asarray(value)
+        if scalar.shape != () or scalar.dtype.kind not in "iu" or scalar < 1:
+            raise InputError(name, f"{value!r} is no positive integer", f"{name}={default}")
+        return scalar.astype(np.int32)  # pyright: ignore[reportReturnType]
+
+    return eqx.field(converter=convert, default=default)

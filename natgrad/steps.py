@@ -29,7 +29,8 @@ class Path(NamedTuple):
     trial: Callable[[Array], Trial]
     value: Array
     slope: Array  # ⟨∂_θ f, η⟩
-    curvature: Callable[[], Array]  # ⟨Zη, ∇²f Zη⟩, one linearised product
+    curvature: Callable[[], Array]  # ⟨Zη, ∇²f Zη⟩
+    curvature_products: int = 1  # what that costs; nothing where Zη is known
 
 
 class Outcome(NamedTuple):
@@ -114,7 +115,7 @@ class ModelStep(Step):
     ng.ModelStep()
     ```
 
-    Cost: one linearised product and one evaluation per trial.
+    Cost: one evaluation per trial, and one linearised product, which `CG` and `LSMR` have made.
     """
 
     shrink: Number = setting("shrink", 0.5, positive=True, below=1.0)
@@ -125,7 +126,8 @@ class ModelStep(Step):
         curvature = path.curvature()
         length = -path.slope / jnp.where(curvature > 0, curvature, 1.0)
         tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, 1.0)
-        return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, 1)
+        spent = path.curvature_products
+        return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, spent)
 
 
 def _backtrack(

@@ -2,5 +2,6 @@
 
 from .checks import check_model
 from .explicit import Explicit, Pointwise, as_model
+from .products import Products
 
-__all__ = ["Explicit", "Pointwise", "as_model", "check_model"]
+__all__ = ["Explicit", "Pointwise", "Products", "as_model", "check_model"]

@@ -1,4 +1,4 @@
-"""Models written in JAX, whose Jacobian Z can be formed column by column or row by row."""
+"""Models written in JAX: Z column by column, row by row, or as products without forming it."""
 
 import math
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
+from .products import Products, linearised
 
 PyTree = Any
 DEFAULT_MEMORY = 512 * 2**20
@@ -60,6 +61,10 @@ class Explicit(eqx.Module):
         rows = _mapped(row, jnp.eye(k, dtype=vector.dtype), chunk)
         columns = jax.vmap(unravel_state)(rows.T.astype(vector.dtype))
         return rho, columns, Counts(forward=1, adjoint=k)
+
+    def products(self, unravel: Callable[[Array], PyTree], flat: Array) -> Products:
+        """ρ, Zη and Zᵀξ from one evaluation, without Z."""
+        return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
 
 
 class Pointwise(eqx.Module):
@@ -111,6 +116,10 @@ class Pointwise(eqx.Module):
         rho, rows = _mapped(lambda x: value(flat, x), self._flat_points(), chunk)
         shape = self.points.shape[:-1]
         return rho.reshape(shape), rows.T.reshape(-1, *shape), Counts(forward=1, adjoint=1)
+
+    def products(self, unravel: Callable[[Array], PyTree], flat: Array) -> Products:
+        """ρ, Zη and Zᵀξ from one evaluation, without Z."""
+        return linearised(lambda v: self(unravel(v)), flat)
 
 
 def as_model(model: Any) -> Any:

@@ -1,8 +1,26 @@
 """Solvers: from L Z and the right-hand side to η."""
 
 from .auto import Auto
-from .base import SolveInfo, Solver
+from .base import REASONS, DenseSolver, MatrixFreeSolver, Solution, SolveInfo, Solver
 from .dense import QR, SVD, Cholesky, PivotedQR
 from .kernel import Kernel
+from .krylov import CG, LSMR
+from .system import System
 
-__all__ = ["QR", "SVD", "Auto", "Cholesky", "Kernel", "PivotedQR", "SolveInfo", "Solver"]
+__all__ = [
+    "CG",
+    "LSMR",
+    "QR",
+    "REASONS",
+    "SVD",
+    "Auto",
+    "Cholesky",
+    "DenseSolver",
+    "Kernel",
+    "MatrixFreeSolver",
+    "PivotedQR",
+    "Solution",
+    "SolveInfo",
+    "Solver",
+    "System",
+]

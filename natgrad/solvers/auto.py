@@ -1,19 +1,19 @@
-"""The choice of a direct solver by shape and damping."""
+"""The choice of a solver by shape, memory and damping."""
 
-from typing import Any
-
-from jax import Array
-
-from .base import SolveInfo, Solver
+from .base import MatrixFreeSolver, Solver
 from .dense import Cholesky, PivotedQR
 from .kernel import Kernel
+from .krylov import CG
+
+DENSE_LIMIT = 2 * 2**30
 
 
 class Auto(Solver):
-    """Chooses a direct solver and says which in `info.solver`.
+    """Chooses a solver and says which in `info.solver`.
 
-    | Y is k × p | damping | solver | why |
+    | Z is k × p | damping | solver | why |
     |---|---|---|---|
+    | more than 2 GiB | any | `CG` | Z is never formed |
     | p ≤ k | λ > 0 | `Cholesky` | damping bounds the condition number |
     | p > k | λ > 0 | `Kernel` | the same, and k × k is the smaller matrix |
     | any | none | `PivotedQR` | nothing squared, minimum norm where Y is deficient |
@@ -24,8 +24,5 @@ class Auto(Solver):
             return PivotedQR()
         return Kernel() if p > k else Cholesky()
 
-    def prepare(self, Y: Array, b: Array, r: Array) -> Any:
-        raise TypeError("Auto only chooses: prepare and solve with the solver it returns")
-
-    def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
-        raise TypeError("Auto only chooses: prepare and solve with the solver it returns")
+    def matrix_free(self, k: int, p: int, itemsize: int) -> MatrixFreeSolver | None:
+        return CG() if k * p * itemsize > DENSE_LIMIT else None

@@ -1,23 +1,74 @@
-"""What a solver is: from Y, b and r to η, in two halves so that a new λ costs little."""
+"""What a solver is: from Y, b and r, or from products with Y, to η, in two halves."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 from jax import Array
 
+from ..counts import Counts
+from .system import System
+
+PyTree = Any
+
+# Why an iterative solver stopped; 0 while it runs, and for the solvers that do not iterate.
+RUNNING, CONVERGED, MAX_ITERATIONS, BREAKDOWN, NOT_FINITE = range(5)
+REASONS = {
+    CONVERGED: "converged",
+    MAX_ITERATIONS: "max_iterations",
+    BREAKDOWN: "breakdown",
+    NOT_FINITE: "not_finite",
+}
+
 
 class SolveInfo(NamedTuple):
-    """What the solver saw: numerical rank, condition number of the (damped) Y, and how it went."""
+    """What the solver saw: numerical rank, condition number of the (damped) Y, and how it went.
 
-    rank: Array
-    condition: Array
-    rank_deficient: Array
+    Iterative solvers do not know the rank (NaN) but tell the relative residual of
+    (G + λD) η = −∂_θ f, why they stopped, and the products that they used.
+    """
+
+    rank: Array | float
+    condition: Array | float
+    rank_deficient: Array | bool
     iterations: Array | int = 0
+    residual: Array | float = float("nan")
+    reason: Array | int = 0
+    counts: Counts = Counts()
+
+
+class Solution(NamedTuple):
+    """η with its diagnosis, and Zη where the solver has carried it along."""
+
+    eta: Array
+    info: SolveInfo
+    motion: PyTree | None = None
 
 
 class Solver(eqx.Module):
-    """Finds η with (G + λI) η = −(Yᵀb + r), G = YᵀY, of minimum norm where that is singular.
+    """Finds η with (G + λD) η = −∂_θ f, G = YᵀY, of minimum norm where that is singular.
+
+    A solver is a `DenseSolver`, which receives the matrix Y, or a `MatrixFreeSolver`, which
+    receives products with it. Either works in two halves: `prepare` does what does not depend on
+    λ, `solve` the rest, so that another λ at the same θ costs little.
+    """
+
+    def choose(self, k: int, p: int, damped: bool) -> "Solver":
+        """The solver to use for a k × p matrix Y: itself, unless it chooses among others."""
+        return self
+
+    def matrix_free(self, k: int, p: int, itemsize: int) -> "MatrixFreeSolver | None":
+        """The solver to use without forming Z, for k values of the state; None to form it."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """How the solver is called in `info`."""
+        return type(self).__name__
+
+
+class DenseSolver(Solver):
+    """Finds η with (G + λI) η = −(Yᵀb + r), from the matrix Y.
 
     b is the whitened ∂_ρ f, so that least-squares solvers work on Y alone and never square its
     condition number: η = −Y†b − G†r. r is what b leaves over, and vanishes on compatible tangents.
@@ -31,11 +82,22 @@ class Solver(eqx.Module):
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
         """η for this λ."""
 
-    def choose(self, k: int, p: int, damped: bool) -> "Solver":
-        """The solver to use for a k × p matrix Y: itself, unless it chooses among others."""
-        return self
 
-    @property
-    def name(self) -> str:
-        """How the solver is called in `info`."""
-        return type(self).__name__
+class MatrixFreeSolver(Solver):
+    """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric.
+
+    `uses` says which of the metric's operators is set up at ρ: its "gram" A, or its "factor" L.
+    """
+
+    uses: ClassVar[Literal["gram", "factor"]]
+
+    @abc.abstractmethod
+    def prepare(self, system: System) -> Any:
+        """Everything that does not depend on λ."""
+
+    @abc.abstractmethod
+    def solve(self, prepared: Any, damping: Array) -> Solution:
+        """η for this λ."""
+
+    def matrix_free(self, k: int, p: int, itemsize: int) -> "MatrixFreeSolver":
+        return self

@@ -9,7 +9,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ..linalg import MinimumNormFactor, condition_estimate, gram, minimum_norm_factor, safe_cholesky
 from ..settings import number
-from .base import SolveInfo, Solver
+from .base import DenseSolver, SolveInfo
 
 
 class _Normal(NamedTuple):
@@ -23,7 +23,7 @@ def rank_tolerance(Y: Array) -> Array:
     return jnp.asarray(max(Y.shape) * jnp.finfo(Y.dtype).eps, Y.dtype)
 
 
-class Cholesky(Solver):
+class Cholesky(DenseSolver):
     """The information matrix G = YᵀY and its Cholesky factor: η = −(G + λI)⁻¹ (Yᵀb + r).
 
     The fastest for k ≥ p, with the condition number of Y squared: the choice whenever there is
@@ -72,7 +72,7 @@ class _Triangular(NamedTuple):
     tolerance: Array
 
 
-class QR(Solver):
+class QR(DenseSolver):
     """Y = QR, η = −R⁻¹Qᵀb: the paper's Algorithm 1, for Y of full column rank.
 
     Damping enters as a small QR of [R; √λ I]. If R is numerically singular its singular value
@@ -127,7 +127,7 @@ def damped_triangle(R: Array, c: Array, damping: Array) -> tuple[Array, Array]:
     return jax.lax.cond(damping > 0, damped, lambda _: (R, c), None)
 
 
-class PivotedQR(Solver):
+class PivotedQR(DenseSolver):
     """Column-pivoted QR and a second QR: minimum-norm directions for rank-deficient Y.
 
     Columns whose pivot falls below `rtol` times the first are dropped (default max(k, p)·eps);
@@ -163,7 +163,7 @@ class _Spectral(NamedTuple):
     tolerance: Array
 
 
-class SVD(Solver):
+class SVD(DenseSolver):
     """Y = U diag(σ) Vᵀ: the reference for rank decisions, and every λ for free.
 
     Singular values below `rtol` times the first are dropped (default max(k, p)·eps).

@@ -8,7 +8,7 @@ from jax import Array
 from jax.scipy.linalg import cho_solve
 
 from ..linalg import condition_estimate, gram_outer, safe_cholesky
-from .base import SolveInfo, Solver
+from .base import DenseSolver, SolveInfo
 from .dense import rank_tolerance
 
 
@@ -19,7 +19,7 @@ class _Dual(NamedTuple):
     r: Array
 
 
-class Kernel(Solver):
+class Kernel(DenseSolver):
     """η = −Yᵀ(YYᵀ + λI)⁻¹ b: the same direction from a k × k matrix, cheaper for p > k.
 
     The part r that b leaves over is added as (G + λI)⁻¹r = (r − Yᵀ(K + λI)⁻¹Yr)/λ, or as
