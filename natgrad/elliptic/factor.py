@@ -2,12 +2,24 @@
 
 import abc
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
 from .stencils import Stencil, conservative_classes, divergence, weighted_gradient
+
+
+class Solution(NamedTuple):
+    """φ, and for each right-hand side the iterations taken and the error left (0 and 0 if direct).
+
+    The error is the energy norm of that of φ, as a share of the energy norm of φ.
+    """
+
+    phi: Array
+    iterations: Array
+    error: Array
 
 
 class Factor(eqx.Module):
@@ -25,6 +37,11 @@ class Factor(eqx.Module):
         constant by that cell, and `solve` is symmetric. `remove_null_component` comes first for
         the pseudo-inverse in the strict sense.
         """
+
+    def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
+        """`solve` with its diagnosis; an iterative solve may be asked for less than usual."""
+        lead = zeta.shape[: zeta.ndim - len(self.stencils)]
+        return Solution(self.solve(zeta), jnp.zeros(lead, jnp.int32), jnp.zeros(lead, zeta.dtype))
 
     def pseudo_inverse(self, zeta: Array) -> tuple[Array, ...]:
         """B†ζ = BᵀK⁻¹ζ, the fluxes v of least norm with Bv = ζ."""

@@ -1,0 +1,156 @@
+"""Solves of Kφ = ζ by preconditioned conjugate gradients: multigrid, or a sparse factorisation."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .factor import Factor, Solution
+from .isolation import isolated
+from .lattice import Links, degrees, laplacian, nearest_links, padded_links
+from .multigrid import Hierarchy, build_hierarchy
+from .preconditioned import preconditioned_cg
+from .sparse_direct import sparse_solve
+from .stencils import Stencil, graph_links
+
+Precision = Literal["double", "mixed", "single"]
+
+# Right-hand sides are taken together up to this many cells in all: on a CPU what fits its cache,
+# on an accelerator what fills it.
+CELLS_AT_ONCE = {"cpu": 2**15}
+CELLS_ON_ACCELERATOR = 2**23
+
+
+class Cycle(eqx.Module):
+    """One V-cycle as a preconditioner, in the precision of its hierarchy."""
+
+    hierarchy: Hierarchy
+
+    def __call__(self, residual: Array) -> Array:
+        hierarchy = self.hierarchy
+        return hierarchy.cycle(residual.astype(hierarchy.dtype)).astype(residual.dtype)
+
+
+class SparseInverse(eqx.Module):
+    """A sparse direct solve on the host as a preconditioner: exact but for the contrast of K."""
+
+    conductances: tuple[Array, ...]
+    periodic: bool = eqx.field(static=True)
+
+    def __call__(self, residual: Array) -> Array:
+        return sparse_solve(self.conductances, residual, self.periodic).astype(residual.dtype)
+
+
+class IterativeFactor(Factor):
+    """K = BBᵀ for staggered stencils, solved by conjugate gradients in difference form.
+
+    `solve` returns K⁺ζ with the mass of ζ removed, and the mean of φ, in proportion to the diagonal
+    of K, so that it is symmetric and leaves the tails of a density alone. Where the iteration ends
+    short of the tolerance φ is NaN: a direction that is not one must not pass for one.
+    """
+
+    stencils: tuple[Stencil, ...] = eqx.field(static=True)
+    weights: tuple[Array, ...]
+    links: Links  # with a halo, divided by `scale`
+    scale: Array
+    alive: Array
+    precondition: Cycle | SparseInverse
+    tolerance: float = eqx.field(static=True)
+    max_iterations: int = eqx.field(static=True)
+
+    def solve(self, zeta: Array) -> Array:
+        return self.solution(zeta, self.tolerance).phi
+
+    def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
+        """φ with the iterations and the error of each right-hand side, some at a time."""
+        tolerance = self.tolerance if tolerance is None else tolerance
+        dim = len(self.stencils)
+        shape, lead = zeta.shape[zeta.ndim - dim :], zeta.shape[: zeta.ndim - dim]
+        columns = zeta.reshape(-1, *shape)
+        together = max(1, _cells_at_once() // (columns[0].size or 1))
+        together = len(columns) if isinstance(self.precondition, SparseInverse) else together
+        if together >= len(columns):
+            found = self._solve_together(columns, tolerance)
+        else:
+            some = lambda stack: self._solve_together(stack, tolerance)
+            found = _in_stacks(some, columns, together)
+        return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
+
+    def _solve_together(self, zeta: Array, tolerance: float) -> Solution:
+        dim, dtype = len(self.stencils), next(iter(self.links.values())).dtype
+        periodic = self.stencils[0].wrap
+        axes = tuple(range(-dim, 0))
+        share = degrees(self.links)
+        share = share / jnp.sum(share)
+        peak = jnp.max(jnp.abs(zeta), axes, keepdims=True)
+        unit = (zeta / jnp.where(peak > 0, peak, 1.0)).astype(dtype)
+        unit = unit - share * jnp.sum(unit, axes, keepdims=True)
+
+        def product(phi: Array) -> Array:
+            one = lambda links, phi: laplacian(links, phi, periodic)
+            return isolated(self.alive, one, self.links, phi)
+
+        found = preconditioned_cg(
+            product, self.precondition, unit, dim, tolerance, self.max_iterations
+        )
+        phi = found.phi - jnp.sum(share * found.phi, axes, keepdims=True)
+        failed = ~(found.error <= tolerance)
+        phi = jnp.where(failed.reshape(peak.shape), jnp.nan, phi)
+        phi = phi.astype(zeta.dtype) * (peak / self.scale.astype(zeta.dtype))
+        return Solution(phi, found.iterations, found.error)
+
+
+def iterative_factor(
+    stencils: Sequence[Stencil],
+    weights: Sequence[Array],
+    preconditioner: Literal["multigrid", "sparse"],
+    *,
+    tolerance: float,
+    precision: Precision = "mixed",
+    max_iterations: int = 200,
+) -> IterativeFactor:
+    """K for staggered stencils, with its preconditioner set up.
+
+    `precision="mixed"` runs the V-cycle in single precision and the iteration around it in that
+    of the weights, "single" both in single, "double" both in that of the weights.
+    """
+    stencils, weights = tuple(stencils), tuple(weights)
+    conductances, _ = graph_links(stencils, weights)
+    scale = jnp.max(jnp.stack([jnp.max(c) for c in conductances]))
+    conductances = tuple(c / scale for c in conductances)
+    outer = jnp.float32 if precision == "single" else weights[0].dtype
+    inner = weights[0].dtype if precision == "double" else jnp.float32
+    periodic = stencils[0].wrap
+    spacing = [1.0 / abs(stencil.coefficients[0]) for stencil in stencils]
+    if preconditioner == "multigrid":
+        coarse = [c.astype(inner) for c in conductances]
+        precondition = Cycle(build_hierarchy(coarse, spacing, periodic, jnp.dtype(inner)))
+    else:
+        precondition = SparseInverse(conductances, periodic)
+    links = padded_links(nearest_links([c.astype(outer) for c in conductances]), periodic)
+    return IterativeFactor(
+        stencils,
+        weights,
+        links,
+        scale,
+        conductances[0].ravel()[0] >= 0,
+        precondition,
+        max(tolerance, float(8 * jnp.finfo(outer).eps)),
+        max_iterations,
+    )
+
+
+def _cells_at_once() -> int:
+    return CELLS_AT_ONCE.get(jax.default_backend(), CELLS_ON_ACCELERATOR)
+
+
+def _in_stacks(function: Callable[[Array], Solution], columns: Array, size: int) -> Solution:
+    """`function` on stacks of `size` columns, the last one filled up with zeros."""
+    count = -(-len(columns) // size)
+    filler = jnp.zeros((count * size - len(columns), *columns.shape[1:]), columns.dtype)
+    stacks = jnp.concatenate([columns, filler]).reshape(count, size, *columns.shape[1:])
+    found = lax.map(function, stacks)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: len(columns)], found)
