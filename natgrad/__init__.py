@@ -10,6 +10,7 @@ from .damping import (
     Undamped,
 )
 from .direction import information_matrix, natural_gradient
+from .elliptic.methods import Elliptic
 from .errors import InputError, PrecisionWarning
 from .grids import Grid
 from .metrics import (
@@ -64,6 +65,7 @@ __all__ = [
     "Damping",
     "DenseSolver",
     "Direction",
+    "Elliptic",
     "Euclidean",
     "Explicit",
     "FactorMetric",

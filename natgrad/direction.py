@@ -12,8 +12,7 @@ from jax.flatten_util import ravel_pytree
 from .counts import Counts
 from .damping import Damping, Undamped, as_damping
 from .errors import InputError, warn_once
-from .linalg import gram
-from .linearisation import Linearisation, flatten, image, linearise, matrix_free, solve
+from .linearisation import Linearisation, flatten, linearise, matrix_free, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .models.checks import check_model, check_parameters
@@ -76,7 +75,7 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
 def _information_matrix(problem: Problem, theta: PyTree, metric: Metric) -> Array:
     flat, unravel = flatten(theta)
     rho, columns, _ = problem.model.jacobian(unravel, flat)
-    return gram(image(metric, rho, columns).T)
+    return metric.information(rho, columns)[0]
 
 
 def traced_direction(
@@ -156,14 +155,18 @@ def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -
         (info, damping, finite, lin.counts, lin.report)
     )
     status = REASONS.get(int(info.reason), "rank_deficient" if info.rank_deficient else "ok")
+    status = status if finite else "not_finite"
+    gave_up = [n for n, value in report.items() if n.split(".")[-1] == "converged" and not value]
     return Info(
         solver="gradient" if lin.solver is None else lin.solver.name,
         rank=None if np.isnan(info.rank) else int(info.rank),
         condition=float(info.condition),
         damping=float(damping),
-        status=status if finite else "not_finite",
+        status="metric_not_converged" if gave_up else status,
         iterations=int(info.iterations),
         counts=Counts(*(int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))),
         residual=float(info.residual),
-        metric={name: float(value) for name, value in report.items()},
+        metric={
+            n: value if isinstance(value, str) else float(value) for n, value in report.items()
+        },
     )

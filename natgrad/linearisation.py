@@ -19,7 +19,7 @@ from jax.scipy.linalg import solve_triangular
 
 from .counts import Counts
 from .damping import Damping
-from .metrics.base import Metric
+from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
 from .operators import hoisted, structure_of
 from .problems import Problem
@@ -50,7 +50,7 @@ class Linearisation(eqx.Module):
     prepared: Any
     solver: Solver | None
     counts: Counts
-    report: dict[str, Array]
+    report: Report
     rho: PyTree | None = None
 
 
@@ -90,10 +90,11 @@ def linearise(
         return _as_products(problem, unravel, flat, metric, iterative, damping, bounds, first)
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
-    Yt = image(metric, rho, columns)
+    rows = jax.eval_shape(lambda: metric.image(rho, columns)[0])
+    chosen = cast(DenseSolver, solver.choose(rows.shape[1], rows.shape[0], damping.damps))
     if problem.objective is not None:
         loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
-        b, r = jnp.zeros(Yt.shape[1], Yt.dtype), gradient
+        b, r = jnp.zeros(rows.shape[1], rows.dtype), gradient
         counts = counts.plus(forward=1, adjoint=1)
     else:
         loss, c = jax.value_and_grad(problem.loss)(rho)
@@ -105,26 +106,32 @@ def linearise(
             loss, gradient, r = loss + extra, gradient + slope, r + slope
 
     free = _free(flat, gradient, bounds)
-    if bounds is not None:
-        Yt, r, gradient = Yt * free[:, None], r * free, gradient * free
+    r, gradient = r * free, gradient * free
     D = damping.parameter_operator()
     factor = None if D is None else D.triangle()
-    if factor is not None:
-        factor = _restricted(factor, free) if bounds is not None else factor
-        Yt, r = solve_triangular(factor, Yt, trans="T"), solve_triangular(factor, r, trans="T")
-    dtype = jnp.result_type(Yt, b, r)
-    Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
-    chosen = cast(DenseSolver, solver.choose(Yt.shape[1], Yt.shape[0], damping.damps))
+    if factor is not None and bounds is not None:
+        factor = _restricted(factor, free)
+    if chosen.uses_information:
+        G, report = metric.information(rho, columns)
+        G = _in_coordinates(_in_coordinates(G * free * free[:, None], factor).T, factor)
+        slope = _in_coordinates(gradient, factor).astype(G.dtype)
+        prepared, trace = chosen.prepare_information(G, slope, rows.shape[1]), jnp.trace(G)
+    else:
+        Yt, report = metric.image(rho, columns)
+        Yt, r = _in_coordinates(Yt * free[:, None], factor), _in_coordinates(r, factor)
+        dtype = jnp.result_type(Yt, b, r)
+        Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
+        prepared, trace = chosen.prepare(Yt.T, b, r), jnp.sum(Yt**2)
     return Linearisation(
         loss=loss,
         gradient=gradient.astype(flat.dtype),
         gradient_norm=jnp.linalg.norm(gradient),
-        trace=jnp.sum(Yt**2),
+        trace=trace,
         parameter_factor=factor,
-        prepared=chosen.prepare(Yt.T, b, r),
+        prepared=prepared,
         solver=chosen,
         counts=counts.plus(),
-        report=metric.report(rho),
+        report=metric.report(rho) | report,
     )
 
 
@@ -190,10 +197,9 @@ def _as_products(
     )
 
 
-def image(metric: Metric, rho: PyTree, columns: PyTree) -> Array:
-    """Yᵀ: L applied to each column of Z."""
-    L = metric.factor(rho)
-    return jax.vmap(lambda column: ravel_pytree(L.mv(column))[0])(columns)
+def _in_coordinates(rows: Array, factor: Array | None) -> Array:
+    """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
+    return rows if factor is None else solve_triangular(factor, rows, trans="T")
 
 
 def _restricted(factor: Array, free: Array) -> Array:

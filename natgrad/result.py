@@ -57,8 +57,9 @@ class Info:
 
     `condition` is that of Y with its damping (an estimate, except from `SVD`; from `PivotedQR` that
     of the retained part of Y before damping, from `CG` not known and NaN); `status` is "ok",
-    "rank_deficient" (the direction is the one of minimum norm) or "not_finite"; `metric` holds what
-    the metric reports, such as the share of cells under its floor.
+    "rank_deficient" (the direction is the one of minimum norm), "not_finite" or
+    "metric_not_converged" (an iteration inside the metric gave up; the direction is NaN); `metric`
+    holds what the metric reports, such as the share of cells under its floor.
 
     For `CG` and `LSMR` `status` is why they stopped ("converged", "max_iterations", "breakdown" or
     "not_finite"), `residual` is that of (G + λD) η = −∂_θ f relative to ‖∂_θ f‖, and the rank is
@@ -72,7 +73,7 @@ class Info:
     status: str
     iterations: int
     counts: Counts
-    metric: Mapping[str, float] = field(default_factory=dict)
+    metric: Mapping[str, float | str] = field(default_factory=dict)
     residual: float = float("nan")
 
 

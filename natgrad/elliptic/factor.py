@@ -14,12 +14,14 @@ from .stencils import Stencil, conservative_classes, divergence, weighted_gradie
 class Solution(NamedTuple):
     """φ, and for each right-hand side the iterations taken and the error left (0 and 0 if direct).
 
-    The error is the energy norm of that of φ, as a share of the energy norm of φ.
+    The error is the energy norm of that of φ, as a share of the energy norm of φ. `converged` is
+    whether it reached the tolerance.
     """
 
     phi: Array
     iterations: Array
     error: Array
+    converged: Array
 
 
 class Factor(eqx.Module):
@@ -41,11 +43,19 @@ class Factor(eqx.Module):
     def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
         """`solve` with its diagnosis; an iterative solve may be asked for less than usual."""
         lead = zeta.shape[: zeta.ndim - len(self.stencils)]
-        return Solution(self.solve(zeta), jnp.zeros(lead, jnp.int32), jnp.zeros(lead, zeta.dtype))
+        none, zero = jnp.zeros(lead, jnp.int32), jnp.zeros(lead, zeta.dtype)
+        return Solution(self.solve(zeta), none, zero, jnp.ones(lead, bool))
+
+    def flows(
+        self, zeta: Array, tolerance: float | None = None
+    ) -> tuple[tuple[Array, ...], Solution]:
+        """B†ζ and the solution that it comes from."""
+        solution = self.solution(zeta, tolerance)
+        return weighted_gradient(self.stencils, self.weights, solution.phi), solution
 
     def pseudo_inverse(self, zeta: Array) -> tuple[Array, ...]:
         """B†ζ = BᵀK⁻¹ζ, the fluxes v of least norm with Bv = ζ."""
-        return weighted_gradient(self.stencils, self.weights, self.solve(zeta))
+        return self.flows(zeta)[0]
 
     def pseudo_inverse_transpose(self, fluxes: Sequence[Array]) -> Array:
         """The exact transpose of `pseudo_inverse`, K⁻¹Bv."""

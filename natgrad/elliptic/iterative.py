@@ -62,11 +62,11 @@ class IterativeFactor(Factor):
     max_iterations: int = eqx.field(static=True)
 
     def solve(self, zeta: Array) -> Array:
-        return self.solution(zeta, self.tolerance).phi
+        return self.solution(zeta).phi
 
     def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
         """φ with the iterations and the error of each right-hand side, some at a time."""
-        tolerance = self.tolerance if tolerance is None else tolerance
+        tolerance = max(self.tolerance, tolerance or 0.0)
         dim = len(self.stencils)
         shape, lead = zeta.shape[zeta.ndim - dim :], zeta.shape[: zeta.ndim - dim]
         columns = zeta.reshape(-1, *shape)
@@ -97,10 +97,9 @@ class IterativeFactor(Factor):
             product, self.precondition, unit, dim, tolerance, self.max_iterations
         )
         phi = found.phi - jnp.sum(share * found.phi, axes, keepdims=True)
-        failed = ~(found.error <= tolerance)
-        phi = jnp.where(failed.reshape(peak.shape), jnp.nan, phi)
+        phi = jnp.where(found.converged.reshape(peak.shape), phi, jnp.nan)
         phi = phi.astype(zeta.dtype) * (peak / self.scale.astype(zeta.dtype))
-        return Solution(phi, found.iterations, found.error)
+        return found._replace(phi=phi)
 
 
 def iterative_factor(

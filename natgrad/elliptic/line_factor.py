@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from .factor import Factor
+from .factor import Factor, Solution
 from .line import line_fluxes, line_fluxes_transpose, line_potentials
 from .stencils import Stencil, graph_links
 
@@ -27,11 +27,14 @@ class LineFactor(Factor):
     def solve(self, zeta: Array) -> Array:
         return line_potentials(self._links(), zeta, self.stencils[0].wrap)
 
-    def pseudo_inverse(self, zeta: Array) -> tuple[Array, ...]:
+    def flows(
+        self, zeta: Array, tolerance: float | None = None
+    ) -> tuple[tuple[Array, ...], Solution]:
         """B†ζ = −f/√c from the flow f itself, which has more correct digits than φ."""
         root, faces = self._faces()
         flow = line_fluxes(self._links(), zeta, self.stencils[0].wrap)[..., :faces]
-        return (jnp.where(root < 0, flow / jnp.where(root < 0, root, 1.0), 0.0),)
+        fluxes = (jnp.where(root < 0, flow / jnp.where(root < 0, root, 1.0), 0.0),)
+        return fluxes, self.solution(zeta)
 
     def pseudo_inverse_transpose(self, fluxes: Sequence[Array]) -> Array:
         root, faces = self._faces()

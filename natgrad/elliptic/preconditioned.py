@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -75,4 +76,7 @@ def preconditioned_cg(
     end = lax.while_loop(going, iterate, start)
     share = jnp.abs(end.energy) / jnp.where(end.first == 0, 1.0, end.first)
     error = jnp.sqrt(share)  # NaN for a preconditioner that is not positive
-    return Solution(end.phi, jnp.squeeze(end.iterations, axes), jnp.squeeze(error, axes))
+    scalars = jax.tree.map(
+        lambda x: jnp.squeeze(x, axes), (end.iterations, error, error <= tolerance)
+    )
+    return Solution(end.phi, *scalars)

@@ -10,12 +10,16 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from ..errors import InputError
 from ..grids import Grid
+from ..linalg import gram
 from ..operators import AdjointOperator
 
 PyTree = Any
+# Numbers and words for `info.metric`; "converged" = 0 marks a solve that a metric gave up.
+Report = dict[str, Array | str]
 
 
 class Metric(eqx.Module):
@@ -51,6 +55,17 @@ class Metric(eqx.Module):
         structure = L.in_structure()
         return AdjointOperator(product, product, structure, structure, POSITIVE)
 
+    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        """Yᵀ, L applied to each of the stacked columns of Z, and what there is to tell of it."""
+        L = self.factor(rho)
+        rows = jax.vmap(lambda column: ravel_pytree(L.mv(column))[0])(columns)
+        return rows, {}
+
+    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        """G = YᵀY, where a metric can have it more cheaply than by way of Y."""
+        rows, report = self.image(rho, columns)
+        return gram(rows.T), report
+
     @property
     def annihilates(self) -> bool:
         """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
@@ -76,7 +91,7 @@ class Metric(eqx.Module):
         leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
         return jnp.all(jnp.stack(leaves))
 
-    def report(self, rho: PyTree) -> dict[str, Array]:
+    def report(self, rho: PyTree) -> Report:
         """Numbers a user should see in `info.metric`, such as how much a floor touched."""
         return {}
 

@@ -11,7 +11,7 @@ from jax import Array
 from ..errors import InputError
 from ..operators import AdjointOperator
 from ..settings import Number, setting
-from .base import POSITIVE, Metric, PyTree
+from .base import POSITIVE, Metric, PyTree, Report
 
 
 class Scaled(Metric):
@@ -29,6 +29,14 @@ class Scaled(Metric):
     def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
         return _scale(self.metric.gram(rho), jnp.asarray(self.weight))
 
+    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        rows, report = self.metric.image(rho, columns)
+        return jnp.sqrt(jnp.asarray(self.weight, rows.dtype)) * rows, report
+
+    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        G, report = self.metric.information(rho, columns)
+        return jnp.asarray(self.weight, G.dtype) * G, report
+
     @property
     def annihilates(self) -> bool:
         return self.metric.annihilates
@@ -45,7 +53,7 @@ class Scaled(Metric):
     def admissible(self, rho: PyTree) -> Array:
         return self.metric.admissible(rho)
 
-    def report(self, rho: PyTree) -> dict[str, Array]:
+    def report(self, rho: PyTree) -> Report:
         return self.metric.report(rho)
 
 
@@ -100,6 +108,15 @@ class Sum(Metric):
         structure = grams[0].in_structure()
         return AdjointOperator(product, product, structure, structure, POSITIVE)
 
+    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        images = [part.image(rho, columns) for part in self.parts]
+        reports = {str(i): report for i, (_, report) in enumerate(images)}
+        return jnp.concatenate([rows for rows, _ in images], axis=1), _numbered(reports)
+
+    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        matrices = [part.information(rho, columns) for part in self.parts]
+        return _sum_of(matrices), _numbered({str(i): r for i, (_, r) in enumerate(matrices)})
+
     @property
     def annihilates(self) -> bool:
         return all(part.annihilates for part in self.parts)
@@ -118,7 +135,7 @@ class Sum(Metric):
     def admissible(self, rho: PyTree) -> Array:
         return jnp.all(jnp.stack([part.admissible(rho) for part in self.parts]))
 
-    def report(self, rho: PyTree) -> dict[str, Array]:
+    def report(self, rho: PyTree) -> Report:
         return _numbered({str(i): part.report(rho) for i, part in enumerate(self.parts)})
 
 
@@ -172,6 +189,17 @@ class Blocks(Metric):
         structure = self._collect([A.in_structure() for _, A in grams], rho)
         return AdjointOperator(product, product, structure, structure, POSITIVE)
 
+    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        images = {key: m.image(rho[key], columns[key]) for key, m in self._items()}
+        order = sorted(images) if isinstance(rho, dict) else self._keys  # as pytrees are flattened
+        rows = jnp.concatenate([images[key][0] for key in order], axis=1)
+        return rows, _numbered({str(key): report for key, (_, report) in images.items()})
+
+    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
+        matrices = {key: m.information(rho[key], columns[key]) for key, m in self._items()}
+        reports = {str(key): report for key, (_, report) in matrices.items()}
+        return _sum_of(list(matrices.values())), _numbered(reports)
+
     @property
     def annihilates(self) -> bool:
         return any(metric.annihilates for _, metric in self._items())
@@ -212,11 +240,15 @@ class Blocks(Metric):
     def admissible(self, rho: PyTree) -> Array:
         return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self._items()]))
 
-    def report(self, rho: PyTree) -> dict[str, Array]:
+    def report(self, rho: PyTree) -> Report:
         return _numbered({str(key): m.report(rho[key]) for key, m in self._items()})
 
 
-def _numbered(reports: dict[str, dict[str, Array]]) -> dict[str, Array]:
+def _sum_of(matrices: list[tuple[Array, Report]]) -> Array:
+    return sum((G for G, _ in matrices[1:]), matrices[0][0])
+
+
+def _numbered(reports: dict[str, Report]) -> Report:
     return {f"{key}.{name}": v for key, report in reports.items() for name, v in report.items()}
 
 

@@ -9,6 +9,7 @@ from ..grids import Grid
 from .base import (
     Metric,
     PyTree,
+    Report,
     admissible_density,
     check_density,
     check_on_grid,
@@ -52,5 +53,5 @@ class FisherRao(Metric):
     def admissible(self, rho: Array) -> Array:
         return admissible_density(rho, grid_axes(self.grid))
 
-    def report(self, rho: Array) -> dict[str, Array]:
+    def report(self, rho: Array) -> Report:
         return {"floored": jnp.mean((rho < self._density(rho)).astype(rho.dtype))}

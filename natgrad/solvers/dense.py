@@ -33,8 +33,14 @@ class Cholesky(DenseSolver):
     Cost: kp² (symmetric product) + p³/3. Reference: equation (3.3) of the paper.
     """
 
+    uses_information = True
+
     def prepare(self, Y: Array, b: Array, r: Array) -> _Normal:
         return _Normal(gram(Y), Y.T @ b + r, rank_tolerance(Y))
+
+    def prepare_information(self, G: Array, gradient: Array, k: int) -> _Normal:
+        tolerance = max(k, len(G)) * jnp.finfo(G.dtype).eps
+        return _Normal(G, gradient, jnp.asarray(tolerance, G.dtype))
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
         G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
