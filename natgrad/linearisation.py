@@ -90,11 +90,12 @@ def linearise(
         return _as_products(problem, unravel, flat, metric, iterative, damping, bounds, first)
     rho, columns, counts = problem.model.jacobian(unravel, flat)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
-    rows = jax.eval_shape(lambda: metric.image(rho, columns)[0])
-    chosen = cast(DenseSolver, solver.choose(rows.shape[1], rows.shape[0], damping.damps))
+    whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
+    k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
+    chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
     if problem.objective is not None:
         loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
-        b, r = jnp.zeros(rows.shape[1], rows.dtype), gradient
+        b, r = jnp.zeros(k, whitened[0].dtype), gradient
         counts = counts.plus(forward=1, adjoint=1)
     else:
         loss, c = jax.value_and_grad(problem.loss)(rho)
@@ -115,7 +116,7 @@ def linearise(
         G, report = metric.information(rho, columns)
         G = _in_coordinates(_in_coordinates(G * free * free[:, None], factor).T, factor)
         slope = _in_coordinates(gradient, factor).astype(G.dtype)
-        prepared, trace = chosen.prepare_information(G, slope, rows.shape[1]), jnp.trace(G)
+        prepared, trace = chosen.prepare_information(G, slope, k), jnp.trace(G)
     else:
         Yt, report = metric.image(rho, columns)
         Yt, r = _in_coordinates(Yt * free[:, None], factor), _in_coordinates(r, factor)

@@ -36,7 +36,8 @@ from .lattice import (
 )
 
 DENSE_CELLS = 32  # solved directly
-LOOPED_CELLS = 6000  # levels up to this size share one loop
+LOOPED_CELLS = 6000  # levels up to this size share one loop,
+LOOPED_SHARE = 1 / 64  # and so do levels up to this share of the finest
 SHORTEST_AXIS = 4  # shorter ones are not coarsened while others are longer
 STRONG = 0.25  # axes with at least this share of the strongest coupling are coarsened together
 SPECTRUM = (0.4, 2.0)  # the part of the spectrum of D⁻¹K that smoothing damps
@@ -165,8 +166,9 @@ def build_hierarchy(
     alive = conductances[0].ravel()[0] >= 0
     links: Links = nearest_links(conductances)
     shape, widths = conductances[0].shape, list(spacing)
+    looped_cells = max(LOOPED_CELLS, LOOPED_SHARE * math.prod(shape))
     levels, steps = [], []
-    while math.prod(shape) > (DENSE_CELLS if periodic else LOOPED_CELLS) or (
+    while math.prod(shape) > (DENSE_CELLS if periodic else looped_cells) or (
         math.prod(shape) > DENSE_CELLS and len(strong_axes(shape, widths)) < len(shape)
     ):
         axes = strong_axes(shape, widths)
