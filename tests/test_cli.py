@@ -1,13 +1,16 @@
 """The command line, run in a process of its own where it sets global state."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from natgrad.cli import main
+from natgrad.program_cache import chosen_folder, keep_programs
 
 TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
@@ -65,9 +68,10 @@ def test_what_the_parser_refuses_is_exit_code_2_without_a_traceback(arguments, c
     assert "Traceback" not in capsys.readouterr().err
 
 
-def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
+def _natgrad(*arguments: str, cache: Path | str = "") -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "natgrad.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"NATGRAD_CACHE": str(cache)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
@@ -82,9 +86,10 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> tuple[Path, str]:
-    """The folder of a tiny run, and what it printed."""
+    """The folder of a tiny run, and what it printed; its programs are kept beside that folder."""
     output = tmp_path_factory.mktemp("study") / "deep" / "result"
-    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output))
+    cache = output.parent / "cache"
+    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output), cache=cache)
     assert done.returncode == 0, done.stderr
     return output, done.stdout
 
@@ -104,6 +109,34 @@ def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
     page = (output / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 7
     assert "http" not in page
+
+
+def test_a_run_keeps_its_programs(tiny):
+    assert list((tiny[0].parent / "cache").glob("jit*"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"NATGRAD_CACHE": "/a/b", "XDG_CACHE_HOME": "/c"}, Path("/a/b")),
+        ({"XDG_CACHE_HOME": "/c"}, Path("/c/natgrad")),
+        ({"NATGRAD_CACHE": ""}, None),
+        ({"XDG_CACHE_HOME": ""}, Path("~/.cache/natgrad").expanduser()),
+    ],
+)
+def test_the_folder_of_the_programs(environment, folder):
+    assert chosen_folder(environment) == folder
+
+
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("NATGRAD_CACHE", str(blocked / "below"))
+    before = jax.config.jax_compilation_cache_dir
+    assert keep_programs() is None
+    assert jax.config.jax_compilation_cache_dir == before
+    assert blocked.read_text() == "not a folder"
 
 
 def test_the_results_of_a_tiny_run_are_complete_and_sane(numbers):
