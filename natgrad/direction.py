@@ -120,8 +120,7 @@ def check_inputs(
             )
         return
     metric.check_structure(structure)
-    rho = _state(problem, theta)
-    finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(rho))
+    rho, finite = _state(problem, theta)
     if not finite:
         raise InputError(
             "model", "the state at theta has entries that are not finite", "another starting point"
@@ -137,8 +136,11 @@ def check_inputs(
 
 
 @eqx.filter_jit
-def _state(problem: Problem, theta: PyTree) -> PyTree:
-    return problem.model(theta)
+def _state(problem: Problem, theta: PyTree) -> tuple[PyTree, Array]:
+    """ρ, and whether all of it is finite."""
+    rho = problem.model(theta)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
+    return rho, jnp.all(jnp.stack(finite))
 
 
 def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -> Info:
