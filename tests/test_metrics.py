@@ -94,7 +94,9 @@ def test_gram_is_symmetric_and_positive(seed: int, index: int):
 
 @eqx.filter_jit
 def gram_products(metrics: list[ng.Metric], rhos: list[jax.Array], zeta: jax.Array):
-    return [metric.gram(rho).mv(zeta) for metric, rho in zip(metrics, rhos, strict=True)]
+    """Aζ for each metric at its state, which may be a batch."""
+    along = lambda rho: jnp.broadcast_to(zeta, rho.shape)
+    return [metric.gram(rho).mv(along(rho)) for metric, rho in zip(metrics, rhos, strict=True)]
 
 
 @eqx.filter_jit
@@ -112,9 +114,10 @@ def test_transport_laws(seed: int, shape: tuple[int, ...], boundary: str):
     case = Case("", grid, ng.L2(grid), lambda rho: np.eye(grid.size), mean_free=True)
     zeta = tangent(case, seed + 1)
     flat, half, w2 = ng.Mobility(grid, 0.0), ng.Mobility(grid, 0.5), ng.Wasserstein(grid)
-    metrics = [ng.HomogeneousSobolev(grid, -1), flat, w2, half, w2]
-    rhos = [rho, rho, jnp.ones(shape), rho, rho]
-    dual, flat, uniform, half, w2 = map(np.asarray, gram_products(metrics, rhos, zeta))
+    metrics = [ng.HomogeneousSobolev(grid, -1), flat, half, w2]
+    batch = jnp.asarray(np.stack([rho, np.ones(shape)]))
+    dual, flat, half, (w2, uniform) = gram_products(metrics, [rho, rho, rho, batch], zeta)
+    dual, flat, half, w2, uniform = map(np.asarray, (dual, flat, half, w2, uniform))
     scale = np.abs(dual).max()
     np.testing.assert_allclose(flat, dual, rtol=0, atol=1e-11 * scale)
     np.testing.assert_allclose(uniform, dual, rtol=0, atol=1e-11 * scale)
