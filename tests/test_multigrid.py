@@ -1,5 +1,6 @@
 """Multigrid for transport: coarsening against dense matrices, the cycle, and the solves."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,22 +156,13 @@ def mixture():
 
 def information(grid, rho, tangents, **settings):
     metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", **settings))
-    report = {}
-
-    @jax.jit
-    def compute(rho, tangents):
-        G, told = metric.information(rho, tangents)
-        report["method"] = told.pop("elliptic")
-        return G, told
-
-    G, told = compute(rho, tangents)
-    return np.asarray(G), report | told
+    return eqx.filter_jit(metric.information)(rho, tangents)
 
 
-@pytest.mark.parametrize("n", [40, 80, 160])
+@pytest.mark.parametrize("n", [40, 160])
 def test_iterations_do_not_grow_with_the_grid(mixture, n):
     _, report = information(*mixture(n), tolerance=1e-12)
-    assert report["method"] == "multigrid"
+    assert report["elliptic"] == "multigrid"
     assert report["elliptic_iterations"] <= 6
     assert report["converged"]
 
@@ -180,8 +172,7 @@ def test_error_of_the_information_matrix_is_squared(mixture):
     grid, rho, tangents = mixture(40)
     exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).information(rho, tangents)
     for settings, bound in (
-        ({"tolerance": 1e-4}, 1e-4),
-        ({"tolerance": 1e-8}, 1e-8),
+        ({"tolerance": 1e-6}, 1e-6),
         ({"tolerance": 1e-12}, 1e-12),
         ({"tolerance": 1e-10, "precision": "single"}, 1e-9),
     ):
@@ -202,20 +193,56 @@ def hard_density(name, n=32):
     return np.exp(2 * np.random.default_rng(0).standard_normal((n, n)))
 
 
+@pytest.mark.parametrize("precision", ["double", "mixed"])
 @pytest.mark.parametrize(
     "name", ["deep tails", "two separated bumps", "compact support", "white noise"]
 )
-def test_hard_densities(name):
-    """Multigrid against the elimination without subtractions, accurate at any contrast."""
-    n = 32
-    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n))
-    rho = jnp.asarray(hard_density(name, n))
-    x, y = grid.points[..., 0], grid.points[..., 1]
-    tangents = rho * jnp.stack([jnp.sin(3 * x + y), x - 0.3 * y**2])
-    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).information(rho, tangents)
-    G, report = information(grid, rho, tangents)
+def test_hard_densities(hard_grid, name, precision):
+    """Tangents ζ = Kφ₀ of smooth potentials, so that G = w φ₀ᵀKφ₀ is known at any contrast."""
+    grid, compute = hard_grid
+    rho = hard_density(name, grid.shape[0])
+    a = np.maximum(rho, 1e-14 * rho.max())
+    x, y = np.asarray(grid.points[..., 0]), np.asarray(grid.points[..., 1])
+    potentials = np.stack([np.sin(3 * x + y), x - 0.3 * y**2])
+    tangents, exact = np.zeros_like(potentials), np.zeros((2, 2))
+    for axis, h in enumerate(grid.spacing):
+        mean = np.delete(0.5 * (a + np.roll(a, -1, axis)), -1, axis)
+        drop = -np.diff(potentials, axis=1 + axis) / h
+        flux = np.pad(mean * drop, [(0, 0), *[(1, 1) if i == axis else (0, 0) for i in (0, 1)]])
+        tangents += np.diff(flux, axis=1 + axis) / h
+        exact += np.einsum("ixy,jxy->ij", drop, mean * drop) * grid.cell_volume
+    G, report = compute(jnp.asarray(rho), jnp.asarray(tangents), precision)
     assert report["converged"]
-    assert np.abs(np.linalg.solve(exact, G) - np.eye(2)).max() <= 1e-9
+    assert np.abs(np.linalg.solve(exact, G) - np.eye(2)).max() <= 1e-11
+
+
+@pytest.fixture(scope="module")
+def hard_grid():
+    """A grid, and G on it by multigrid, compiled once for each precision."""
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (32, 32))
+    programs = {}
+
+    def compute(rho, tangents, precision):
+        if precision not in programs:
+            metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision=precision))
+            programs[precision] = eqx.filter_jit(metric.information)
+        return programs[precision](rho, tangents)
+
+    return grid, compute
+
+
+def test_mass_across_a_vacuum(hard_grid):
+    """Mass that must leave one island for another: right in double, a failure in mixed precision."""
+    grid, compute = hard_grid
+    rho = jnp.asarray(hard_density("two separated bumps", grid.shape[0]))
+    tangents = rho * jnp.stack([grid.points[..., 0], grid.points[..., 1] ** 2])
+    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).information(rho, tangents)
+    G, report = compute(rho, tangents, "double")
+    assert report["converged"]
+    assert np.abs(G - exact).max() <= 1e-9 * np.abs(exact).max()
+    G, report = compute(rho, tangents, "mixed")
+    assert not report["converged"]
+    assert np.all(np.isnan(G))
 
 
 def test_giving_up_is_a_status(mixture):
