@@ -37,8 +37,9 @@ demo: $(READY)
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu
 
+# A file stays in one process, so that its tests share their compiled programs.
 test: $(READY)
-	@$(BIN)/pytest -q -n 2
+	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
 	@$(BIN)/pytest -q -m slow

@@ -128,8 +128,7 @@ def check_inputs(
             f"{iterative.name} needs products with Z, and this model has no method `products`",
             "a model that is a plain function, or a solver on a dense Z",
         )
-    rho = _state(problem, theta)
-    finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(rho))
+    rho, finite = _state(problem, theta)
     if not finite:
         raise InputError(
             "model", "the state at theta has entries that are not finite", "another starting point"
@@ -145,8 +144,11 @@ def check_inputs(
 
 
 @eqx.filter_jit
-def _state(problem: Problem, theta: PyTree) -> PyTree:
-    return problem.model(theta)
+def _state(problem: Problem, theta: PyTree) -> tuple[PyTree, Array]:
+    """ρ, and whether all of it is finite."""
+    rho = problem.model(theta)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
+    return rho, jnp.all(jnp.stack(finite))
 
 
 def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -> Info:

@@ -1,10 +1,11 @@
 """One list of metrics drives every generic test: add a line for a new metric."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import dense_oracle as oracle
 import natgrad as ng
@@ -15,13 +16,17 @@ SHAPES = ((7,), (4, 5), (2, 3, 4))
 
 @dataclass(frozen=True)
 class Case:
-    """A metric on a grid, its dense oracle A(ρ), and whether tangents must conserve mass."""
+    """A metric on a grid, its dense oracle A(ρ), and whether tangents must conserve mass.
+
+    A slow case runs the code of another one with other numbers, and these are checked elsewhere.
+    """
 
     name: str
     grid: ng.Grid
     metric: ng.Metric
     dense: Callable[[np.ndarray], np.ndarray]
     mean_free: bool = False
+    slow: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -44,7 +49,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
     grid = make_grid(shape, boundary)
     w, k = grid.cell_volume, grid.size
     label = f"{'x'.join(map(str, shape))}-{boundary}"
-    closed = boundary != "dirichlet"
+    closed, plane = boundary != "dirichlet", len(shape) == 2
     A = symmetric(k)
     cases = [
         Case("L2", grid, ng.L2(grid), lambda rho: w * np.eye(k)),
@@ -58,6 +63,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
             lambda rho: oracle.sobolev(grid, 1, True) + np.diag(0.1 * w / rho.ravel()),
         ),
     ]
+    # s enters through the symbol alone, which test_grids.py checks for every s
     for s in range(-3, 4):
         cases += [
             Case(
@@ -65,6 +71,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                 grid,
                 ng.Sobolev(grid, s),
                 lambda rho, s=s: oracle.sobolev(grid, s, False),
+                slow=s not in (-1, 2),
             ),
             Case(
                 f"HomogeneousSobolev({s})",
@@ -72,6 +79,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                 ng.HomogeneousSobolev(grid, s),
                 lambda rho, s=s: oracle.sobolev(grid, s, True),
                 mean_free=closed and s != 0,
+                slow=s not in (-2, 0, 1),
             ),
         ]
     if closed:
@@ -89,6 +97,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                 ng.Mobility(grid, 0.8),
                 lambda rho: oracle.transport(grid, rho, 0.8, "staggered"),
                 mean_free=True,
+                slow=not plane,  # W₂ with another exponent
             ),
         ]
     if boundary != "periodic":
@@ -99,6 +108,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                     grid,
                     ng.Sobolev(grid, s, scheme="collocated"),
                     lambda rho, s=s: oracle.sobolev(grid, s, False, "collocated"),
+                    slow=s not in (-1, 2),
                 )
             )
         for scheme in ("collocated", "forward", "fourth_order"):
@@ -108,15 +118,25 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                     grid,
                     ng.Wasserstein(grid, scheme=scheme),
                     lambda rho, scheme=scheme: oracle.transport(grid, rho, 0.5, scheme),
+                    slow=not closed and not plane,  # zero outside on either boundary
                 )
             )
-    return [Case(f"{c.name}-{label}", c.grid, c.metric, c.dense, c.mean_free) for c in cases]
+    return [replace(case, name=f"{case.name}-{label}") for case in cases]
 
 
 CASES = [
     case for shape in SHAPES for boundary in BOUNDARIES for case in grid_cases(shape, boundary)
 ]
 SMALL_CASES = [case for case in CASES if case.grid.shape == (4, 5)]
+FAST_SMALL_CASES = [case for case in SMALL_CASES if not case.slow]
+
+
+def parametrised(cases: list[Case]):
+    """One test a case, the slow ones marked."""
+    mark = lambda case: [pytest.mark.slow] * case.slow
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=mark(case)) for case in cases], ids=str
+    )
 
 
 def density(grid: ng.Grid, seed: int, contrast: float = 1.0) -> jnp.ndarray:

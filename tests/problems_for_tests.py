@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -34,14 +35,26 @@ def bumps_problem(n: int = 12, boundary: str = "neumann", mass_varies: bool = Fa
     return ng.Problem(model, ng.LeastSquares(model(truth), grid)), start, truth, grid
 
 
+class Linear(eqx.Module):
+    """θ ↦ Zθ with Z as a leaf: another Z of the same shape does not compile again."""
+
+    Z: Array
+
+    def __init__(self, Z: Array | np.ndarray):
+        self.Z = jnp.asarray(Z)
+
+    def __call__(self, theta: Array) -> Array:
+        return self.Z @ theta
+
+
 def linear_problem(k: int, p: int, rank: int, seed: int = 0, grading: float = 1.0):
-    """ρ = Zθ + ρ₀ with given rank and singular values 1 … grading, and a least-squares loss."""
+    """ρ = Zθ with given rank and singular values 1 … grading, and a least-squares loss."""
     rng = np.random.default_rng(seed)
     U, _ = np.linalg.qr(rng.normal(size=(k, rank)))
     V, _ = np.linalg.qr(rng.normal(size=(p, rank)))
-    Z = jnp.asarray(U * np.geomspace(1.0, grading, rank) @ V.T)
-    target = jnp.asarray(rng.normal(size=k))
-    problem = ng.Problem(lambda theta: Z @ theta, ng.LeastSquares(target))
+    Z = U * np.geomspace(1.0, grading, rank) @ V.T
+    target = rng.normal(size=k)
+    problem = ng.Problem(Linear(Z), ng.LeastSquares(jnp.asarray(target)))
     return problem, jnp.asarray(rng.normal(size=p)), Z, target
 
 

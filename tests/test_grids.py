@@ -1,5 +1,8 @@
 """Grids: points, spacings, quadrature; the transforms that diagonalise their Laplacians."""
 
+from itertools import product
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,11 +10,12 @@ from scipy import fft
 
 import natgrad as ng
 from cases import BOUNDARIES, make_grid
-from dense_oracle import laplacian
+from dense_oracle import laplacian, sobolev
 from natgrad.elliptic.spectral import (
     inverse_transform,
     laplacian_eigenvalues,
     sine_transform,
+    sobolev_symbol,
     transform,
 )
 
@@ -41,7 +45,7 @@ def test_grid_is_hashable_and_equal_by_value():
 
 def test_integral_acts_on_trailing_axes():
     grid = ng.Grid((0.0, 0.0), (1.0, 2.0), (16, 16))
-    values = jnp.stack([jnp.ones(grid.shape), grid.points[..., 0] ** 2])
+    values = jnp.asarray(np.stack([np.ones(grid.shape), np.asarray(grid.points)[..., 0] ** 2]))
     np.testing.assert_allclose(grid.integral(values), [2.0, 2.0 / 3.0], rtol=2e-3)
 
 
@@ -52,19 +56,25 @@ def test_transform_is_orthonormal_and_diagonalises_the_laplacian(shape, boundary
     if scheme == "collocated" and boundary == "periodic":
         pytest.skip("zero outside contradicts periodicity")
     grid = make_grid(shape, boundary)
-    basis = jnp.eye(grid.size).reshape(-1, *shape)
-    T = transform(grid, scheme, basis).reshape(grid.size, -1).T
-    back = inverse_transform(grid, scheme, basis).reshape(grid.size, -1).T
+    basis = np.eye(grid.size).reshape(-1, *shape)
+    both = jax.jit(lambda x: (transform(grid, scheme, x), inverse_transform(grid, scheme, x)))
+    T, back = (np.asarray(image).reshape(grid.size, -1).T for image in both(basis))
     np.testing.assert_allclose(T @ T.T, np.eye(grid.size), atol=1e-12)
     np.testing.assert_allclose(back, T.T, atol=1e-12)
     dense = laplacian(grid, scheme)
     eigenvalues = laplacian_eigenvalues(grid, scheme).ravel()
     rebuilt = T.T @ (eigenvalues[:, None] * T)
     np.testing.assert_allclose(rebuilt, dense, atol=1e-11 * np.abs(dense).max())
+    for s, homogeneous in product(range(-3, 4), (False, True)):
+        dense = sobolev(grid, s, homogeneous, scheme)
+        symbol = grid.cell_volume * sobolev_symbol(grid, scheme, s, homogeneous).ravel()
+        rebuilt = T.T @ (symbol[:, None] * T)
+        np.testing.assert_allclose(rebuilt, dense, rtol=0, atol=1e-11 * np.abs(dense).max())
 
 
 def test_sine_transform_agrees_with_scipy():
     values = np.random.default_rng(0).normal(size=(3, 7, 2))
+    found = jax.jit(lambda x: [sine_transform(x, axis) for axis in range(3)])(values)
     for axis in range(3):
         expected = fft.dst(values, type=1, axis=axis, norm="ortho")
-        np.testing.assert_allclose(sine_transform(jnp.asarray(values), axis), expected, atol=1e-13)
+        np.testing.assert_allclose(found[axis], expected, atol=1e-13)

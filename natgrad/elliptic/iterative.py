@@ -108,7 +108,7 @@ def iterative_factor(
     preconditioner: Literal["multigrid", "sparse"],
     *,
     tolerance: float,
-    precision: Precision = "mixed",
+    precision: Precision = "double",
     max_iterations: int = 200,
 ) -> IterativeFactor:
     """K for staggered stencils, with its preconditioner set up.

@@ -37,10 +37,11 @@ class Elliptic:
     `"auto"` chooses by dimension, size, device and the number of right-hand sides, where that is
     known; `info.metric["elliptic"]` says which. `tolerance` is the relative error of G: products
     with L are solved to it, a dense G (solver `Cholesky`) only to its square root, because there
-    the error enters squared. `precision="mixed"` runs multigrid cycles in single precision inside
-    a double precision iteration; `"single"` runs both in single, for errors of G near 1e-9;
-    `"double"` neither. More than `max_iterations` is a failure: φ, and with it η, is NaN, and
-    `info.status` is "metric_not_converged".
+    the error enters squared. `precision="mixed"` runs the multigrid cycles in single precision
+    inside an iteration in that of the state: as accurate and up to 1.5 times faster, but it does
+    not converge where mass has to cross a near-vacuum between islands of density. `"single"` runs
+    both in single precision, for errors of G near 1e-9. More than `max_iterations` is a failure:
+    φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
 
     ```python
     ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))
@@ -49,7 +50,7 @@ class Elliptic:
 
     method: Literal["auto", "line", "elimination", "sparse", "multigrid"] = "auto"
     tolerance: float = 1e-12
-    precision: Precision = "mixed"
+    precision: Precision = "double"
     max_iterations: int = 200
 
     def __post_init__(self):

@@ -30,15 +30,14 @@ class MatrixMetric(Metric):
     _whitener: Array
 
     def __init__(self, A: Array):
-        A = jnp.asarray(A)
-        if A.ndim != 2 or A.shape[0] != A.shape[1]:
-            raise InputError("A", f"has shape {A.shape}", "a square matrix")
-        if not bool(jnp.all(jnp.isfinite(A))):
+        matrix = np.asarray(jnp.asarray(A))  # in JAX's precision; the rest needs no program
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise InputError("A", f"has shape {matrix.shape}", "a square matrix")
+        if not np.all(np.isfinite(matrix)):
             raise InputError("A", "has entries that are not finite", "a finite matrix")
-        scale = float(jnp.max(jnp.abs(A)))
-        if float(jnp.max(jnp.abs(A - A.T))) > 1e-6 * scale:
+        if np.abs(matrix - matrix.T).max() > 1e-6 * np.abs(matrix).max():
             raise InputError("A", "is not symmetric", "½(A + Aᵀ)")
-        values, vectors = np.linalg.eigh(np.asarray(0.5 * (A + A.T)))
+        values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
         tolerance = len(values) * np.finfo(values.dtype).eps * np.abs(values).max()
         if values.min() < -tolerance:
             raise InputError(
@@ -90,7 +89,7 @@ class FactorMetric(Metric):
         matrix = jnp.asarray(L)
         if matrix.ndim != 2:
             raise InputError("L", f"has shape {matrix.shape}", "a matrix with one column per state")
-        if not bool(jnp.all(jnp.isfinite(matrix))):
+        if not np.all(np.isfinite(np.asarray(matrix))):
             raise InputError("L", "has entries that are not finite", "a finite matrix")
         self.L = matrix
         left, values, right = np.linalg.svd(np.asarray(matrix), full_matrices=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..errors import InputError
@@ -60,5 +61,5 @@ def check_parameters(theta: PyTree, flat: Array) -> None:
         raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
     if jnp.finfo(flat.dtype).bits < 32:
         raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
-    if not bool(jnp.all(jnp.isfinite(flat))):
+    if not np.all(np.isfinite(np.asarray(flat))):
         raise InputError("theta", "has entries that are not finite", "a finite starting point")

@@ -50,6 +50,7 @@ class Cholesky(DenseSolver):
 def solve_positive(G: Array, gradient: Array, tolerance: Array) -> tuple[Array, SolveInfo]:
     """−G†gradient by Cholesky, or by eigenvalues where G is numerically singular."""
     squares = jnp.diag(G)
+    unknown = jnp.where(jnp.isfinite(jnp.sum(G)), 0.0, jnp.nan)  # NaN in G must not pass for rank 0
     effective = squares > tolerance**2 * jnp.max(squares)  # the other columns of Y are rounding
     G = jnp.where(effective[:, None] & effective, G, 0.0)
     factor, ok = safe_cholesky(G, tolerance)
@@ -68,7 +69,8 @@ def solve_positive(G: Array, gradient: Array, tolerance: Array) -> tuple[Array, 
         condition = jnp.sqrt(values[-1] / smallest)
         return eta, SolveInfo(jnp.sum(kept), condition, jnp.asarray(True))
 
-    return jax.lax.cond(ok, regular, deficient, None)
+    eta, info = jax.lax.cond(ok, regular, deficient, None)
+    return eta + unknown.astype(eta.dtype), info
 
 
 class _Triangular(NamedTuple):
