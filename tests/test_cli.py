@@ -21,6 +21,12 @@ TINY = (
 )
 
 
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch):
+    """The process of the tests does not write into the user's cache."""
+    monkeypatch.setenv("NATGRAD_CACHE", "")
+
+
 def _exit_code(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -68,9 +74,14 @@ def test_what_the_parser_refuses_is_exit_code_2_without_a_traceback(arguments, c
     assert "Traceback" not in capsys.readouterr().err
 
 
-def _natgrad(*arguments: str, cache: Path | str = "") -> subprocess.CompletedProcess:
+def _without_cache() -> dict[str, str]:
+    own = {"NATGRAD_CACHE": ""}
+    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"} | own
+
+
+def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "natgrad.cli", *arguments]
-    environment = os.environ | {"NATGRAD_CACHE": str(cache)}
+    environment = _without_cache()
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -86,10 +97,9 @@ def test_a_file_in_the_way_is_refused(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> tuple[Path, str]:
-    """The folder of a tiny run, and what it printed; its programs are kept beside that folder."""
+    """The folder of a tiny run, and what it printed."""
     output = tmp_path_factory.mktemp("study") / "deep" / "result"
-    cache = output.parent / "cache"
-    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output), cache=cache)
+    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output))
     assert done.returncode == 0, done.stderr
     return output, done.stdout
 
@@ -111,8 +121,19 @@ def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
     assert "http" not in page
 
 
-def test_a_run_keeps_its_programs(tiny):
-    assert list((tiny[0].parent / "cache").glob("jit*"))
+def test_programs_are_kept_in_the_folder_named(tmp_path):
+    script = (
+        "import jax, natgrad.program_cache as cache;"
+        "cache.LEAST_COMPILE_SECONDS = 0.0;"
+        "print(cache.keep_programs());"
+        "jax.jit(lambda x: x + 1)(1.0)"
+    )
+    for name, folder in (("NATGRAD_CACHE", "ours"), ("JAX_COMPILATION_CACHE_DIR", "jax's")):
+        environment = _without_cache() | {name: str(tmp_path / folder)}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.strip() == str(tmp_path / folder)
+    assert list((tmp_path / "ours").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from .labels import Label, label_ends
 from .results import MethodCosts, StudyResult
 
 # A colour for each family and a marker for each method of it.
+PRECISIONS = {"W2": ("double", None), "W2_mixed": ("mixed", "///"), "W2_single": ("single", "..")}
 LINES = {
     "L2": (PALETTE["blue"], "o", "-"),
     "FR": (PALETTE["green"], "s", "-"),
@@ -21,6 +22,7 @@ LINES = {
     "Hm1": (PALETTE["sky"], "^", "-"),
     "dotHm1": (PALETTE["sky"], "v", "--"),
     "W2": (PALETTE["vermilion"], "D", "-"),
+    "W2_mixed": (PALETTE["vermilion"], "h", "-."),
     "W2_single": (PALETTE["vermilion"], "d", "--"),
     "W2_sparse": (PALETTE["purple"], "P", "-"),
     "W2_collocated": (PALETTE["grey"], "X", "--"),
@@ -115,22 +117,22 @@ def _iterations(result: StudyResult, path: Path) -> Path:
         colour = LINES[entry.method.key][0]
         places = [sizes.index(n) + offset for n in entry.measured]
         counts = [found.iterations or 0 for found in entry.measured.values()]
-        hatch = None if position == 0 else "///"
+        precision, hatch = PRECISIONS[entry.method.key]
         bars = left.bar(
             places,
             counts,
             0.92 * width,
-            color=colour if position == 0 else "white",
+            color=colour if hatch is None else "white",
             edgecolor=colour,
             hatch=hatch,
-            label="mixed precision" if entry.method.key == "W2" else "single precision",
+            label=precision,
         )
         left.bar_label(bars, fontsize=9, padding=1)
     left.set_xticks(range(len(sizes)), [f"${n}^2$" for n in sizes])
     left.set(xlabel="number of cells", ylabel="iterations")
     left.set_title("multigrid iterations in a direction", loc="left")
     left.margins(y=0.3)
-    left.legend(frameon=False, loc="upper left", ncols=2)
+    left.legend(frameon=False, loc="upper left", ncols=3, title="precision")
     _over_l2(right, result)
     right.set_title(r"CPU time of a direction over that of $L^2$", loc="left")
     figure.draw_without_rendering()

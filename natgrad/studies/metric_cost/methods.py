@@ -58,7 +58,7 @@ class Method:
     @property
     def by_multigrid(self) -> bool:
         """Whether W₂'s equation is solved by multigrid."""
-        return self.key in ("W2", "W2_single")
+        return self.key in ("W2", "W2_mixed", "W2_single")
 
     @property
     def paper_costs(self) -> tuple[str, str]:
@@ -100,6 +100,14 @@ def methods() -> dict[str, Method]:
             r"$W_2$ multigrid",
             "W₂",
             _transport(Elliptic("multigrid")),
+            doubles=lambda k: 100.0 * k,
+        ),
+        Method(
+            "W2_mixed",
+            "W₂ mixed",
+            r"$W_2$ multigrid, mixed",
+            "W₂",
+            _transport(Elliptic("multigrid", precision="mixed")),
             doubles=lambda k: 80.0 * k,
         ),
         Method(

@@ -9,7 +9,7 @@ from ...errors import InputError
 Preset = Literal["demo", "paper"]
 METRICS = (
     *("L2", "FR", "H1", "dotH1", "Hm1", "dotHm1"),
-    *("W2", "W2_single", "W2_sparse", "W2_collocated", "W2_qr", "W2_collocated_qr"),
+    *("W2", "W2_mixed", "W2_single", "W2_sparse", "W2_collocated", "W2_qr", "W2_collocated_qr"),
 )
 
 
@@ -22,8 +22,8 @@ class Settings:
     output: Path = Path("results/metric-cost")
     """Folder for results.json, figures and index.html."""
     metrics: tuple[str, ...] = ("L2", "FR", "H1", "Hm1", "W2", "W2_sparse", "W2_qr")
-    """Among L2, FR, H1, dotH1, Hm1, dotHm1, W2, W2_single, W2_sparse, W2_collocated, W2_qr,
-    W2_collocated_qr; the last two need the extra natgrad[suitesparse]."""
+    """Among L2, FR, H1, dotH1, Hm1, dotHm1, W2, W2_mixed, W2_single, W2_sparse, W2_collocated,
+    W2_qr, W2_collocated_qr; the last two need the extra natgrad[suitesparse]."""
     points: tuple[int, ...] = (32, 128, 512)
     """Cells per side of the grids, k = points²; even, or the paper's W₂ matrix is singular."""
     transport_points: tuple[int, ...] = (32, 128)
