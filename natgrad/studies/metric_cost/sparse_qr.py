@@ -1,8 +1,8 @@
 """The paper's way to W₂: a sparse QR factorisation Bᵀ = QR on the host, by SuiteSparseQR.
 
 K = BBᵀ = RᵀR, so v ↦ B†v is BᵀR⁻¹R⁻ᵀv, and G = YᵀY needs one forward substitution Y = R⁻ᵀZ. Q is
-never formed: that takes a thousand times as long. B is assembled here from scratch, so that the
-comparison with natgrad's own operators is one between two programs.
+never formed: that takes far longer than the factorisation. B is assembled here from scratch, so
+that the comparison with natgrad's own operators is one between two programs.
 
 The wrapper `sparseqr` is optional: `pip install natgrad[suitesparse]`, which needs SuiteSparse
 (Debian's libsuitesparse-dev). Its speed is that of the BLAS which SuiteSparse finds.
