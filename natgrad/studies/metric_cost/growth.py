@@ -39,7 +39,7 @@ def local_exponent(cost: str, lower: int, upper: int) -> float:
     """The exponent that a cost "k", "k log k" or "k^1.25" shows between two sizes.
 
     >>> round(local_exponent("k log k", 280, 2240), 3)
-    1.075
+    1.076
     """
     if cost == "k":
         return 1.0
