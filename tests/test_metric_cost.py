@@ -11,9 +11,10 @@ import pytest
 
 import natgrad as ng
 from natgrad.studies.metric_cost import sparse_qr, study
-from natgrad.studies.metric_cost.clock import compiled_afresh, cpu_time
+from natgrad.studies.metric_cost.clock import Timing, compiled_afresh, cpu_time
 from natgrad.studies.metric_cost.growth import fitted, local_exponent
 from natgrad.studies.metric_cost.labels import spread
+from natgrad.studies.metric_cost.measure import Measurement
 from natgrad.studies.metric_cost.methods import methods
 from natgrad.studies.metric_cost.settings import METRICS, PRESETS, Settings
 from natgrad.studies.metric_cost.tables import summary
@@ -92,6 +93,15 @@ def test_what_takes_too_long_is_left_out_with_a_reason():
     costs = study.compute(settings, lambda line: None)["L2"]
     assert list(costs.measured) == [8]
     assert "would take about" in costs.left_out[16]
+
+
+def test_a_direction_that_is_not_one_is_left_out(monkeypatch):
+    moment = Timing(1e-3, 0.0)
+    lost = Measurement(None, moment, moment, moment, np.full(2, np.nan), 200)
+    monkeypatch.setattr(study, "measure", lambda *arguments: lost)
+    costs = study.compute(replace(TINY, metrics=("W2",)), lambda line: None)["W2"]
+    assert costs.left_out == {16: "did not converge"}
+    assert not costs.measured
 
 
 def test_a_report_of_nothing_says_why(tmp_path):

@@ -25,11 +25,12 @@ from .sparse_qr import TransportQR
 class Measurement:
     """CPU times of one method at one size, the direction found, and the iterations it took.
 
-    `set_up` is None where L does not depend on ρ. `iterations` is that of the elliptic solve.
+    `set_up` is None where L does not depend on ρ, `product` where Lv, solved to its tolerance, does
+    not converge. `iterations` is that of the elliptic solve in a direction.
     """
 
     set_up: Timing | None
-    product: Timing
+    product: Timing | None
     whiten: Timing
     direction: Timing
     eta: np.ndarray
@@ -63,10 +64,10 @@ def measure(method: Method, points: int, settings: Settings) -> Measurement:
     rho, columns, c = _linearised(problem, start)
     v = columns[0]
     clock = lambda call, argument: cpu_time(
-        call, argument, settings.repeats, 2 * settings.max_seconds
+        call, argument, settings.repeats, enough=settings.max_seconds
     )
     set_up, L = clock(operations.set_up, densities)
-    product, _ = clock(lambda v: operations.product(L, v), lambda i: v)
+    product, image = clock(lambda v: operations.product(L, v), lambda i: v)
     whiten, _ = clock(lambda c: operations.whiten(L, rho, c), lambda i: c)
     if method.remembers:  # the factorisation is done at the first product
         first_product = lambda rho: operations.product(operations.set_up(rho), v)
@@ -75,12 +76,16 @@ def measure(method: Method, points: int, settings: Settings) -> Measurement:
     direction, (eta, iterations) = clock(operations.direction, lambda i: start - 1e-9 * i)
     return Measurement(
         set_up=set_up if method.changes else None,
-        product=product,
+        product=product if _finite(image) else None,
         whiten=whiten,
         direction=direction,
         eta=np.asarray(eta),
         iterations=None if iterations is None else int(iterations),
     )
+
+
+def _finite(tree: Any) -> bool:
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
 
 
 def _with_natgrad(metric: Metric, problem: Problem) -> Operations:

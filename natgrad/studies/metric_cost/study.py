@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from ...report.folder import ResultFolder
 from ...report.style import figure_style
 from . import figures, sparse_qr, text
@@ -52,10 +54,13 @@ def _costs(method: Method, settings: Settings, say: Say) -> MethodCosts:
     sizes = settings.transport_points if method.family == "W₂" else settings.points
     for n in sorted(set(sizes)):
         reason = _too_much(costs, n, settings)
-        if reason is None:
-            costs.measured[n] = measure(method, n, settings)
+        found = measure(method, n, settings) if reason is None else None
+        if found is not None and not np.all(np.isfinite(found.eta)):
+            found, reason = None, "did not converge"
+        if found is not None:
+            costs.measured[n] = found
         else:
-            costs.left_out[n] = reason
+            costs.left_out[n] = str(reason)
     until = f"to {costs.largest}²" if costs.measured else "nothing"
     say(f"{method.name}: {until}, {perf_counter() - clock:.1f} s")
     return costs

@@ -86,8 +86,9 @@ def all_times_table(result: StudyResult) -> Table:
         for n in sorted({*entry.measured, *entry.left_out}):
             if n in entry.measured:
                 iterations = entry.measured[n].iterations
-                told = "" if iterations is None else f"{iterations} iterations"
-                rows.append((*_times(result, entry, n), told))
+                told = [] if iterations is None else [f"{iterations} iterations"]
+                told += ["L does not converge"] * (entry.measured[n].product is None)
+                rows.append((*_times(result, entry, n), ", ".join(told)))
             else:
                 blank = ("",) * (len(_TIMES) - 2)
                 rows.append((entry.method.name, f"{n}²", *blank, entry.left_out[n]))

@@ -129,8 +129,8 @@ def _direction(result: StudyResult, drawn: dict[str, Path]) -> Section:
     if missing:
         limits = f"{result.settings.max_seconds:g} s or {result.settings.max_gigabytes:g} GB"
         parts.append(
-            f"Left out, because the size before says that a direction would pass {limits}: "
-            f"{'; '.join(missing)}."
+            "Left out, because a direction does not converge or, judging by the size before, "
+            f"would pass {limits}: {'; '.join(missing)}."
         )
     return Section("Figure 1: one direction", parts)
 
