@@ -192,8 +192,8 @@ def draw(model: LogDensity, target: Array, runs: dict[str, Run], path: Path) -> 
     import matplotlib.pyplot as plt
     from matplotlib.colors import PowerNorm
 
-    taken = max(len(run.thetas) for run in runs.values()) - 1
-    shown = [max(1, taken // 8), max(2, taken // 4), taken]
+    taken = max(run.result.iterations for run in runs.values())
+    shown = [taken, *(taken // 2**i for i in range(1, 5) if taken // 2**i > 0)][::-1]
     brightness = PowerNorm(0.5, vmin=0, vmax=float(jnp.quantile(target, 0.999)))
 
     def picture(axes: Any, density: Array) -> None:
@@ -201,35 +201,35 @@ def draw(model: LogDensity, target: Array, runs: dict[str, Run], path: Path) -> 
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
 
-    columns = len(runs)
     with figure_style():
-        figure = plt.figure(figsize=(1.9 * columns, 9.2))
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1, 2.15))
-        panels = top.subplot_mosaic([["start", "its", "s"], ["target", "its", "s"]],
-                                    width_ratios=(1, 2, 2))  # fmt: skip
-        for name, density in (
-            ("start", model(runs[next(iter(runs))].thetas[0])),
-            ("target", target),
-        ):
+        figure = plt.figure(figsize=(10, 3.6 + 10 / len(shown) * len(runs)))
+        heights = (3.6, 10 / len(shown) * len(runs))
+        top, bottom = figure.subfigures(2, 1, height_ratios=heights)
+        names = [["start", "iteration", "seconds"], ["target", "iteration", "seconds"]]
+        panels = top.subplot_mosaic(names, width_ratios=(1, 2, 2))
+        start = next(iter(runs.values())).thetas[0]
+        for name, density in (("start", model(start)), ("target", target)):
             picture(panels[name], density)
             panels[name].set_title(name)
         for name, run in runs.items():
-            colour, style = COLOURS[name]
-            loss = run.result.history["loss"] / run.result.history["loss"][0]
-            seconds = run.result.history["seconds"] - run.result.history["seconds"][0]
-            for axes, x in ((panels["its"], np.arange(len(loss))), (panels["s"], seconds)):
-                axes.semilogy(x, loss, style, color=PALETTE[colour], label=name)
-        panels["its"].set(xlabel="iteration", ylabel="loss / first loss")
-        panels["s"].set(xlabel="seconds, without compilation")
-        handles = panels["its"].get_lines()
-        top.legend(handles=handles, loc="outside upper right", ncols=columns)
-        grid = bottom.subplots(len(shown), columns, squeeze=False)
-        for column, (name, run) in enumerate(runs.items()):
-            for row, iteration in enumerate(shown):
-                picture(grid[row, column], model(run.thetas[min(iteration, len(run.thetas) - 1)]))
-            grid[0, column].set_title(name)
-        for row, iteration in enumerate(shown):
-            grid[row, 0].set_ylabel(f"iteration {iteration}")
+            history, (colour, style) = run.result.history, COLOURS[name]
+            times = {"iteration": np.arange(len(history["loss"])), "seconds": history["seconds"]}
+            for label, time in times.items():
+                loss = history["loss"] / history["loss"][0]
+                panels[label].semilogy(time, loss, style, color=PALETTE[colour], label=name)
+                panels[label].set(xlabel=label)
+        panels["iteration"].set_title("loss / first loss")
+        panels["seconds"].set_title("the same, without compilation")
+        top.legend(
+            handles=panels["iteration"].get_lines(), loc="outside lower center", ncols=len(runs)
+        )
+        images = bottom.subplots(len(runs), len(shown), squeeze=False)
+        for row, (name, run) in zip(images, runs.items(), strict=True):
+            for axes, iteration in zip(row, shown, strict=True):
+                picture(axes, model(run.thetas[min(iteration, run.result.iterations)]))
+            row[0].set_ylabel(name)
+        for axes, iteration in zip(images[0], shown, strict=True):
+            axes.set_title(f"iteration {iteration}")
         return save(figure, path)
 
 
