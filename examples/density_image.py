@@ -38,14 +38,16 @@ START, WIDTH = 0.25, 0.08  # both coordinates of the spot, and its standard devi
 SCALE = 0.03  # ℓ² in W₂ + ℓ²·FR: below the length ℓ ≈ 1/6 growing is cheaper than moving
 CG_ITERATIONS = 20  # to stop this early is all the damping there is
 ELLIPTIC = ng.Elliptic(tolerance=1e-6)  # 1e-12 gives the same losses to five digits
-COLOURS = {
-    "W₂ + ℓ² FR": ("blue", "-"),
-    "W₂": ("sky", "--"),
-    "Ḣ⁻¹ + ℓ² FR": ("green", "-."),
-    "Fisher–Rao": ("orange", "--"),
-    "L²": ("vermilion", ":"),
-    "gradient": ("grey", "-"),
+LOSSES = ("transport", "squares", "divergence")
+STYLES = {
+    "w2+fr": ("W₂ + ℓ² FR", PALETTE["blue"], "-"),
+    "w2": ("W₂", PALETTE["sky"], "--"),
+    "h-1+fr": ("Ḣ⁻¹ + ℓ² FR", PALETTE["green"], "-."),
+    "fr": ("Fisher–Rao", PALETTE["orange"], "--"),
+    "l2": ("L²", PALETTE["vermilion"], ":"),
+    "gd": ("gradient", PALETTE["grey"], "-"),
 }
+HEADER = "metric   its  compile s    s/it   CG  loss/first  misplaced  left behind  centre off"
 
 
 class LogDensity(eqx.Module):
@@ -105,7 +107,7 @@ def spot(field: int) -> Array:
     return jnp.log(jnp.exp(-square / (2 * WIDTH**2)) + 0.01)
 
 
-def losses(grid: ng.Grid, target: Array) -> dict[str, Any]:
+def losses(grid: ng.Grid, target: Array) -> dict[str, Callable[[Array], Array]]:
     """`transport` is ½‖ρ − ρ*‖² in Ḣ⁻¹: like W₂ it knows how far mass is from where it belongs."""
     return {
         "transport": ng.SquaredDistance(target, ng.HomogeneousSobolev(grid, -1)),
@@ -115,15 +117,15 @@ def losses(grid: ng.Grid, target: Array) -> dict[str, Any]:
 
 
 def metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
-    """The rivals. Ḣ⁻¹ + ℓ² FR is Gauss–Newton for the loss `transport`, held back like W₂."""
+    """The rivals. h-1+fr is Gauss–Newton for the loss `transport`, held back like W₂."""
     transport, fisher_rao = ng.Wasserstein(grid, elliptic=ELLIPTIC), ng.FisherRao(grid)
     return {
-        "W₂ + ℓ² FR": transport + SCALE * fisher_rao,
-        "W₂": transport,
-        "Ḣ⁻¹ + ℓ² FR": ng.HomogeneousSobolev(grid, -1) + SCALE * fisher_rao,
-        "Fisher–Rao": fisher_rao,
-        "L²": ng.L2(grid),
-        "gradient": ng.Euclidean(),
+        "w2+fr": transport + SCALE * fisher_rao,
+        "w2": transport,
+        "h-1+fr": ng.HomogeneousSobolev(grid, -1) + SCALE * fisher_rao,
+        "fr": fisher_rao,
+        "l2": ng.L2(grid),
+        "gd": ng.Euclidean(),
     }
 
 
@@ -164,22 +166,15 @@ def errors(grid: ng.Grid, rho: Array, target: Array) -> tuple[float, float, floa
     return float(jnp.sum(surplus)), float(jnp.sum(surplus * near)), float(off)
 
 
-def table(grid: ng.Grid, model: LogDensity, target: Array, runs: dict[str, Run]) -> list[str]:
-    """One line for each metric: what an iteration costs, and how far the run came."""
-    header = (
-        "metric          its  compile s    s/it   CG  loss/first  misplaced  left behind  centre"
+def table_row(name: str, run: Run, measured: tuple[float, float, float]) -> str:
+    """What an iteration costs, and how far the run came."""
+    history, (misplaced, behind, off) = run.result.history, measured
+    return (
+        f"{name:7s} {run.result.iterations:4d} {run.compile_seconds:10.1f} {run.seconds:7.3g}"
+        f" {np.nanmean(history['solver_iterations']):4.0f}"
+        f" {history['loss'][-1] / history['loss'][0]:11.3g}"
+        f" {misplaced:10.4f} {behind:12.4f} {off:11.2g}"
     )
-    lines = [header, "-" * len(header)]
-    for name, run in runs.items():
-        history = run.result.history
-        misplaced, behind, off = errors(grid, model(run.thetas[-1]), target)
-        lines.append(
-            f"{name:14s} {run.result.iterations:4d} {run.compile_seconds:10.1f} {run.seconds:7.3g}"
-            f" {np.nanmean(history['solver_iterations']):4.0f}"
-            f" {history['loss'][-1] / history['loss'][0]:11.3g}"
-            f" {misplaced:10.4f} {behind:12.4f} {off:7.2g}"
-        )
-    return lines
 
 
 def elliptic_iterations(grid: ng.Grid, rho: Array, target: Array) -> int:
@@ -212,12 +207,12 @@ def draw(model: LogDensity, target: Array, runs: dict[str, Run], path: Path) -> 
             picture(panels[name], density)
             panels[name].set_title(name)
         for name, run in runs.items():
-            history, (colour, style) = run.result.history, COLOURS[name]
+            history, (label, colour, style) = run.result.history, STYLES[name]
             times = {"iteration": np.arange(len(history["loss"])), "seconds": history["seconds"]}
-            for label, time in times.items():
+            for unit, time in times.items():
                 loss = history["loss"] / history["loss"][0]
-                panels[label].semilogy(time, loss, style, color=PALETTE[colour], label=name)
-                panels[label].set(xlabel=label)
+                panels[unit].semilogy(time, loss, style, color=colour, label=label)
+                panels[unit].set(xlabel=unit)
         panels["iteration"].set_title("loss / first loss")
         panels["seconds"].set_title("the same, without compilation")
         top.legend(
@@ -227,7 +222,7 @@ def draw(model: LogDensity, target: Array, runs: dict[str, Run], path: Path) -> 
         for row, (name, run) in zip(images, runs.items(), strict=True):
             for axes, iteration in zip(row, shown, strict=True):
                 picture(axes, model(run.thetas[min(iteration, run.result.iterations)]))
-            row[0].set_ylabel(name)
+            row[0].set_ylabel(STYLES[name][0])
         for axes, iteration in zip(images[0], shown, strict=True):
             axes.set_title(f"iteration {iteration}")
         return save(figure, path)
@@ -238,26 +233,28 @@ def main(
     field: int = 40,
     iterations: int = 16,
     loss: str = "transport",
-    names: Sequence[str] = tuple(COLOURS),
+    names: Sequence[str] = tuple(STYLES),
     output: str | Path = ".",
 ) -> dict[str, Run]:
-    """Run, draw, print the table, and return the runs."""
+    """Run, print the table as it grows, draw, and return the runs."""
     jax.config.update("jax_enable_x64", True)
     grid, target, model = unit_square(size), galaxy(size), LogDensity(size, field)
     problem = ng.Problem(model, losses(grid, target)[loss])
-    everyone = metrics(grid)
-    runs = {name: fit(problem, spot(field), everyone[name], iterations) for name in names}
+    device, everyone, runs = jax.devices()[0], metrics(grid), {}
+    print(f"{device.platform} ({device.device_kind}): {size}² cells, p = {field**2:,}, {loss}")
+    print(HEADER, "-" * len(HEADER), sep="\n")
+    for name in names:
+        runs[name] = fit(problem, spot(field), everyone[name], iterations)
+        measured = errors(grid, model(runs[name].thetas[-1]), target)
+        print(table_row(name, runs[name], measured), flush=True)
+    print(f"peak memory: {memory()}")
+    if ELLIPTIC.choose(grid.shape) == "multigrid" and "w2+fr" in runs:
+        ends = (model(runs["w2+fr"].thetas[i]) for i in (0, -1))
+        cycles = [elliptic_iterations(grid, rho, target) for rho in ends]
+        print(f"multigrid cycles in a product with A, at the start and at the end: {cycles}")
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     draw(model, target, runs, output / "density_image.png")
-    device = jax.devices()[0]
-    print(f"{device.platform} ({device.device_kind}): {size}² cells, p = {field**2:,}, {loss}")
-    print("\n".join(table(grid, model, target, runs)))
-    print(f"peak memory: {memory()}")
-    if ELLIPTIC.choose(grid.shape) == "multigrid" and "W₂ + ℓ² FR" in runs:
-        ends = (model(runs["W₂ + ℓ² FR"].thetas[i]) for i in (0, -1))
-        cycles = [elliptic_iterations(grid, rho, target) for rho in ends]
-        print(f"multigrid cycles in a product with A, at the start and at the end: {cycles}")
     return runs
 
 
@@ -266,11 +263,7 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=128, help="cells on a side")
     parser.add_argument("--field", type=int, default=40, help="parameters on a side")
     parser.add_argument("--iterations", type=int, default=16)
-    parser.add_argument(
-        "--loss", choices=("transport", "squares", "divergence"), default="transport"
-    )
-    parser.add_argument(
-        "--metrics", dest="names", nargs="+", choices=COLOURS, default=list(COLOURS)
-    )
-    parser.add_argument("--output", default=".")
+    parser.add_argument("--loss", choices=LOSSES, default="transport")
+    parser.add_argument("--metrics", dest="names", nargs="+", choices=STYLES, default=list(STYLES))
+    parser.add_argument("--output", default=".", help="a folder")
     main(**vars(parser.parse_args()))

@@ -92,7 +92,7 @@ def test_optimal_transport_runs_and_wins(tmp_path):
 
 def test_density_image_runs_and_leaves_less_behind(tmp_path, capsys):
     """At equal iterations W₂ + ℓ² FR carries off what L² leaves at the old place."""
-    names = ("W₂ + ℓ² FR", "L²")
+    names = ("w2+fr", "l2")
     runs = di.main(size=48, field=16, iterations=5, names=names, output=tmp_path)
     assert (tmp_path / "density_image.png").stat().st_size > 20_000
     assert "peak memory" in capsys.readouterr().out
@@ -104,8 +104,8 @@ def test_density_image_runs_and_leaves_less_behind(tmp_path, capsys):
         assert bool(jnp.all(rho > 0))
         assert float(rho.mean()) == pytest.approx(1.0, rel=1e-13)
         behind[name] = di.errors(grid, rho, target)[1]
-    assert behind["W₂ + ℓ² FR"] < 0.2 * behind["L²"]
-    history = runs["W₂ + ℓ² FR"].result.history["loss"]
+    assert behind["w2+fr"] < 0.2 * behind["l2"]
+    history = runs["w2+fr"].result.history["loss"]
     assert history[-1] / history[0] == pytest.approx(0.00513, rel=0.01)
 
 
@@ -113,7 +113,7 @@ def test_density_image_direction_against_the_dense_oracle():
     """−G†∂_θf with every matrix written out: what conjugate gradients reach without them."""
     grid, target, model = di.unit_square(8), di.galaxy(8), di.LogDensity(8, 5)
     problem, theta = ng.Problem(model, di.losses(grid, target)["transport"]), di.spot(5)
-    metric = di.metrics(grid)["W₂ + ℓ² FR"]
+    metric = di.metrics(grid)["w2+fr"]
     found = ng.natural_gradient(problem, theta, metric=metric, solver=ng.CG(tolerance=1e-12))
     rho, Z = np.asarray(model(theta)), np.asarray(jax.jacobian(model)(theta)).reshape(64, 25)
     A = dense_oracle.transport(grid, rho, 0.5, "staggered")
