@@ -40,7 +40,8 @@ class Elliptic:
     the error enters squared. `precision="mixed"` runs the multigrid cycles in single precision
     inside an iteration in that of the state: as accurate and up to 1.5 times faster, but it does
     not converge where mass has to cross a near-vacuum between islands of density. `"single"` runs
-    both in single precision, for errors of G near 1e-9. More than `max_iterations` is a failure:
+    both in single precision, for errors of G near 1e-9. A tolerance below what rounding of φ
+    allows (about n·eps for n cells on a side) is raised to that. More than `max_iterations` is a failure:
     φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
 
     ```python
