@@ -7,8 +7,8 @@ and two right-hand sides, CPU seconds of one core, best of a few after one that 
 method and size in a process of its own (bound to one core; peak memory is that of the process).
 Errors are those of η = G⁻¹g for a fixed g, against natgrad in double precision to rounding.
 
-`double`, `mixed` and `single` are natgrad (`Elliptic(precision=...)`), asked for G to 1e-12 (single:
-what it can). The rivals take part where they are installed: `spqr` is the paper's way,
+`double`, `mixed` and `single` are natgrad (`Elliptic(precision=...)`), asked for G to 1e-12, or what
+single precision can. The rivals take part where they are installed: `spqr` is the paper's way,
 SuiteSparseQR of Bᵀ without Q (pip install sparseqr; needs libsuitesparse-dev, and libopenblas0 for
 a BLAS that is not the reference one), `cholmod` (pip install scikit-sparse), `superlu`
 (SciPy) and `amg`, Ruge–Stüben with conjugate gradients (pip install pyamg).
