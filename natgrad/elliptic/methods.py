@@ -35,13 +35,17 @@ class Elliptic:
     | `"multigrid"` | O(k) | O(k), 5 to 15 iterations | everything else |
 
     `"auto"` chooses by dimension, size, device and the number of right-hand sides, where that is
-    known; `info.metric["elliptic"]` says which. `tolerance` is the relative error of G: products
-    with L are solved to it, a dense G (solver `Cholesky`) only to its square root, because there
-    the error enters squared. `precision="mixed"` runs the multigrid cycles in single precision
-    inside an iteration in that of the state: as accurate and up to 1.5 times faster, but it does
-    not converge where mass has to cross a near-vacuum between islands of density. `"single"` runs
-    both in single precision, for errors of G near 1e-9. More than `max_iterations` is a failure:
-    φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
+    known; `info.metric["elliptic"]` says which.
+
+    `tolerance` is the relative error of G: products with L are solved to it, a dense G (solver
+    `Cholesky`) only to its square root, because there the error enters squared. It is raised to
+    what rounding of φ allows, about n·eps for n cells on a side. More than `max_iterations` is a
+    failure: φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
+
+    `precision="mixed"` runs the multigrid cycles in single precision inside an iteration in that
+    of the state: as accurate and up to 1.5 times faster, but it does not converge where mass has
+    to cross a near-vacuum between islands of density. `"single"` runs both in single precision,
+    for errors of G near 1e-9.
 
     ```python
     ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))

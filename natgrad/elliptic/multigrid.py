@@ -91,9 +91,8 @@ class Hierarchy(eqx.Module):
             return self._looped(b)
         level, steps = self.levels[depth], self.steps[depth]
         x, r = self._start(level, b)
-        r = self._restrict(level, steps, r)
-        e = self._prolong(level, steps, self._down(depth + 1, r))
-        return self._relax_again(level, b, x + e)
+        coarse = self._down(depth + 1, self._restrict(level, steps, r))
+        return self._relax_again(level, b, self._correct(level, steps, x, coarse))
 
     def _looped(self, b: Array) -> Array:
         if self.looped is None:
@@ -108,7 +107,7 @@ class Hierarchy(eqx.Module):
         def up(e: Array, stored: tuple[Level, Array, Array]) -> tuple[Array, None]:
             level, b, x = stored
             half = cropped(e, tuple(n // 2 for n in shape))
-            return self._relax_again(level, b, x + self._prolong(level, steps, half)), None
+            return self._relax_again(level, b, self._correct(level, steps, x, half)), None
 
         coarse, (bs, xs) = lax.scan(down, enlarged(b, shape), self.looped)
         e = enlarged(self._dense(cropped(coarse, self.dense_shape)), shape)
@@ -141,18 +140,24 @@ class Hierarchy(eqx.Module):
         return lax.fori_loop(0, 2, lambda i, x: x + steps[i] * correct(x), x)
 
     def _restrict(self, level: Level, steps: Sequence[Step], r: Array) -> Array:
-        dim = dimension(level.links)
-        for weights, step in zip(level.weights, steps, strict=True):
-            down = lambda w, r, axis=step.axis: restrict(w, axis, dim, r, self.periodic)
-            r = isolated(self.alive, down, weights, r)
-        return r
+        """Pᵀr, down to the next grid."""
 
-    def _prolong(self, level: Level, steps: Sequence[Step], e: Array) -> Array:
-        dim = dimension(level.links)
-        for weights, step in zip(level.weights[::-1], steps[::-1], strict=True):
-            up = lambda w, e, s=step: prolong(w, s.axis, dim, s.cells, e, self.periodic)
-            e = isolated(self.alive, up, weights, e)
-        return e
+        def down(weights: tuple[Weights, ...], r: Array) -> Array:
+            for w, step in zip(weights, steps, strict=True):
+                r = restrict(w, step.axis, dimension(level.links), r, self.periodic)
+            return r
+
+        return isolated(self.alive, down, level.weights, r)
+
+    def _correct(self, level: Level, steps: Sequence[Step], x: Array, e: Array) -> Array:
+        """x + Pe, with e on the next grid."""
+
+        def up(weights: tuple[Weights, ...], x: Array, e: Array) -> Array:
+            for w, step in zip(weights[::-1], steps[::-1], strict=True):
+                e = prolong(w, step.axis, dimension(level.links), step.cells, e, self.periodic)
+            return x + e
+
+        return isolated(self.alive, up, level.weights, x, e)
 
 
 def build_hierarchy(
