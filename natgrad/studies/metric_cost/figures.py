@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from ...report.style import PALETTE, save
 from .labels import Label, label_ends
@@ -153,7 +153,9 @@ def _over_l2(axis: Any, result: StudyResult) -> None:
         k = [n**2 for n in ratios]
         axis.plot(k, list(ratios.values()), color=colour, marker=marker, ls=dashes, ms=4.5)
     axis.axhline(1.0, color=LINES["L2"][0], lw=1.0)
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}×"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
     _size_axis(axis, sorted({n for entry in entries for n in result.over_l2(entry)}))
 
 

@@ -115,8 +115,7 @@ def methods() -> dict[str, Method]:
             "W₂ single",
             r"$W_2$ multigrid, single",
             "W₂",
-            # In single precision a residual of 1e-6, the root of the default, is out of reach.
-            _transport(Elliptic("multigrid", precision="single", tolerance=1e-10)),
+            _transport(Elliptic("multigrid", precision="single")),
             doubles=lambda k: 60.0 * k,
         ),
         Method(
