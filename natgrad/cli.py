@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 from rich.console import Console
 
+from .program_cache import keep_programs
 from .report.folder import FolderError
 from .studies.registry import STUDIES, Study
 
@@ -100,10 +101,11 @@ def _study(settings: Any) -> None:
 
 
 def _load(study: Study) -> tuple[Any, Any]:
-    """Import what computes, and switch on the double precision that the studies need."""
+    """Import what computes; switch on the double precision that studies need, and the cache."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    keep_programs()
     return study.load()
 
 

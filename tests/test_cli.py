@@ -1,13 +1,16 @@
 """The command line, run in a process of its own where it sets global state."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from natgrad.cli import main
+from natgrad.program_cache import chosen_folder, keep_programs
 
 TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
@@ -16,6 +19,12 @@ TINY = (
     *("--basin-transport-points", "20", "--refinement", "20", "--metrics", "L2", "--floor", "1e-3"),
     *("--fit-points", "12", "--fit-iterations", "3", "--fit-methods", "L2"),
 )
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch):
+    """The process of the tests does not write into the user's cache."""
+    monkeypatch.setenv("NATGRAD_CACHE", "")
 
 
 def _exit_code(*arguments: str) -> int:
@@ -65,9 +74,15 @@ def test_what_the_parser_refuses_is_exit_code_2_without_a_traceback(arguments, c
     assert "Traceback" not in capsys.readouterr().err
 
 
+def _without_cache() -> dict[str, str]:
+    own = {"NATGRAD_CACHE": ""}
+    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"} | own
+
+
 def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "natgrad.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = _without_cache()
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_a_file_in_the_way_is_refused(tmp_path, capsys):
@@ -104,6 +119,45 @@ def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
     page = (output / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 7
     assert "http" not in page
+
+
+def test_programs_are_kept_in_the_folder_named(tmp_path):
+    script = (
+        "import jax, natgrad.program_cache as cache;"
+        "cache.LEAST_COMPILE_SECONDS = 0.0;"
+        "print(cache.keep_programs());"
+        "jax.jit(lambda x: x + 1)(1.0)"
+    )
+    for name, folder in (("NATGRAD_CACHE", "ours"), ("JAX_COMPILATION_CACHE_DIR", "jax's")):
+        environment = _without_cache() | {name: str(tmp_path / folder)}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.strip() == str(tmp_path / folder)
+    assert list((tmp_path / "ours").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"NATGRAD_CACHE": "/a/b", "XDG_CACHE_HOME": "/c"}, Path("/a/b")),
+        ({"XDG_CACHE_HOME": "/c"}, Path("/c/natgrad")),
+        ({"NATGRAD_CACHE": ""}, None),
+        ({"XDG_CACHE_HOME": ""}, Path("~/.cache/natgrad").expanduser()),
+    ],
+)
+def test_the_folder_of_the_programs(environment, folder):
+    assert chosen_folder(environment) == folder
+
+
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("NATGRAD_CACHE", str(blocked / "below"))
+    before = jax.config.jax_compilation_cache_dir
+    assert keep_programs() is None
+    assert jax.config.jax_compilation_cache_dir == before
+    assert blocked.read_text() == "not a folder"
 
 
 def test_the_results_of_a_tiny_run_are_complete_and_sane(numbers):

@@ -11,9 +11,10 @@ from jax.test_util import check_grads
 
 import natgrad as ng
 from natgrad.report.folder import FolderError, ResultFolder
-from natgrad.studies.gaussian_mixture import descent, landscape, problem
+from natgrad.studies.gaussian_mixture import descent, landscape, methods
 from natgrad.studies.gaussian_mixture.settings import PRESETS
 from natgrad.studies.mixtures import Mixture, density, isotropic
+from natgrad.studies.one_mean import BOWL_START, START
 
 # --- the model -----------------------------------------------------------------------------------
 
@@ -110,8 +111,8 @@ def test_landscape(mixture_reference, explored):
         assert np.allclose(sorted(ours), sorted(values), rtol=1e-9)
 
 
-def _method(key: str) -> problem.Method:
-    return next(method for method in problem.paper_methods(70) if method.key == key)
+def _method(key: str) -> methods.Method:
+    return next(method for method in methods.paper_methods(70) if method.key == key)
 
 
 # Well-conditioned directions agree to rounding error, which these paths do not amplify. In the
@@ -125,7 +126,7 @@ def test_paper_method_against_stored_iterates(mixture_reference, explored, key):
     method = _method(key)
     stored = mixture_reference["paper_reproduction"][key]
     rule = descent.Rule.of()
-    run = descent.descend(method, problem.START, explored.verdict, rule, 30)
+    run = descent.descend(method, START, explored.verdict, rule, 30)
     rtol = TOLERANCE.get(key, 1e-12)
     eta = (run.path[1] - run.path[0]) / method.step
     if key == "GD":  # the stored gradient is that of the plain sum
@@ -148,19 +149,19 @@ def test_minimize_takes_the_same_steps_as_the_study(explored):
     method = _method("GD")
     result = ng.minimize(
         method.problem,
-        jnp.array(problem.START),
+        jnp.array(START),
         metric=method.metric,
         step=ng.FixedStep(method.step),
         max_iterations=10,
     )
-    run = descent.descend(method, problem.START, explored.verdict, descent.Rule.of(), 10)
+    run = descent.descend(method, START, explored.verdict, descent.Rule.of(), 10)
     assert np.allclose(result.theta, run.path[-1], rtol=1e-12)
 
 
 def test_collocated_wasserstein_reaches_the_minimum(mixture_reference, explored):
     method = _method("W2")
     rule = descent.Rule.of(tolerance=1e-10)
-    run = descent.descend(method, problem.START, explored.verdict, rule, 200)
+    run = descent.descend(method, START, explored.verdict, rule, 200)
     assert run.outcome == landscape.REACHES
     stored = mixture_reference["paper_reproduction"]["W2"]["iterations_run"]
     assert run.iterations == pytest.approx(stored, abs=2)
@@ -168,9 +169,9 @@ def test_collocated_wasserstein_reaches_the_minimum(mixture_reference, explored)
 
 
 def test_staggered_wasserstein_escapes(mixture_reference, explored):
-    method = problem.corrected_wasserstein(70)
+    method = methods.corrected_wasserstein(70)
     stored = mixture_reference["honest_W2"]["staggered_neumann_normalised_cells70"]
-    run = descent.descend(method, problem.START, explored.verdict, descent.Rule.of(), 100)
+    run = descent.descend(method, START, explored.verdict, descent.Rule.of(), 100)
     assert run.outcome == landscape.ESCAPES
     for number in ("1", "3", "10", "30", "60", "100"):
         expected = stored["iterates"][number]
@@ -182,7 +183,7 @@ def test_staggered_wasserstein_escapes(mixture_reference, explored):
 
 def test_the_largest_step_from_the_bowl_is_near_the_local_limit(mixture_reference, explored):
     method = _method("L2")
-    found = descent.largest_step(method, problem.BOWL_START, explored.verdict, 100, 4)
+    found = descent.largest_step(method, BOWL_START, explored.verdict, 100, 4)
     limit = mixture_reference["paper_reproduction"]["L2"][
         "local_step_limit_at_global_min_2_over_lmax"
     ]

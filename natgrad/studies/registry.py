@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .gaussian_mixture import settings as gaussian_mixture
+from .metric_cost import settings as metric_cost
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,12 @@ def _gaussian_mixture() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return study.run, tables.summary
 
 
+def _metric_cost() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from .metric_cost import study, tables
+
+    return study.run, tables.summary
+
+
 STUDIES = {
     study.name: study
     for study in (
@@ -35,6 +42,12 @@ STUDIES = {
             "one mean of a Gaussian mixture in eight metrics (section 4.1), and a full fit",
             dict(gaussian_mixture.PRESETS),
             _gaussian_mixture,
+        ),
+        Study(
+            "metric-cost",
+            "what L, its pseudo-inverse and a direction cost in each metric (section 3.4)",
+            dict(metric_cost.PRESETS),
+            _metric_cost,
         ),
     )
 }

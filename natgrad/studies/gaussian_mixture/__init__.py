@@ -3,7 +3,7 @@
 | file | what it holds |
 |---|---|
 | `settings.py` | the settings and their presets |
-| `problem.py` | the paper's problem and the methods compared on it |
+| `methods.py` | the methods compared on the paper's problem (`studies/one_mean.py`) |
 | `landscape.py` | level sets, critical points, the plateau and the lowest pass |
 | `descent.py` | fixed-step runs: paths, direction fields, largest steps, basins |
 | `transport.py` | the two discretisations of W₂ at the starting point |

@@ -17,8 +17,9 @@ from jax import Array
 
 from ... import Metric, Problem
 from ...direction import traced_direction
+from ..one_mean import LOWER, UPPER
 from .landscape import ESCAPES, REACHES, UNDECIDED, Verdict
-from .problem import LOWER, UPPER, Method
+from .methods import Method
 from .settings import MAX_ITERATIONS
 
 ROUNDING = 1e-13  # a relative rise of the loss below this is not one

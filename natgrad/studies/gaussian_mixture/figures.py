@@ -11,10 +11,10 @@ from matplotlib.patches import Patch, Rectangle
 from scipy.interpolate import RectBivariateSpline
 
 from ...report.style import PALETTE, save
+from ..one_mean import LOWER, START, UPPER
 from .colours import LINES
 from .descent import starts_in_domain
 from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape
-from .problem import LOWER, START, UPPER
 from .results import MethodResult, StudyResult
 
 COLOURS = {

@@ -11,7 +11,7 @@ from jax import Array
 from scipy import ndimage
 
 from ... import L2, Problem, minimize
-from .problem import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
+from ..one_mean import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
 
 MARGIN = 1.75  # how far beyond Ω the maps go
 UNDECIDED, REACHES, ESCAPES = 0, 1, 2

@@ -9,7 +9,7 @@ from ...report.folder import versions
 from .descent import Basins, Descent, LargestStep
 from .fit import DAMPING, Fit
 from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape
-from .problem import Method
+from .methods import Method
 from .settings import Settings
 from .transport import TransportComparison
 

@@ -11,6 +11,7 @@ import numpy as np
 from ... import Mobility, information_matrix
 from ...report.folder import ResultFolder
 from ...report.style import figure_style
+from ..one_mean import BOWL_START, START
 from . import figures, fit, fit_figures, text
 from .descent import (
     Basins,
@@ -22,9 +23,7 @@ from .descent import (
     starts_in_domain,
 )
 from .landscape import Landscape, Verdict, explore
-from .problem import (
-    BOWL_START,
-    START,
+from .methods import (
     Method,
     corrected_wasserstein,
     floored_wasserstein,

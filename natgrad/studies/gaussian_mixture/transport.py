@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from ... import Problem, Wasserstein, information_matrix
 from ..mixtures import isotropic
-from .problem import START, VARIANCE, cell_grid, paper_grid, problem_on
+from ..one_mean import START, VARIANCE, cell_grid, paper_grid, problem_on
 
 PARITIES = ((0, 0), (0, 1), (1, 0), (1, 1))  # of the indices (i, j) counted from zero
 

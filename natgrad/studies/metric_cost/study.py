@@ -1,0 +1,78 @@
+"""The whole study: measure, draw, write."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from ...report.folder import ResultFolder
+from ...report.style import figure_style
+from . import figures, sparse_qr, text
+from .clock import compiled_afresh
+from .measure import measure
+from .methods import Method, methods
+from .results import NAME, MethodCosts, StudyResult
+from .settings import Settings
+
+Say = Callable[[str], None]
+
+
+def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
+    """Run the study into `settings.output`; returns the report's path and all results."""
+    settings.check()
+    folder = ResultFolder(settings.output)
+    folder.claim(NAME, settings)
+    with compiled_afresh():
+        result = compute(settings, say)
+    folder.write("results.json", result.numbers())
+    say("drawing")
+    with figure_style():
+        drawn = figures.draw(result, folder.figures)
+    page = text.page(result, drawn)
+    return page.write(folder.path / "index.html"), result
+
+
+def compute(settings: Settings, say: Say) -> StudyResult:
+    """All numbers, no files."""
+    start = perf_counter()
+    available = sparse_qr.installed()
+    chosen = [method for key, method in methods().items() if key in settings.metrics]
+    costs = []
+    for method in chosen:
+        if method.metric is None and not available:
+            say(f"{method.name}: left out; {sparse_qr.ADVICE}")
+            continue
+        costs.append(_costs(method, settings, say))
+    blas = sparse_qr.blas() if available else None
+    return StudyResult(settings, costs, blas, perf_counter() - start)
+
+
+def _costs(method: Method, settings: Settings, say: Say) -> MethodCosts:
+    """One method at all sizes, the small ones first, as far as time and memory allow."""
+    clock, costs = perf_counter(), MethodCosts(method)
+    sizes = settings.transport_points if method.family == "W₂" else settings.points
+    for n in sorted(set(sizes)):
+        reason = _too_much(costs, n, settings)
+        found = measure(method, n, settings) if reason is None else None
+        if found is not None and not np.all(np.isfinite(found.eta)):
+            found, reason = None, "did not converge"
+        if found is not None:
+            costs.measured[n] = found
+        else:
+            costs.left_out[n] = str(reason)
+    until = f"to {costs.largest}²" if costs.measured else "nothing"
+    say(f"{method.name}: {until}, {perf_counter() - clock:.1f} s")
+    return costs
+
+
+def _too_much(costs: MethodCosts, n: int, settings: Settings) -> str | None:
+    """Why a size is left out, judged by the one before it; None if it is measured."""
+    gigabytes = costs.method.gigabytes(n)
+    if gigabytes > settings.max_gigabytes:
+        return f"would need about {gigabytes:.2g} GB"
+    if not costs.measured:
+        return None
+    last = costs.largest
+    expected = costs.seconds("direction")[last] * (n / last) ** (2 * costs.method.growth)
+    return f"would take about {expected:.2g} s" if expected > settings.max_seconds else None
