@@ -4,11 +4,12 @@
 
 −∇·(ρ∇φ) = ζ for the mixture's ρ and its two tangents on n × n cells (the paper's Fig. 1): set-up
 and two right-hand sides, CPU seconds of one core, best of a few after one that warms up, each
-method and size in a process of its own (bound to one core; peak memory is that of the process).
+method and size in a process of its own, bound to one core, with huge pages for all (see the page
+on performance). Peak memory is that of the process.
 Errors are those of η = G⁻¹g for a fixed g, against natgrad in double precision to rounding.
 
-`double`, `mixed` and `single` are natgrad (`Elliptic(precision=...)`), asked for G to 1e-12, or what
-single precision can. The rivals take part where they are installed: `spqr` is the paper's way,
+`double`, `mixed` and `single` are natgrad (`Elliptic(precision=...)`), asked for G to 1e-12, or for
+what single precision can. The rivals take part where they are installed: `spqr` is the paper's way,
 SuiteSparseQR of Bᵀ without Q (pip install sparseqr; needs libsuitesparse-dev, and libopenblas0 for
 a BLAS that is not the reference one), `cholmod` (pip install scikit-sparse), `superlu`
 (SciPy) and `amg`, Ruge–Stüben with conjugate gradients (pip install pyamg).
@@ -128,6 +129,7 @@ def measure(method: str, n: int) -> dict:
     """`child` in a process bound to one core."""
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    threads["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     command = ["taskset", "-c", "0", sys.executable, __file__, "--child", method, str(n)]
     environment = os.environ | threads | {"XLA_FLAGS": flags}
     done = subprocess.run(command, env=environment, capture_output=True, check=False)

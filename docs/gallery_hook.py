@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimal_transport": {"size": 64, "iterations": 100},
-    "density_image": {"size": 128, "field": 40, "names": ("w2+fr", "fr", "l2")},
+    "density_image": {"size": 128, "field": 40, "names": ("w2+fr", "fr")},
 }
 
 

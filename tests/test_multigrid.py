@@ -320,3 +320,18 @@ def test_potential_and_its_errors():
     step = 8.0
     expected = zeta / (2 * step**2 * (1 - np.cos(np.pi / 8)))
     np.testing.assert_allclose(solution.phi, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["multigrid", "sparse"])
+def test_derivative_of_a_product_with_respect_to_the_density(method):
+    """Through the equation, not through the iteration: d⟨ζ, A(ρ)ζ⟩/dρ, a Taylor test."""
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 7))
+    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic(method))
+    generator = np.random.default_rng(0)
+    rho, zeta, direction = (jnp.asarray(generator.random((8, 7))) + 1 for _ in range(3))
+    energy = lambda rho: jnp.vdot(zeta, metric.gram(rho).mv(zeta))
+    value, slope = jax.jit(jax.value_and_grad(energy))(rho)
+    line = jax.jit(lambda t: energy(rho + t * direction))
+    first_order = float(jnp.vdot(slope, direction))
+    errors = [float(line(t) - value) - t * first_order for t in (1e-2, 5e-3)]
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)

@@ -93,13 +93,19 @@ class IterativeFactor(Factor):
             one = lambda links, phi: laplacian(links, phi, periodic)
             return isolated(self.alive, one, self.links, phi)
 
-        found = preconditioned_cg(
-            product, self.precondition, unit, dim, tolerance, self.max_iterations
-        )
-        phi = found.phi - jnp.sum(share * found.phi, axes, keepdims=True)
-        phi = jnp.where(found.converged.reshape(peak.shape), phi, jnp.nan)
+        def iterate(_: Callable[[Array], Array], zeta: Array) -> tuple[Array, tuple[Array, ...]]:
+            found = preconditioned_cg(
+                product, self.precondition, zeta, dim, tolerance, self.max_iterations
+            )
+            return found.phi, found[1:]
+
+        # differentiable as the solution of a linear equation, not through the iteration
+        phi, found = lax.custom_linear_solve(product, unit, iterate, symmetric=True, has_aux=True)
+        iterations, error, converged = found
+        phi = phi - jnp.sum(share * phi, axes, keepdims=True)
+        phi = jnp.where(converged.reshape(peak.shape), phi, jnp.nan)
         phi = phi.astype(zeta.dtype) * (peak / self.scale.astype(zeta.dtype))
-        return found._replace(phi=phi)
+        return Solution(phi, iterations, error, converged)
 
 
 def iterative_factor(

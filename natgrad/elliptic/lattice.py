@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..errors import InputError
+
 Offset = tuple[int, ...]
 Links = Mapping[Offset, Array]
 
@@ -90,3 +92,23 @@ def degrees(links: Links) -> Array:
     here = (0,) * dimension(links)
     terms = [window(link, here) + window(link, minus(o)) for o, link in links.items()]
     return sum(terms[1:], terms[0])
+
+
+def grid_shape(links: Sequence[Array], values: Array | None = None) -> tuple[int, ...]:
+    """The shape of the grid of cells, checked for every link array and for `values`."""
+    shape = tuple(links[0].shape) if links else ()
+    for i, link in enumerate(links):
+        if tuple(link.shape) != shape or len(shape) != len(links):
+            raise InputError(
+                f"links[{i}]",
+                f"has shape {tuple(link.shape)}, but {len(links)} link arrays need "
+                f"{len(links)} axes and one common shape",
+                "one array of the shape of the grid for each axis",
+            )
+    if values is not None and tuple(values.shape[values.ndim - len(shape) :]) != shape:
+        raise InputError(
+            "values",
+            f"have shape {tuple(values.shape)} on a grid of shape {shape}",
+            "the grid on the trailing axes",
+        )
+    return shape

@@ -33,7 +33,7 @@ from jax import Array
 
 from ..errors import InputError
 from .cumulative import segmented_sums
-from .graph import grid_shape
+from .lattice import grid_shape
 
 
 def line_fluxes(links: Array, zeta: Array, periodic: bool = False) -> Array:

@@ -1,6 +1,6 @@
 """Sparse direct solves with graph Laplacians in 1D to 3D, on the host.
 
-K is the Laplacian of `graph.py`. A sparse factorisation pays where many right-hand sides meet one
+K is the Laplacian of `lattice.py`. A sparse factorisation pays where many right-hand sides meet one
 K on a grid of moderate size. It is computed by SuperLU, through SciPy, or by CHOLMOD where
 scikit-sparse is installed (`pip install natgrad[cholmod]`): faster with many right-hand sides,
 and on large grids if SuiteSparse was built with an optimised BLAS.
@@ -9,8 +9,8 @@ A solve is a pure function of its arguments and works inside compiled code. What
 last is remembered by its value, so that the products of one iteration share a factorisation.
 
 Accuracy: K is assembled, so the error grows with the contrast of the links, and past 1e14 (two
-bumps joined by nothing but a tail) few digits may be left. Refine with `graph_product`, for
-instance by conjugate gradients preconditioned with `sparse_solve`.
+bumps joined by nothing but a tail) few digits may be left. `iterative.py` refines by conjugate
+gradients on differences, preconditioned with `sparse_solve`.
 
 Cost on an n × n grid: O(n³) work and O(n² log n) memory for the factorisation, O(n² log n) for
 each right-hand side; in 3D O(n⁶), O(n⁴) and O(n⁴).
@@ -34,7 +34,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
 from ..errors import InputError
-from .graph import grid_shape
+from .lattice import grid_shape
 
 try:
     cholmod: Any = importlib.import_module("sksparse.cholmod")
