@@ -130,8 +130,6 @@ def _factorised(data: bytes, shape: tuple[int, ...], periodic: bool, backend: Ba
     if not kept.size:
         return np.zeros_like
     inner = _inverse(K, kept, np.flatnonzero(is_ground), backend)
-    if inner is None and backend == "cholmod":  # SuperLU may get through
-        inner = _inverse(K, kept, np.flatnonzero(is_ground), "superlu")
     if inner is None:
         return functools.partial(np.full_like, fill_value=np.nan)
     lock = threading.Lock()
