@@ -29,6 +29,7 @@ def _is_field(member: griffe.Object | griffe.Alias) -> bool:
     return (
         isinstance(member, griffe.Attribute)
         and member.annotation is not None
+        and "instance-attribute" in member.labels  # a ClassVar is no argument
         and not member.name.startswith("_")
         and "property" not in member.labels
     )

@@ -23,7 +23,14 @@ from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
 from .operators import hoisted, structure_of
 from .problems import Problem
-from .solvers import DenseSolver, MatrixFreeSolver, Solution, SolveInfo, Solver
+from .solvers import (
+    DenseSolver,
+    InformationSolver,
+    MatrixFreeSolver,
+    Solution,
+    SolveInfo,
+    Solver,
+)
 from .solvers.system import Factor, System
 
 PyTree = Any
@@ -112,7 +119,7 @@ def linearise(
     factor = None if D is None else D.triangle()
     if factor is not None and bounds is not None:
         factor = _restricted(factor, free)
-    if chosen.uses_information:
+    if isinstance(chosen, InformationSolver):
         G, report = metric.information(rho, columns)
         G = _in_coordinates(_in_coordinates(G * free * free[:, None], factor).T, factor)
         slope = _in_coordinates(gradient, factor).astype(G.dtype)

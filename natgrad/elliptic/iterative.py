@@ -1,5 +1,6 @@
 """Solves of Kφ = ζ by preconditioned conjugate gradients: multigrid, or a sparse factorisation."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -20,8 +21,7 @@ Precision = Literal["double", "mixed", "single"]
 
 # Right-hand sides are taken together up to this many cells in all: on a CPU what fits its cache,
 # on an accelerator what fills it.
-CELLS_AT_ONCE = {"cpu": 2**15}
-CELLS_ON_ACCELERATOR = 2**23
+CELLS_AT_ONCE_ON_CPU, CELLS_AT_ONCE = 2**15, 2**23
 
 
 class Cycle(eqx.Module):
@@ -70,9 +70,9 @@ class IterativeFactor(Factor):
         dim = len(self.stencils)
         shape, lead = zeta.shape[zeta.ndim - dim :], zeta.shape[: zeta.ndim - dim]
         columns = zeta.reshape(-1, *shape)
-        together = max(1, _cells_at_once() // (columns[0].size or 1))
-        together = len(columns) if isinstance(self.precondition, SparseInverse) else together
-        if together >= len(columns):
+        cells = CELLS_AT_ONCE_ON_CPU if jax.default_backend() == "cpu" else CELLS_AT_ONCE
+        together = max(1, cells // math.prod(shape))
+        if together >= len(columns) or isinstance(self.precondition, SparseInverse):
             found = self._solve_together(columns, tolerance)
         else:
             some = lambda stack: self._solve_together(stack, tolerance)
@@ -149,10 +149,6 @@ def iterative_factor(
         max(tolerance, attainable),
         max_iterations,
     )
-
-
-def _cells_at_once() -> int:
-    return CELLS_AT_ONCE.get(jax.default_backend(), CELLS_ON_ACCELERATOR)
 
 
 def _in_stacks(function: Callable[[Array], Solution], columns: Array, size: int) -> Solution:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 from jax import Array
@@ -17,7 +17,7 @@ from .sparse_direct import available_backend
 from .stencils import Stencil
 
 Method = Literal["line", "elimination", "sparse", "multigrid"]
-METHODS = ("auto", "line", "elimination", "sparse", "multigrid")
+METHODS = ("auto", *get_args(Method))
 
 # Flops up to which elimination is the first choice: it compiles fast and is exact.
 ELIMINATION_FLOPS = 1e8
@@ -52,7 +52,7 @@ class Elliptic:
     ```
     """
 
-    method: Literal["auto", "line", "elimination", "sparse", "multigrid"] = "auto"
+    method: Literal["auto"] | Method = "auto"
     tolerance: float = 1e-12
     precision: Precision = "double"
     max_iterations: int = 200
@@ -104,7 +104,7 @@ class Elliptic:
 
 
 def _sparse_pays(shape: Sequence[int], columns: int) -> bool:
-    """Measured by benchmarks/bench_transport.py on one core."""
+    """A rule of thumb: one factorisation costs as much as some tens of multigrid solves."""
     if jax.default_backend() != "cpu" or len(shape) > 2:
         return False
     return columns >= (16 if available_backend() == "cholmod" else 48) and max(shape) <= 600

@@ -1,7 +1,15 @@
 """Solvers: from L Z and the right-hand side to η."""
 
 from .auto import Auto
-from .base import REASONS, DenseSolver, MatrixFreeSolver, Solution, SolveInfo, Solver
+from .base import (
+    REASONS,
+    DenseSolver,
+    InformationSolver,
+    MatrixFreeSolver,
+    Solution,
+    SolveInfo,
+    Solver,
+)
 from .dense import QR, SVD, Cholesky, PivotedQR
 from .kernel import Kernel
 from .krylov import CG, LSMR
@@ -16,6 +24,7 @@ __all__ = [
     "Auto",
     "Cholesky",
     "DenseSolver",
+    "InformationSolver",
     "Kernel",
     "MatrixFreeSolver",
     "PivotedQR",

@@ -74,20 +74,24 @@ class DenseSolver(Solver):
     condition number: η = −Y†b − G†r. r is what b leaves over, and vanishes on compatible tangents.
     """
 
-    # Whether G and ∂_θ f are all that the solver needs; then it is asked to `prepare_information`.
-    uses_information: ClassVar[bool] = False
-
     @abc.abstractmethod
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         """Everything that does not depend on λ."""
 
-    def prepare_information(self, G: Array, gradient: Array, k: int) -> Any:
-        """The same from G = YᵀY, for a Y of k rows, and ∂_θ f = Yᵀb + r."""
-        raise NotImplementedError
-
     @abc.abstractmethod
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
         """η for this λ."""
+
+
+class InformationSolver(DenseSolver):
+    """A dense solver to which G and ∂_θ f are enough: it is given these where there is a choice.
+
+    A metric may have G more accurately, or more cheaply, than Y.
+    """
+
+    @abc.abstractmethod
+    def prepare_information(self, G: Array, gradient: Array, k: int) -> Any:
+        """As `prepare`, from G = YᵀY for a Y of k rows, and ∂_θ f = Yᵀb + r."""
 
 
 class MatrixFreeSolver(Solver):

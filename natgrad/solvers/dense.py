@@ -9,7 +9,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ..linalg import MinimumNormFactor, condition_estimate, gram, minimum_norm_factor, safe_cholesky
 from ..settings import number
-from .base import DenseSolver, SolveInfo
+from .base import DenseSolver, InformationSolver, SolveInfo
 
 
 class _Normal(NamedTuple):
@@ -23,7 +23,7 @@ def rank_tolerance(Y: Array) -> Array:
     return jnp.asarray(max(Y.shape) * jnp.finfo(Y.dtype).eps, Y.dtype)
 
 
-class Cholesky(DenseSolver):
+class Cholesky(InformationSolver):
     """The information matrix G = YᵀY and its Cholesky factor: η = −(G + λI)⁻¹ (Yᵀb + r).
 
     The fastest for k ≥ p, with the condition number of Y squared: the choice whenever there is
@@ -32,8 +32,6 @@ class Cholesky(DenseSolver):
 
     Cost: kp² (symmetric product) + p³/3. Reference: equation (3.3) of the paper.
     """
-
-    uses_information = True
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Normal:
         return _Normal(gram(Y), Y.T @ b + r, rank_tolerance(Y))
