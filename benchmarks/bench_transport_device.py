@@ -4,10 +4,11 @@
 
 −∇·(ρ∇φ) = ζ for the mixture on n × n cells: set-up of the multigrid hierarchy, and one solve, in
 double (single-precision cycles inside), double throughout, and single precision, compiled, best
-of several runs ("first" is the call that compiles both). "bytes" counts what an iteration cannot avoid if every kernel reads its arguments
-and writes its result once; the bandwidth is measured in the same run by y ← x + y on large
-vectors. "one core" is the same solve on one core of the host, in a process of its own. On a CPU,
-run it with GLIBC_TUNABLES=glibc.malloc.hugetlb=1: page faults hide the bandwidth otherwise.
+of several runs; "first" is the call that compiles both. "bytes" counts what an iteration cannot
+avoid if every kernel reads its arguments and writes its result once; the bandwidth is measured in
+the same run by y ← x + y on large vectors. "one core" is the same solve on one core of the
+host, in a process of its own. On a CPU, run it with GLIBC_TUNABLES=glibc.malloc.hugetlb=1: page
+faults hide the bandwidth otherwise.
 """
 
 import argparse

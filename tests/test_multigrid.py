@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.elliptic import multigrid
+from natgrad.elliptic import methods, multigrid
 from natgrad.elliptic.coarsening import coarsen, prolong, restrict
 from natgrad.elliptic.factorise import factorise
 from natgrad.elliptic.iterative import iterative_factor
@@ -297,6 +297,14 @@ def test_choice_of_the_method():
     assert choose((300, 300), 1000) == ("sparse" if jax.default_backend() == "cpu" else "multigrid")
     assert choose((300, 300)) == "multigrid"
     assert ng.Elliptic("multigrid").choose((40, 40)) == "multigrid"
+
+
+def test_a_single_cpu_has_no_host_to_call(monkeypatch):
+    """There a callback would wait for itself: another method, or an error, not a hang."""
+    monkeypatch.setattr(methods, "can_call_back", lambda: False)
+    assert ng.Elliptic().choose((300, 300), 1000) == "multigrid"
+    with pytest.raises(ng.InputError, match="second CPU"):
+        ng.Wasserstein(ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.Elliptic("sparse"))
 
 
 def test_potential_and_its_errors():

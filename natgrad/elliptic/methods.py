@@ -13,7 +13,7 @@ from .factor import Factor
 from .factorise import factorise
 from .iterative import Precision, iterative_factor
 from .line_factor import LineFactor
-from .sparse_direct import available_backend
+from .sparse_direct import available_backend, can_call_back
 from .stencils import Stencil
 
 Method = Literal["line", "elimination", "sparse", "multigrid"]
@@ -73,6 +73,8 @@ class Elliptic:
         """The method for a grid of this shape, and `columns` right-hand sides if known."""
         if self.method == "line" and len(shape) > 1:
             raise InputError("method", "'line' is for one dimension", "'multigrid'")
+        if self.method == "sparse" and not can_call_back():
+            raise InputError("method", "'sparse' needs a second CPU for the host", "'multigrid'")
         if self.method != "auto":
             return self.method
         if len(shape) == 1:
@@ -105,6 +107,6 @@ class Elliptic:
 
 def _sparse_pays(shape: Sequence[int], columns: int) -> bool:
     """A rule of thumb: one factorisation costs as much as some tens of multigrid solves."""
-    if jax.default_backend() != "cpu" or len(shape) > 2:
+    if jax.default_backend() != "cpu" or len(shape) > 2 or not can_call_back():
         return False
     return columns >= (16 if available_backend() == "cholmod" else 48) and max(shape) <= 600

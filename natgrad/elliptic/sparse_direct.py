@@ -21,6 +21,7 @@ for Sparse Linear Systems (2006).
 import functools
 import importlib
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -55,6 +56,17 @@ REMEMBERED_FACTORS = 4
 def available_backend() -> Backend:
     """What `sparse_solve` uses by default: CHOLMOD where it can be imported."""
     return "superlu" if cholmod is None else "cholmod"
+
+
+def can_call_back() -> bool:
+    """Whether compiled code can call the host and hand it arrays.
+
+    JAX copies the arguments of a callback on a thread of the pool that the caller occupies: with a
+    single CPU the two would wait for each other for ever.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) > 1
+    return (os.cpu_count() or 1) > 1
 
 
 def sparse_solve(
