@@ -6,6 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ...elliptic.sparse_direct import can_call_back
 from ...report.folder import ResultFolder
 from ...report.style import figure_style
 from . import figures, sparse_qr, text
@@ -42,6 +43,9 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     for method in chosen:
         if method.metric is None and not available:
             say(f"{method.name}: left out; {sparse_qr.ADVICE}")
+            continue
+        if method.remembers and not can_call_back():
+            say(f"{method.name}: left out; it needs a second CPU")
             continue
         costs.append(_costs(method, settings, say))
     blas = sparse_qr.blas() if available else None
