@@ -1,0 +1,46 @@
+"""Loops that run compiled where they are traced, and on the host where they are not.
+
+A model outside JAX cannot be traced, so its runs are driven from Python: the same algorithms, with
+these loops in place of `jax.lax`'s.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+
+PyTree = Any
+
+
+def traced(*trees: PyTree) -> bool:
+    """Whether an array among these is being traced, so that a loop over it must be compiled."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
+    """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
+
+    >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
+    3
+    """
+    if traced(start):
+        return jax.lax.while_loop(going, step, start)
+    state = start
+    while bool(going(state)):
+        state = step(state)
+    return state
+
+
+def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = None) -> PyTree:
+    """`function` of every entry along the leading axis of `xs`, stacked: `jax.lax.map`, or a loop.
+
+    >>> each(lambda x: 2 * x, jnp.arange(3)).tolist()
+    [0, 2, 4]
+    """
+    if traced(xs):
+        return jax.lax.map(function, xs, batch_size=batch_size)
+    length = jax.tree.leaves(xs)[0].shape[0]
+    results = [function(jax.tree.map(lambda x: x[i], xs)) for i in range(length)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
