@@ -168,6 +168,7 @@ def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -
         iterations=int(info.iterations),
         counts=Counts(*(int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))),
         residual=float(info.residual),
+        truncation=float(info.truncation),
         metric={
             n: value if isinstance(value, str) else float(value) for n, value in report.items()
         },

@@ -199,7 +199,7 @@ def _as_products(
         parameter_factor=None,
         prepared=solver.prepare(system),
         solver=solver,
-        counts=counts.plus(linearised=samples),
+        counts=counts.plus(linearised=samples).plus(*solver.spent(system)),
         report=metric.report(rho),
         rho=rho,
     )

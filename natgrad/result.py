@@ -63,7 +63,9 @@ class Info:
 
     For `CG` and `LSMR` `status` is why they stopped ("converged", "max_iterations", "breakdown" or
     "not_finite"), `residual` is that of (G + λD) η = −∂_θ f relative to ‖∂_θ f‖, and the rank is
-    not known. `counts` has every product spent on the direction.
+    not known. `counts` has every product spent on the direction. Low-rank solvers tell the residual
+    too, and `truncation`, their estimate of the largest singular value of Y that they cut, relative
+    to the largest of all.
     """
 
     solver: str
@@ -75,6 +77,7 @@ class Info:
     counts: Counts
     metric: Mapping[str, float | str] = field(default_factory=dict)
     residual: float = float("nan")
+    truncation: float = float("nan")
 
 
 @dataclass(frozen=True)

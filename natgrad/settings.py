@@ -62,3 +62,10 @@ def count(name: str, default: int):
         return scalar.astype(np.int32)  # pyright: ignore[reportReturnType]
 
     return eqx.field(converter=convert, default=default)
+
+
+def whole(value: int, name: str, least: int) -> int:
+    """An integer ≥ `least` that is structure: a rank, a number of samples, a seed."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(name, f"{value!r} is no integer ≥ {least}", f"{name}={max(least, 1)}")
+    return int(value)

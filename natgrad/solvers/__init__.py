@@ -11,8 +11,10 @@ from .base import (
     Solver,
 )
 from .dense import QR, SVD, Cholesky, PivotedQR
+from .hutchinson import Hutchinson
 from .kernel import Kernel
 from .krylov import CG, LSMR
+from .randomised_svd import RandomizedSVD
 from .system import System
 
 __all__ = [
@@ -24,10 +26,12 @@ __all__ = [
     "Auto",
     "Cholesky",
     "DenseSolver",
+    "Hutchinson",
     "InformationSolver",
     "Kernel",
     "MatrixFreeSolver",
     "PivotedQR",
+    "RandomizedSVD",
     "Solution",
     "SolveInfo",
     "Solver",

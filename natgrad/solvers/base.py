@@ -25,7 +25,9 @@ class SolveInfo(NamedTuple):
     """What the solver saw: numerical rank, condition number of the (damped) Y, and how it went.
 
     Iterative solvers do not know the rank (NaN) but tell the relative residual of
-    (G + λD) η = −∂_θ f, why they stopped, and the products that they used.
+    (G + λD) η = −∂_θ f, why they stopped, and the products that they used. Low-rank solvers tell
+    that residual too, and `truncation`, the largest singular value that they estimate to have cut,
+    relative to the largest of all.
     """
 
     rank: Array | float
@@ -35,6 +37,7 @@ class SolveInfo(NamedTuple):
     residual: Array | float = float("nan")
     reason: Array | int = 0
     counts: Counts = Counts()
+    truncation: Array | float = float("nan")
 
 
 class Solution(NamedTuple):
@@ -109,6 +112,10 @@ class MatrixFreeSolver(Solver):
     @abc.abstractmethod
     def solve(self, prepared: Any, damping: Array) -> Solution:
         """η for this λ."""
+
+    def spent(self, system: System) -> Counts:
+        """The products that `prepare` uses; those of `solve` are in its `SolveInfo`."""
+        return Counts()
 
     def matrix_free(self, k: int, p: int, itemsize: int) -> "MatrixFreeSolver":
         return self

@@ -1,0 +1,153 @@
+"""What low-rank solvers share: the inverse of an approximate G that has few directions.
+
+Nothing k × p is formed. What is prepared are singular values and right singular vectors of an
+approximate Y, so that another λ costs two small products and one check of the residual.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from ..counts import Counts
+from ..errors import InputError
+from ..linalg.randomised import LowRank
+from .base import NOT_FINITE, MatrixFreeSolver, Solution, SolveInfo
+from .system import System
+
+PyTree = Any
+
+
+class Projection(NamedTuple):
+    """The approximate Y, with the gradient in its directions and beside them."""
+
+    approximation: LowRank
+    coefficients: Array  # Vᵀ∂_θf
+    rest: Array  # ∂_θf − VVᵀ∂_θf
+    leading: Array  # how many of the directions are inverted without damping
+    tail: Array  # what stands for G outside of the directions
+    tolerance: Array  # of singular values, relative to the largest
+
+
+class Prepared(NamedTuple):
+    """A system with its low-rank approximation."""
+
+    system: System
+    projection: Projection
+
+
+class LowRankSolver(MatrixFreeSolver):
+    """η from σ and V with G ≈ V diag(σ²) Vᵀ: exactly, with a check of the true residual.
+
+    η = −V(σ² + λ)⁻¹Vᵀg − (g − VVᵀg)/(λ + tail) for g = ∂_θ f; with λ = 0 the leading directions
+    only, and no rest. Cost: 4pr for r directions, one product Zη and one Zᵀξ.
+    """
+
+    uses: ClassVar[Literal["gram", "factor"]] = "factor"
+    rtol: eqx.AbstractVar[Array | None]
+
+    def solve(self, prepared: Prepared, damping: Array) -> Solution:
+        system, g = prepared.system, prepared.system.gradient
+        assert system.factor is not None
+        damping = damping.astype(g.dtype)
+        eta, info = _filtered(prepared.projection, damping)
+        motion = system.push(eta)
+        product = system.pull(system.factor.rmv(system.factor.mv(motion))) + damping * eta
+        return Solution(eta, _checked(info, product, g), motion)
+
+    def prepared(
+        self, system: System, approximation: LowRank, leading: int, *, tail: bool
+    ) -> Prepared:
+        """What `solve` needs. `tail`: G goes on outside with the smallest eigenvalue found."""
+        g = system.gradient
+        tolerance = max(shape_of(system)) * jnp.finfo(g.dtype).eps
+        tolerance = jnp.asarray(tolerance if self.rtol is None else self.rtol, g.dtype)
+        least = jnp.asarray(leading), jnp.asarray(1.0 if tail else 0.0, g.dtype)
+        return Prepared(system, _projected(g, approximation, *least, tolerance))
+
+
+@jax.jit
+def _projected(
+    g: Array, approximation: LowRank, leading: Array, tail: Array, tolerance: Array
+) -> Projection:
+    values, vectors = approximation.values, approximation.vectors
+    coefficients = vectors @ g
+    # directions that Y does not see are among those found: then nothing is left outside
+    least = jnp.where(values[-1] > tolerance * values[0], values[-1] ** 2, 0.0)
+    rest = g - vectors.T @ coefficients
+    return Projection(approximation, coefficients, rest, leading, tail * least, tolerance)
+
+
+@jax.jit
+def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]:
+    values, vectors, missed = projection.approximation
+    damped = damping > 0
+    wanted = damped | (jnp.arange(len(values)) < projection.leading)
+    used = (values > projection.tolerance * values[0]) & wanted
+    divisor = jnp.where(used, values**2, 0.0) + damping
+    divided = projection.coefficients / jnp.where(divisor > 0, divisor, 1.0)
+    outside = projection.rest / jnp.where(damped, damping + projection.tail, 1.0)
+    inside = vectors.T @ jnp.where(divisor > 0, divided, 0.0)
+    eta = -inside - jnp.where(damped, outside, 0.0)
+    smallest = jnp.min(jnp.where(used, values, jnp.inf))
+    cut = jnp.hypot(jnp.max(jnp.where(used, 0.0, values)), missed)
+    info = SolveInfo(
+        rank=jnp.sum(used),
+        condition=jnp.sqrt((values[0] ** 2 + damping) / (smallest**2 + damping)),
+        rank_deficient=~damped & (jnp.sum(used) < len(eta)),
+        counts=Counts().plus(linearised=1, adjoint=1),
+        truncation=cut / jnp.where(values[0] > 0, values[0], 1.0),
+    )
+    return eta, info
+
+
+@jax.jit
+def _checked(info: SolveInfo, product: Array, gradient: Array) -> SolveInfo:
+    """With the residual of (G + λI) η = −∂_θ f, and whether everything is finite."""
+    length = jnp.linalg.norm(gradient)
+    residual = jnp.linalg.norm(product + gradient) / jnp.where(length > 0, length, 1.0)
+    reason = jnp.where(jnp.isfinite(residual), 0, NOT_FINITE)
+    return info._replace(residual=residual, reason=reason)
+
+
+def only_identity(solver: MatrixFreeSolver, system: System) -> None:
+    """Raise `InputError` where the damping is by an operator."""
+    if system.parameter is not None:
+        raise InputError(
+            "damping",
+            f"{solver.name} damps with the identity only",
+            "CG for an operator D, or AbsoluteDamping in parameters scaled so that D = I",
+        )
+
+
+def too_many(name: str, value: int, limit: int) -> InputError:
+    """More directions asked for than there can be."""
+    problem = f"{value} is more than the rank {limit} that Y can have"
+    return InputError(name, problem, f"{name}={limit} or less, or a direct solver such as SVD")
+
+
+def shape_of(system: System) -> tuple[int, int]:
+    """The rows and columns of Y."""
+    assert system.factor is not None
+    return size_of(system.factor.zero()), system.gradient.size
+
+
+def flat(tree: PyTree, dtype: Any) -> Array:
+    """A pytree as one vector of this precision."""
+    return ravel_pytree(tree)[0].astype(dtype)
+
+
+def size_of(tree: PyTree) -> int:
+    """The number of entries in all leaves."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def unraveller(like: PyTree) -> Callable[[Array], PyTree]:
+    """From a vector of any precision to the structure of `like`."""
+    vector, unravel = ravel_pytree(like)
+    return lambda row: unravel(row.astype(vector.dtype))
