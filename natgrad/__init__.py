@@ -1,5 +1,6 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
+from .baselines import lbfgs
 from .counts import Counts
 from .damping import (
     AbsoluteDamping,
@@ -26,8 +27,9 @@ from .metrics import (
     Sobolev,
     Wasserstein,
 )
+from .minibatch import MiniBatch
 from .minimize import minimize
-from .models import Explicit, Pointwise
+from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, SparseLU
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
 from .result import Direction, Info, Progress, Result, Status
@@ -39,12 +41,15 @@ from .solvers import (
     Auto,
     Cholesky,
     DenseSolver,
+    Diagonal,
     Hutchinson,
     InformationSolver,
     Kernel,
     MatrixFreeSolver,
+    Nystrom,
     PivotedQR,
     RandomizedSVD,
+    Recycled,
     SolveInfo,
     Solver,
 )
@@ -67,16 +72,19 @@ __all__ = [
     "Counts",
     "Damping",
     "DenseSolver",
+    "Diagonal",
     "Direction",
     "Elliptic",
     "Euclidean",
     "Explicit",
+    "ExternalModel",
     "FactorMetric",
     "FisherRao",
     "FixedStep",
     "Grid",
     "HomogeneousSobolev",
     "Hutchinson",
+    "ImplicitModel",
     "Info",
     "InformationSolver",
     "InputError",
@@ -87,8 +95,11 @@ __all__ = [
     "MatrixFreeSolver",
     "MatrixMetric",
     "Metric",
+    "MiniBatch",
     "Mobility",
+    "Model",
     "ModelStep",
+    "Nystrom",
     "Outcome",
     "ParameterDamping",
     "PivotedQR",
@@ -97,17 +108,20 @@ __all__ = [
     "Problem",
     "Progress",
     "RandomizedSVD",
+    "Recycled",
     "RelativeDamping",
     "Result",
     "Sobolev",
     "SolveInfo",
     "Solver",
+    "SparseLU",
     "SquaredDistance",
     "Status",
     "Step",
     "Undamped",
     "Wasserstein",
     "information_matrix",
+    "lbfgs",
     "minimize",
     "natural_gradient",
 ]

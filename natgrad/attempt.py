@@ -10,8 +10,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from .damping import Damping
-from .linearisation import Bounds, Linearisation, flatten, solve
+from .linearisation import Linearisation, solve
 from .metrics.base import Metric
+from .models.base import Evaluation
+from .parameters import Bounds, flatten
 from .problems import Problem
 from .solvers import SolveInfo
 from .steps import Outcome, Path, Step, Trial
@@ -20,7 +22,7 @@ PyTree = Any
 
 
 class Attempt(NamedTuple):
-    """One solve and one step."""
+    """One solve and one step; `known` is the model's evaluation at the new point, where kept."""
 
     outcome: Outcome
     info: SolveInfo
@@ -29,9 +31,10 @@ class Attempt(NamedTuple):
     slope: Array
     step_norm: Array
     theta_norm: Array
+    memory: Any
+    known: Evaluation | None
 
 
-@eqx.filter_jit
 def attempt(
     problem: Problem,
     theta: PyTree,
@@ -42,30 +45,49 @@ def attempt(
     step: Step,
     bounds: Bounds | None,
 ) -> Attempt:
-    """Solve for the present λ, take a step along η, and let the damping learn from it."""
+    """Solve for the present λ, take a step along η, and let the damping learn from it.
+
+    Compiled, unless the model is outside JAX: then only its parts are.
+    """
+    run = _attempt if problem.model.on_host else _attempt_compiled
+    return run(problem, theta, metric, lin, damping, damping_state, step, bounds)
+
+
+def _attempt(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    lin: Linearisation,
+    damping: Damping,
+    damping_state: Array,
+    step: Step,
+    bounds: Bounds | None,
+) -> Attempt:
     flat, unravel = flatten(theta)
     strength = damping.strength(damping_state, lin.trace, flat.size)
-    eta, info, motion = solve(lin, strength)
+    eta, info, motion, memory = solve(lin, strength)
     slope = lin.gradient @ eta
+    measured = None if lin.solver is None else metric
 
     def trial(tau: Array) -> Trial:
         point = flat + tau.astype(flat.dtype) * eta
         if bounds is not None:
             point = jnp.clip(point, bounds.lower, bounds.upper)
         moved = unravel(point)
-        rho = problem.model(moved)
-        admissible = jnp.asarray(True) if lin.solver is None else metric.admissible(rho)
-        return Trial(point, problem.value(moved, rho), admissible, -lin.gradient @ (point - flat))
+        known = problem.model.evaluate(moved)
+        value, admissible = _judged(problem, measured, moved, known.rho)
+        known = known if problem.model.solves else None
+        return Trial(point, value, admissible, -lin.gradient @ (point - flat), known)
 
     carried = None if motion is None else (lin.rho, motion)
     path = Path(
         trial=trial,
         value=lin.loss,
         slope=slope,
-        curvature=lambda: _curvature(problem, unravel, flat, eta, carried),
+        curvature=lambda: _curvature(problem, theta, eta, carried),
         curvature_products=0 if carried is not None and problem.objective is None else 1,
     )
-    outcome = step.take(path)
+    outcome, known = step.take(path)
     return Attempt(
         outcome=outcome,
         info=info,
@@ -74,27 +96,46 @@ def attempt(
         slope=slope,
         step_norm=jnp.linalg.norm(outcome.theta - flat),
         theta_norm=jnp.linalg.norm(outcome.theta),
+        memory=memory,
+        known=known,
     )
 
 
+_attempt_compiled = eqx.filter_jit(_attempt)
+
+
+@eqx.filter_jit
+def _judged(
+    problem: Problem, metric: Metric | None, theta: PyTree, rho: PyTree
+) -> tuple[Array, Array]:
+    """The value at a trial point, and whether the metric is defined there."""
+    admissible = jnp.asarray(True) if metric is None else metric.admissible(rho)
+    return problem.value(theta, rho), admissible
+
+
 def _curvature(
-    problem: Problem,
-    unravel: Callable[[Array], PyTree],
-    flat: Array,
-    eta: Array,
-    carried: tuple[PyTree, PyTree] | None,
+    problem: Problem, theta: PyTree, eta: Array, carried: tuple[PyTree, PyTree] | None
 ) -> Array:
     """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η.
 
     `carried` is ρ and Zη where the solver has found them on its way.
     """
+    if problem.objective is None and carried is None:
+        flat, unravel = flatten(theta)
+        products = problem.model.products(unravel, flat)
+        carried = products.rho, products.push(eta)
+    return _second_derivatives(problem, theta, eta, carried)
+
+
+@eqx.filter_jit
+def _second_derivatives(
+    problem: Problem, theta: PyTree, eta: Array, carried: tuple[PyTree, PyTree] | None
+) -> Array:
+    flat, unravel = flatten(theta)
     if problem.objective is not None:
         return _second_derivative(lambda v: problem.objective(unravel(v)), flat, eta)
-    if carried is None:
-        rho, motion = jax.jvp(lambda v: problem.model(unravel(v)), (flat,), (eta,))
-    else:
-        rho, motion = carried
-    curvature = _second_derivative(problem.loss, rho, motion)
+    assert carried is not None
+    curvature = _second_derivative(problem.loss, *carried)
     if problem.regulariser is not None:
         curvature += _second_derivative(lambda v: problem.regulariser(unravel(v)), flat, eta)
     return curvature

@@ -42,5 +42,6 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
     if traced(xs):
         return jax.lax.map(function, xs, batch_size=batch_size)
     length = jax.tree.leaves(xs)[0].shape[0]
-    results = [function(jax.tree.map(lambda x: x[i], xs)) for i in range(length)]
+    entry = lambda i: jax.tree.map(lambda x: x[i], xs)
+    results = [function(entry(i)) for i in range(length)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)

@@ -12,10 +12,13 @@ from jax.flatten_util import ravel_pytree
 from .counts import Counts
 from .damping import Damping, Undamped, as_damping
 from .errors import InputError, warn_once
-from .linearisation import Linearisation, flatten, linearise, matrix_free, solve
+from .linearisation import Linearisation, linearise, matrix_free, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
-from .models.checks import check_model, check_parameters
+from .models.base import Evaluation
+from .models.checks import check_model, check_parameters, check_state
+from .operators import structure_of
+from .parameters import flatten
 from .problems import Problem
 from .result import Direction, Info
 from .solvers import REASONS, Auto, SolveInfo, Solver
@@ -42,15 +45,15 @@ def natural_gradient(
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
     damping = as_damping(damping)
-    check_inputs(problem, theta, metric, solver, damping)
-    lin = linearise(problem, theta, metric, solver, damping, None)
+    known = check_inputs(problem, theta, metric, solver, damping)
+    lin = linearise(problem, theta, metric, solver, damping, None, known=known)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
-    eta, info, _ = solve(lin, strength)
+    eta, info, *_ = solve(lin, strength)
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     unravel = ravel_pytree(parameters)[1]
     return Direction(
         eta=unravel(eta),
-        info=describe(lin, info, strength, jnp.all(jnp.isfinite(eta))),
+        info=describe(lin, info, strength, jnp.all(jnp.isfinite(eta)), int(known is not None)),
         loss=float(lin.loss),
         gradient=unravel(lin.gradient),
     )
@@ -65,16 +68,23 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
 
     Cost: that of Z, p products with L, and kp².
     """
-    check_inputs(problem, theta, metric, Auto(), Undamped())
+    known = check_inputs(problem, theta, metric, Auto(), Undamped())
     if isinstance(metric, Euclidean):
         return jnp.eye(flatten(theta)[0].size, dtype=flatten(theta)[0].dtype)
-    return _information_matrix(problem, theta, metric)
+    run = _information_matrix if problem.model.on_host else eqx.filter_jit(_information_matrix)
+    return run(problem, theta, metric, known)
+
+
+def _information_matrix(
+    problem: Problem, theta: PyTree, metric: Metric, known: Evaluation | None
+) -> Array:
+    flat, unravel = flatten(theta)
+    rho, columns, _ = problem.model.jacobian(unravel, flat, known)
+    return _information(metric, rho, columns)
 
 
 @eqx.filter_jit
-def _information_matrix(problem: Problem, theta: PyTree, metric: Metric) -> Array:
-    flat, unravel = flatten(theta)
-    rho, columns, _ = problem.model.jacobian(unravel, flat)
+def _information(metric: Metric, rho: PyTree, columns: PyTree) -> Array:
     return metric.information(rho, columns)[0]
 
 
@@ -93,8 +103,11 @@ def traced_direction(
 
 def check_inputs(
     problem: Problem, theta: PyTree, metric: Metric, solver: Solver, damping: Damping
-) -> None:
-    """Everything that can be said about the input before a program is compiled."""
+) -> Evaluation | None:
+    """Everything that can be said about the input; most of it before a program is compiled.
+
+    Returns the evaluation of the model at θ, if it was made and can be used again.
+    """
     for name, value, kind in (
         ("problem", problem, Problem),
         ("metric", metric, Metric),
@@ -105,7 +118,12 @@ def check_inputs(
             raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
     flat, unravel = flatten(theta)
     check_parameters(theta, flat)
-    structure = check_model(lambda v: problem.model(unravel(v)), flat)
+    model, known = problem.model, None
+    if model.on_host:
+        known = model.evaluate(theta)
+        structure = check_state(structure_of(known.rho))
+    else:
+        structure = check_model(lambda v: model(unravel(v)), flat)
     problem.check(theta, structure)
     D = damping.parameter_operator()
     if D is not None and D.size != flat.size:
@@ -119,40 +137,41 @@ def check_inputs(
                 "Euclidean has G = I and no system to add an operator to",
                 "AbsoluteDamping(λ), or a metric on states",
             )
-        return
-    metric.check_structure(structure)
-    iterative = matrix_free(solver, structure, flat)
-    if iterative is not None and not hasattr(problem.model, "products"):
-        raise InputError(
-            "solver",
-            f"{iterative.name} needs products with Z, and this model has no method `products`",
-            "a model that is a plain function, or a solver on a dense Z",
-        )
-    rho, finite = _state(problem, theta)
-    if not finite:
+        if not model.solves:
+            return None
+    else:
+        metric.check_structure(structure)
+    iterative = matrix_free(solver, structure, flat, model.solves)
+    known = _evaluated(model, theta) if known is None else known
+    model.check(theta, known)
+    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
         raise InputError(
             "model", "the state at theta has entries that are not finite", "another starting point"
         )
-    metric.check_values(rho)
-    if iterative is None and any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(rho)):
+    if not isinstance(metric, Euclidean):
+        metric.check_values(known.rho)
+    if iterative is None and any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(known.rho)):
         warn_once(
             "float32",
             "the state is in single precision: a direct solver then loses all digits of a "
             "direction once the condition number of Y nears 1e4 (Cholesky) or 1e7 (QR, SVD). "
             'Try: jax.config.update("jax_enable_x64", True) and float64 data.',
         )
+    return known if model.solves else None
 
 
 @eqx.filter_jit
-def _state(problem: Problem, theta: PyTree) -> tuple[PyTree, Array]:
-    """ρ, and whether all of it is finite."""
-    rho = problem.model(theta)
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
-    return rho, jnp.all(jnp.stack(finite))
+def _evaluated(model: Any, theta: PyTree) -> Evaluation:
+    return model.evaluate(theta)
 
 
-def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -> Info:
-    """The numbers of a solve as a user reads them, in one transfer from the device."""
+def describe(
+    lin: Linearisation, info: SolveInfo, damping: Array, finite: Any, evaluations: int = 0
+) -> Info:
+    """The numbers of a solve as a user reads them, in one transfer from the device.
+
+    `evaluations` are forward solves that were made before the linearisation.
+    """
     info, damping, finite, counts, report = jax.device_get(
         (info, damping, finite, lin.counts, lin.report)
     )
@@ -166,7 +185,7 @@ def describe(lin: Linearisation, info: SolveInfo, damping: Array, finite: Any) -
         damping=float(damping),
         status="metric_not_converged" if gave_up else status,
         iterations=int(info.iterations),
-        counts=Counts(*(int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))),
+        counts=Counts(*map(int, counts.plus(*info.counts).plus(forward=evaluations))),
         residual=float(info.residual),
         truncation=float(info.truncation),
         metric={

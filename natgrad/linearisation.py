@@ -6,8 +6,7 @@ another λ at the same θ costs only `solve`.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -19,10 +18,13 @@ from jax.scipy.linalg import solve_triangular
 
 from .counts import Counts
 from .damping import Damping
+from .matrix_free import matrix_free_system
 from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
-from .operators import hoisted, structure_of
+from .models.base import Evaluation
+from .parameters import Bounds, flatten
 from .problems import Problem
+from .slopes import slopes
 from .solvers import (
     DenseSolver,
     InformationSolver,
@@ -31,22 +33,15 @@ from .solvers import (
     SolveInfo,
     Solver,
 )
-from .solvers.system import Factor, System
 
 PyTree = Any
-
-
-class Bounds(NamedTuple):
-    """Box bounds on the flattened parameters."""
-
-    lower: Array
-    upper: Array
 
 
 class Linearisation(eqx.Module):
     """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
 
-    `rho` is kept where the solver carries Zη along, for the curvature of the loss there.
+    `rho` is kept where the solver carries Zη along, for the curvature of the loss there. `on_host`
+    says that its products are outside JAX.
     """
 
     loss: Array
@@ -59,16 +54,9 @@ class Linearisation(eqx.Module):
     counts: Counts
     report: Report
     rho: PyTree | None = None
+    on_host: bool = eqx.field(static=True, default=False)
 
 
-def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
-    """The floating-point arrays of θ as one vector, and the way back; other leaves are kept."""
-    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
-    flat, unravel = ravel_pytree(parameters)
-    return flat, lambda vector: eqx.combine(unravel(vector.astype(flat.dtype)), rest)
-
-
-@eqx.filter_jit
 def linearise(
     problem: Problem,
     theta: PyTree,
@@ -77,41 +65,124 @@ def linearise(
     damping: Damping,
     bounds: Bounds | None,
     first_norm: Array | np.ndarray | None = None,
+    known: Evaluation | None = None,
+    memory: Any = None,
 ) -> Linearisation:
     """ρ, Z, L and the factorised least-squares problem at θ, or the products that stand for it.
 
-    `first_norm` is ‖∂_θ f‖ at the start of a run, for solvers whose tolerance follows it.
+    `first_norm` is ‖∂_θ f‖ at the start of a run, for solvers whose tolerance follows it; `known`
+    an evaluation of the model at θ; `memory` what the solver remembers of earlier iterations.
+    Compiled, unless the model is outside JAX: then only its parts are.
     """
+    run = _linearise if problem.model.on_host else _linearise_compiled
+    return run(problem, theta, metric, solver, damping, bounds, first_norm, known, memory)
+
+
+def _linearise(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    bounds: Bounds | None,
+    first_norm: Array | np.ndarray | None,
+    known: Evaluation | None,
+    memory: Any,
+) -> Linearisation:
     flat, unravel = flatten(theta)
+    model = problem.model
     if isinstance(metric, Euclidean):
+        return _plain_gradient(problem, theta, bounds, known)
+    rho = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
+    iterative = matrix_free(solver, rho, flat, model.solves)
+    if iterative is None:
+        rho, columns, counts = model.jacobian(unravel, flat, known)
+        return _dense(problem, theta, metric, solver, damping, bounds, rho, columns, counts)
+    products = model.products(unravel, flat, known)
+    loss, covector, direct = slopes(problem, theta, products.rho)
+    gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
+    gradient = gradient if direct is None else gradient + direct
+    system = matrix_free_system(
+        products,
+        gradient,
+        metric,
+        iterative,
+        free=None if bounds is None else _free(flat, gradient, bounds),
+        parameter=damping.parameter_operator(),
+        first_norm=jnp.nan if first_norm is None else jnp.asarray(first_norm),
+        covector=covector if direct is None else None,
+        memory=memory,
+    )
+    samples = damping.trace_samples
+    trace = system.trace(samples) if samples else jnp.full((), jnp.nan, flat.dtype)
+    counts = Counts(products.evaluations + (covector is None), samples, 1)
+    return Linearisation(
+        loss=loss,
+        gradient=system.gradient,
+        gradient_norm=jnp.linalg.norm(system.gradient),
+        trace=trace,
+        parameter_factor=None,
+        prepared=iterative.prepare(system),
+        solver=iterative,
+        counts=counts.plus(*iterative.spent(system)),
+        report=metric.report(products.rho),
+        rho=products.rho,
+        on_host=model.on_host,
+    )
+
+
+_linearise_compiled = eqx.filter_jit(_linearise)
+
+
+def _plain_gradient(
+    problem: Problem, theta: PyTree, bounds: Bounds | None, known: Evaluation | None
+) -> Linearisation:
+    """∂_θ f, with G = I."""
+    flat, unravel = flatten(theta)
+    if problem.model.solves and problem.objective is None:
+        products = problem.model.products(unravel, flat, known)
+        loss, covector, direct = slopes(problem, theta, products.rho)
+        gradient, counts = products.pull(covector), Counts(products.evaluations, 0, 1)
+        gradient = gradient if direct is None else gradient + direct
+    else:
         objective = lambda v: problem.value(unravel(v), problem.model(unravel(v)))
         loss, gradient = jax.value_and_grad(objective)(flat)
-        gradient = gradient * _free(flat, gradient, bounds)
-        trace = jnp.asarray(flat.size, flat.dtype)
-        norm, counts = jnp.linalg.norm(gradient), Counts(1, 0, 1).plus()
-        return Linearisation(loss, gradient, norm, trace, None, None, None, counts, {})
+        counts = Counts(1, 0, 1)
+    gradient = gradient * _free(flat, gradient, bounds)
+    trace, norm = jnp.asarray(flat.size, flat.dtype), jnp.linalg.norm(gradient)
+    return Linearisation(loss, gradient, norm, trace, None, None, None, counts.plus(), {})
 
-    iterative = matrix_free(solver, jax.eval_shape(lambda v: problem.model(unravel(v)), flat), flat)
-    if iterative is not None:
-        first = jnp.asarray(jnp.nan if first_norm is None else first_norm)
-        return _as_products(problem, unravel, flat, metric, iterative, damping, bounds, first)
-    rho, columns, counts = problem.model.jacobian(unravel, flat)
+
+@eqx.filter_jit
+def _dense(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    bounds: Bounds | None,
+    rho: PyTree,
+    columns: PyTree,
+    counts: Counts,
+) -> Linearisation:
+    """The factorised least-squares problem, from ρ and the columns of Z."""
+    flat, _ = flatten(theta)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
     whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
     k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
     chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
-    if problem.objective is not None:
-        loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
+    loss, c, direct = slopes(problem, theta, rho)
+    if c is None:
+        assert direct is not None
+        gradient = direct
         b, r = jnp.zeros(k, whitened[0].dtype), gradient
         counts = counts.plus(forward=1, adjoint=1)
     else:
-        loss, c = jax.value_and_grad(problem.loss)(rho)
         gradient = Zt @ ravel_pytree(c)[0]
         b = ravel_pytree(metric.whiten(rho, c))[0]
         r = _leftover(metric, rho, c, Zt)
-        if problem.regulariser is not None:
-            extra, slope = jax.value_and_grad(lambda v: problem.regulariser(unravel(v)))(flat)
-            loss, gradient, r = loss + extra, gradient + slope, r + slope
+        if direct is not None:
+            gradient, r = gradient + direct, r + direct
 
     free = _free(flat, gradient, bounds)
     r, gradient = r * free, gradient * free
@@ -143,66 +214,13 @@ def linearise(
     )
 
 
-def matrix_free(solver: Solver, state: PyTree, flat: Array) -> MatrixFreeSolver | None:
+def matrix_free(
+    solver: Solver, state: PyTree, flat: Array, solves: bool
+) -> MatrixFreeSolver | None:
     """The solver that does without Z for a state of this structure, if that is to be used."""
     leaves = jax.tree.leaves(state)
     k = sum(math.prod(leaf.shape) for leaf in leaves)
-    return solver.matrix_free(k, flat.size, jnp.result_type(*leaves).itemsize)
-
-
-def _as_products(
-    problem: Problem,
-    unravel: Callable[[Array], PyTree],
-    flat: Array,
-    metric: Metric,
-    solver: MatrixFreeSolver,
-    damping: Damping,
-    bounds: Bounds | None,
-    first_norm: Array,
-) -> Linearisation:
-    """The linearised model, the metric's operator and ∂_θ f at θ: one forward, one adjoint."""
-    products = problem.model.products(unravel, flat)
-    rho, b, counts = products.rho, None, Counts(forward=1, adjoint=1)
-    if problem.objective is not None:
-        loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
-        counts = counts.plus(forward=1)
-    else:
-        loss, c = jax.value_and_grad(problem.loss)(rho)
-        gradient = products.pull(c)
-        if problem.regulariser is not None:
-            extra, slope = jax.value_and_grad(lambda v: problem.regulariser(unravel(v)))(flat)
-            loss, gradient = loss + extra, gradient + slope
-        elif solver.uses == "factor" and not metric.annihilates:
-            b = metric.whiten(rho, c)
-    free = None if bounds is None else _free(flat, gradient, bounds)
-    gradient = gradient if free is None else gradient * free
-    norm = jnp.linalg.norm(gradient)
-    relative = norm / jnp.where(first_norm > 0, first_norm, 1.0)
-    use_gram = solver.uses == "gram"
-    system = System(
-        products=products,
-        gradient=gradient,
-        whitened=b,
-        gram=hoisted(metric.gram(rho).mv, structure_of(rho)) if use_gram else None,
-        factor=None if use_gram else Factor(metric.factor(rho)),
-        free=free,
-        parameter=damping.parameter_operator(),
-        progress=jnp.where(first_norm > 0, relative, 1.0).astype(flat.dtype),
-    )
-    samples = damping.trace_samples
-    trace = system.trace(samples) if samples else jnp.full((), jnp.nan, flat.dtype)
-    return Linearisation(
-        loss=loss,
-        gradient=gradient,
-        gradient_norm=norm,
-        trace=trace,
-        parameter_factor=None,
-        prepared=solver.prepare(system),
-        solver=solver,
-        counts=counts.plus(linearised=samples).plus(*solver.spent(system)),
-        report=metric.report(rho),
-        rho=rho,
-    )
+    return solver.matrix_free(k, flat.size, jnp.result_type(*leaves).itemsize, solves)
 
 
 def _in_coordinates(rows: Array, factor: Array | None) -> Array:
@@ -237,9 +255,12 @@ def _free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
     return jnp.where(held, 0.0, 1.0).astype(flat.dtype)
 
 
-@eqx.filter_jit
 def solve(lin: Linearisation, strength: Array) -> Solution:
-    """η for this λ, as a flat vector."""
+    """η for this λ, as a flat vector; compiled, unless the products are outside JAX."""
+    return (_solve if lin.on_host else _solve_compiled)(lin, strength)
+
+
+def _solve(lin: Linearisation, strength: Array) -> Solution:
     if lin.solver is None:
         one = jnp.ones((), lin.gradient.dtype)
         info = SolveInfo(jnp.asarray(lin.gradient.size), one, jnp.asarray(False))
@@ -250,3 +271,6 @@ def solve(lin: Linearisation, strength: Array) -> Solution:
     if lin.parameter_factor is not None:
         eta = solve_triangular(lin.parameter_factor, eta)
     return Solution(eta.astype(lin.gradient.dtype), info)
+
+
+_solve_compiled = eqx.filter_jit(_solve)

@@ -1,23 +1,23 @@
 """The loop: linearise, solve, step, record, stop."""
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from .attempt import Attempt, attempt
-from .counts import Counts
 from .damping import Damping, as_damping
 from .direction import check_inputs, describe
 from .errors import InputError
-from .linearisation import Bounds, flatten, linearise
+from .history import Budget, Run, check_run
+from .linearisation import linearise, matrix_free
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
+from .minibatch import MiniBatch
+from .models.base import Evaluation
+from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
 from .solvers import Auto, Solver
@@ -49,6 +49,7 @@ def minimize(
     step_tolerance: float = 0.0,
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
+    batch: MiniBatch | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -64,94 +65,129 @@ def minimize(
     pytrees like θ, or None; parameters on a bound that a descent would cross are held there, the
     others move along the projected direction.
 
+    With a `batch` every iteration sees a random selection of the state; losses in the history are
+    then those of the selections, and that of the result is the full one.
+
+    An exception, in a model outside JAX or in a callback, passes through with the run until then as
+    `error.natgrad_result`.
+
     Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
     target data reuse the program.
     """
     damping = as_damping(damping)
-    check_inputs(problem, theta0, metric, solver, damping)
+    known = check_inputs(problem, theta0, metric, solver, damping)
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
-    if not isinstance(max_iterations, (int, np.integer)) or max_iterations < 1:
-        raise InputError("max_iterations", f"{max_iterations!r} is no positive integer", "100")
-    if not all(callable(callback) for callback in callbacks):
-        raise InputError("callbacks", "are not all callable", "callbacks=[function]")
-    box = _box(bounds, theta0)
-    theta, recorder = _settled(theta0), _Recorder()
-    recorder.count(forward=0 if isinstance(metric, Euclidean) else 1)  # the check at theta0
-    budget = lambda: _spent(recorder, max_propagations, max_seconds)
+    check_run(max_iterations, callbacks)
+    method = _Method(problem, metric, solver, damping, step, as_box(bounds, theta0), batch)
+    budget = Budget(max_iterations, max_propagations, max_seconds)
+    goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
+    run = Run(settled(theta0))
+    unseen = isinstance(metric, Euclidean) and known is None
+    run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
+    with run.kept_if_it_fails():
+        status = _descend(run, method, budget, goal, known)
+        if batch is not None:
+            run.loss = float(problem.value(run.theta, problem.model(run.theta)))
+            run.recorder.count(forward=1)
+    return run.result(status)
+
+
+class _Method(NamedTuple):
+    """What makes an iteration."""
+
+    problem: Problem
+    metric: Metric
+    solver: Solver
+    damping: Damping
+    step: Step
+    box: Bounds | None
+    batch: MiniBatch | None
+
+
+class _Goal(NamedTuple):
+    """When a run has reached what was asked of it."""
+
+    tolerance: float
+    step_tolerance: float
+    loss_target: float | None
+    callbacks: Sequence[Callable[[Progress], Any]]
+
+
+def _descend(
+    run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
+) -> Status:
+    """Iterate, with everything worth keeping in `run`; returns why it ended."""
+    problem, metric, solver, damping, step, box, batch = method
     damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
-    loss, info, first_norm, lin = np.nan, None, np.nan, None
-    status = Status.MAX_ITERATIONS
-    for iteration in range(max_iterations):
+    first_norm, lin, recorder = np.nan, None, run.recorder
+    memory = _memory(problem, run.theta, metric, solver, known)
+    for iteration in range(budget.iterations):
+        theta = run.theta
+        if batch is not None:
+            problem, metric = batch.draw(method.problem, method.metric, iteration)
+            known = None  # that was of another selection
         lin = None  # frees the last factorisation before the next one is made
-        lin = linearise(problem, theta, metric, solver, damping, box, np.asarray(first_norm, float))
+        norm0 = np.asarray(first_norm, float)
+        lin = linearise(problem, theta, metric, solver, damping, box, norm0, known, memory)
         loss, norm, counts = jax.device_get((lin.loss, lin.gradient_norm, lin.counts))
         recorder.count(*counts)
         recorder.begin(loss, norm)
+        run.loss = float(loss)
         if iteration == 0:
             first_norm = norm
             if not np.isfinite(loss):
                 advice = "a starting point where the loss is finite"
                 raise InputError("theta0", f"the loss there is {loss}", advice)
-        if norm <= tolerance * first_norm:
-            status = Status.CONVERGED
-            break
+        if norm <= goal.tolerance * first_norm:
+            return Status.CONVERGED
         promised = np.nan  # the decrease predicted by the first attempt, before λ grew
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
-            result = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
-            damping_state, point = result.damping_state, result.outcome.theta
-            trial = _numbers(result)
+            tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
+            damping_state, point = tried.damping_state, tried.outcome.theta
+            known, memory = tried.known, tried.memory
+            trial = _numbers(tried)
             outcome = trial.outcome
             recorder.count(*trial.info.counts)
-            recorder.count(forward=outcome.evaluations, linearised=outcome.linearised)
+            recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
-            if outcome.accepted or budget() is not None:
+            if outcome.accepted or budget.spent(recorder) is not None:
                 break
         recorder.finish(trial, bool(outcome.value < loss))
-        info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
+        run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
         if not outcome.accepted:
-            status = budget() or _why_rejected(trial, float(loss), promised)
-            break
-        theta, loss = flatten(theta)[1](point), float(outcome.value)
-        progress = Progress(iteration + 1, theta, loss, recorder.last())
-        asked = [bool(callback(progress)) for callback in callbacks]
+            return budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
+        run.theta, run.loss = flatten(theta)[1](point), float(outcome.value)
+        progress = Progress(iteration + 1, run.theta, run.loss, recorder.last())
+        asked = [bool(callback(progress)) for callback in goal.callbacks]
         if any(asked):
-            status = Status.STOPPED
-        elif loss_target is not None and loss <= loss_target:
-            status = Status.LOSS_REACHED
-        elif trial.step_norm <= step_tolerance * max(1.0, trial.theta_norm):
-            status = Status.SMALL_STEP
-        elif spent := budget():
-            status = spent
-        else:
-            continue
-        break
-    taken = recorder.accepted
-    if taken == len(recorder.rows):  # the last row's step led to a point not yet recorded
-        recorder.begin(loss, np.nan)
-    recorder.close()
-    return Result(theta, float(loss), status, taken, recorder.history(), info)
+            return Status.STOPPED
+        if goal.loss_target is not None and run.loss <= goal.loss_target:
+            return Status.LOSS_REACHED
+        if trial.step_norm <= goal.step_tolerance * max(1.0, trial.theta_norm):
+            return Status.SMALL_STEP
+        if spent := budget.spent(recorder):
+            return spent
+    return Status.MAX_ITERATIONS
 
 
 def _numbers(result: Attempt) -> Attempt:
     """The scalars of an attempt on the host, in one transfer; its θ stays where it is."""
-    return jax.device_get(result._replace(outcome=result.outcome._replace(theta=None)))
+    outcome = result.outcome._replace(theta=None)
+    return jax.device_get(result._replace(outcome=outcome, memory=None, known=None))
 
 
-def _spent(
-    recorder: "_Recorder", max_propagations: int | None, max_seconds: float | None
-) -> Status | None:
-    if max_propagations is not None and sum(recorder.counts) >= max_propagations:
-        return Status.MAX_PROPAGATIONS
-    if max_seconds is not None and recorder.elapsed() >= max_seconds:
-        return Status.MAX_SECONDS
-    return None
-
-
-def _settled(theta: PyTree) -> PyTree:
-    """θ with strongly typed parameters: weakly typed ones would compile every program twice."""
-    settle = lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_inexact_array(x) else x
-    return jax.tree.map(settle, theta)
+def _memory(
+    problem: Problem, theta: PyTree, metric: Metric, solver: Solver, known: Evaluation | None
+) -> Any:
+    """What the solver carries from one iteration to the next, before the first."""
+    if isinstance(metric, Euclidean):
+        return None
+    flat, unravel = flatten(theta)
+    model = problem.model
+    state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
+    iterative = matrix_free(solver, state, flat, model.solves)
+    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
 
 
 def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
@@ -165,87 +201,3 @@ def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
     if status == Status.NO_DECREASE and 0 <= promised <= rounding:
         return Status.PRECISION
     return status
-
-
-class _Recorder:
-    """The history under construction: one row per iterate."""
-
-    columns = (
-        *("loss", "gradient_norm", "step", "step_norm", "damping", "halvings", "ratio"),
-        *("rank", "condition", "solver_iterations", "decreased"),
-        *("seconds", "forward", "linearised", "adjoint"),
-    )
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.counts = Counts(0, 0, 0)
-        self.accepted = 0
-        self._start = time.perf_counter()
-
-    def elapsed(self) -> float:
-        return time.perf_counter() - self._start
-
-    def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
-        more = (int(forward), int(linearised), int(adjoint))
-        self.counts = Counts(*(a + b for a, b in zip(self.counts, more, strict=True)))
-
-    def begin(self, loss: float, gradient_norm: float) -> None:
-        row = dict.fromkeys(self.columns, np.nan)
-        row |= {"loss": loss, "gradient_norm": gradient_norm, "seconds": self.elapsed()}
-        self.rows.append(row | self.counts._asdict())
-
-    def finish(self, trial: Attempt, decreased: bool) -> None:
-        outcome, info = trial.outcome, trial.info
-        accepted = bool(outcome.accepted)
-        self.accepted += accepted
-        self.rows[-1] |= {
-            "step": float(outcome.tau) if accepted else 0.0,
-            "step_norm": float(trial.step_norm) if accepted else 0.0,
-            "damping": float(trial.damping),
-            "halvings": float(outcome.halvings),
-            "ratio": float(outcome.ratio),
-            "rank": float(info.rank),
-            "condition": float(info.condition),
-            "solver_iterations": float(info.iterations),
-            "decreased": float(decreased),
-        }
-
-    def close(self) -> None:
-        """Give the last row what was spent on it: no later row will tell."""
-        self.rows[-1] |= self.counts._asdict() | {"seconds": self.elapsed()}
-
-    def last(self) -> dict[str, float]:
-        return dict(self.rows[-1])
-
-    def history(self) -> dict[str, np.ndarray]:
-        return {name: np.array([row[name] for row in self.rows]) for name in self.columns}
-
-
-def _box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
-    if bounds is None:
-        return None
-    if not (isinstance(bounds, tuple) and len(bounds) == 2):
-        raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
-    flat, _ = flatten(theta)
-    lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
-    if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
-        raise InputError("bounds", "have entries that are not numbers", "None for no bound")
-    if bool(jnp.any(lower > upper)):
-        raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
-    if bool(jnp.any((flat < lower) | (flat > upper))):
-        raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
-    return Bounds(lower, upper)
-
-
-def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
-    """A bound on the flattened parameters: from None, a number, or a pytree like θ."""
-    if bound is None:
-        return jnp.full_like(flat, unbounded)
-    if np.ndim(bound) == 0 and isinstance(bound, (int, float, np.number, np.ndarray, jax.Array)):
-        return jnp.full_like(flat, bound)
-    spread = lambda t, b: None if t is None else jnp.broadcast_to(jnp.asarray(b, t.dtype), t.shape)
-    parameters = eqx.filter(theta, eqx.is_inexact_array)
-    try:
-        return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
-    except (ValueError, TypeError) as error:
-        raise InputError("bounds", "do not have the structure of theta", "a scalar") from error

@@ -28,6 +28,7 @@ class Status(StrEnum):
     NOT_FINITE = "not_finite"
     INADMISSIBLE = "inadmissible"
     NOT_DESCENT = "not_descent"
+    FAILED = "failed"
 
     @property
     def message(self) -> str:
@@ -48,6 +49,7 @@ _MESSAGES = {
     Status.NOT_FINITE: "the loss or the direction was not finite; the step was not taken",
     Status.INADMISSIBLE: "the step left the states on which the metric is defined; not taken",
     Status.NOT_DESCENT: "the direction found does not descend: G is singular or not positive",
+    Status.FAILED: "an exception ended the run; this is what it had reached",
 }
 
 

@@ -2,13 +2,13 @@
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .control import loop
 from .settings import Number, setting
 
 ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
@@ -21,6 +21,7 @@ class Trial(NamedTuple):
     value: Array
     admissible: Array
     linear_decrease: Array  # −⟨∂_θ f, θ(τ) − θ⟩, which the actual decrease is compared with
+    known: Any = None  # the model's evaluation, where it is worth keeping
 
 
 class Path(NamedTuple):
@@ -50,14 +51,15 @@ class Outcome(NamedTuple):
     predicted: Array
     evaluations: Array
     linearised: Array
+    adjoint: Array | int = 0
 
 
 class Step(eqx.Module):
     """A rule for the length τ of θ ← θ + τ η."""
 
     @abc.abstractmethod
-    def take(self, path: Path) -> Outcome:
-        """Look along the path and accept a point of it, or none."""
+    def take(self, path: Path) -> tuple[Outcome, Any]:
+        """Look along the path and accept a point of it, or none; with the evaluation there."""
 
 
 class FixedStep(Step):
@@ -76,7 +78,7 @@ class FixedStep(Step):
     size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
 
-    def take(self, path: Path) -> Outcome:
+    def take(self, path: Path) -> tuple[Outcome, Any]:
         tau = jnp.asarray(self.size, path.value.dtype)
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
@@ -100,7 +102,7 @@ class Backtracking(Step):
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
-    def take(self, path: Path) -> Outcome:
+    def take(self, path: Path) -> tuple[Outcome, Any]:
         tau = jnp.asarray(self.initial, path.value.dtype)
         return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, 0)
 
@@ -122,7 +124,7 @@ class ModelStep(Step):
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
-    def take(self, path: Path) -> Outcome:
+    def take(self, path: Path) -> tuple[Outcome, Any]:
         curvature = path.curvature()
         length = -path.slope / jnp.where(curvature > 0, curvature, 1.0)
         tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, 1.0)
@@ -132,7 +134,7 @@ class ModelStep(Step):
 
 def _backtrack(
     path: Path, tau: Array, shrink: Number, sufficient: Number, max_halvings: int, linearised: int
-) -> Outcome:
+) -> tuple[Outcome, Any]:
     shrink = jnp.asarray(shrink, tau.dtype)
 
     def enough(trial: Trial) -> Array:
@@ -149,7 +151,7 @@ def _backtrack(
 
     first = path.trial(tau)
     start = (tau, first, jnp.zeros((), int))
-    tau, trial, halvings = jax.lax.while_loop(searching, halve, start)
+    tau, trial, halvings = loop(searching, halve, start)
     promised = first.linear_decrease
     return _outcome(path, tau, trial, enough(trial), halvings, promised, linearised)
 
@@ -166,7 +168,7 @@ def _outcome(
     halvings: Array | int,
     promised: Array,
     linearised: int,
-) -> Outcome:
+) -> tuple[Outcome, Any]:
     finite = jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta))
     reason = jnp.where(
         ~finite,
@@ -174,7 +176,7 @@ def _outcome(
         jnp.where(~trial.admissible, INADMISSIBLE, jnp.where(sufficient, ACCEPTED, NO_DECREASE)),
     )
     predicted = jnp.where(trial.linear_decrease == 0, 1.0, trial.linear_decrease)
-    return Outcome(
+    outcome = Outcome(
         accepted=reason == ACCEPTED,
         reason=reason,
         tau=tau,
@@ -186,3 +188,4 @@ def _outcome(
         evaluations=jnp.asarray(halvings) + 1,
         linearised=jnp.asarray(linearised),
     )
+    return outcome, trial.known

@@ -10,10 +10,8 @@ import pytest
 
 import natgrad as ng
 from cases import CASES, density
-from natgrad.linearisation import flatten
+from natgrad.parameters import flatten
 from natgrad.solvers import auto
-from natgrad.solvers.base import CONVERGED, RUNNING
-from natgrad.solvers.recurrences import Stop, cg_start, cg_step, lsmr_start, lsmr_step
 from problems_for_tests import bumps_problem, linear_problem
 
 SOLVERS = {"CG": ng.CG(1e-13), "LSMR": ng.LSMR(1e-13)}
@@ -350,35 +348,16 @@ def test_at_a_minimum_there_is_nothing_to_do(name: str):
     np.testing.assert_array_equal(d.eta, np.zeros(6))
 
 
-@pytest.mark.parametrize("kind", ["CG", "LSMR"])
-def test_the_recurrences_can_be_driven_from_the_host(kind: str):
-    """What a loop for a model outside JAX does: NumPy products, one step at a time."""
-    _, theta, Z, target = small()
-    Z, b = np.asarray(Z), np.asarray(Z @ theta - target)
-    g, stop = jnp.asarray(Z.T @ b), Stop(jnp.asarray(1e-12), jnp.asarray(50))
-    zero = jnp.zeros(20)
-    if kind == "CG":
-        apply = lambda d: (Z @ np.asarray(d), Z.T @ (Z @ np.asarray(d)), np.sum((Z @ d) ** 2))
-        state, step = cg_start(g, zero), lambda s: cg_step(s, apply, stop)
-    else:
-        forward = lambda v: (Z @ np.asarray(v), Z @ np.asarray(v))
-        state = lsmr_start(g, jnp.asarray(b), zero, zero)
-        step = lambda s: lsmr_step(s, forward, lambda u: Z.T @ np.asarray(u), stop)
-    while int(state.reason) == RUNNING:
-        state = step(state)
-    assert int(state.reason) == CONVERGED
-    close(state.scale * state.eta, -np.linalg.solve(Z.T @ Z, np.asarray(g)))
-    close(state.scale * state.motion, Z @ np.asarray(state.scale * state.eta), 1e-10)
-
-
 # --- choices and input
 
 
 def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
-    assert ng.Auto().matrix_free(10**6, 10**6, 8).name == "CG"
-    assert ng.Auto().matrix_free(2**14, 2**14, 8) is None  # 2 GiB, just
-    assert ng.Auto().matrix_free(2**14, 2**14 + 1, 8) is not None
-    assert ng.Cholesky().matrix_free(10**6, 10**6, 8) is None
+    assert ng.Auto().matrix_free(10**6, 10**6, 8, False).name == "CG"
+    assert ng.Auto().matrix_free(2**14, 2**14, 8, False) is None  # 2 GiB, just
+    assert ng.Auto().matrix_free(2**14, 2**14 + 1, 8, False) is not None
+    assert ng.Cholesky().matrix_free(10**6, 10**6, 8, False) is None
+    assert ng.Auto().matrix_free(101, 1000, 8, True) is not None  # 101 solves with a PDE
+    assert ng.Auto().matrix_free(100, 1000, 8, True) is None
     monkeypatch.setattr(auto, "DENSE_LIMIT", 0)
     problem = linear_problem(20, 6, 6)[0]
     assert direction(ng.Auto(), 0.0, problem).info.solver == "CG"
@@ -393,7 +372,11 @@ def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
         ("operator", lambda: ng.ParameterDamping(np.array([1.0, -1.0]))),
         ("operator", lambda: ng.ParameterDamping(as_operator(-np.eye(3)))),
         ("operator", lambda: ng.ParameterDamping(as_operator(np.triu(np.ones((3, 3)))))),
-        ("solver", lambda: direction(ng.CG(), 0.0, ng.Problem(OnlyDense(), lambda rho: rho.sum()))),
+        ("preconditioner", lambda: ng.CG(preconditioner="jacobi")),  # pyright: ignore
+        ("preconditioner", lambda: ng.LSMR(preconditioner=ng.Recycled())),
+        ("pairs", lambda: ng.Recycled(0)),
+        ("samples", lambda: ng.Diagonal(0)),
+        ("rank", lambda: ng.Nystrom(-1)),
     ],
 )
 def test_bad_input(argument: str, make):
@@ -405,13 +388,3 @@ def test_bad_input(argument: str, make):
 def as_operator(matrix):
     product = lambda v: jnp.asarray(matrix) @ v
     return ng.AdjointOperator(product, product, jnp.zeros(3), jnp.zeros(3))
-
-
-class OnlyDense(eqx.Module):
-    """A model of somebody else's, with a Jacobian and no products."""
-
-    def __call__(self, theta):
-        return jnp.tile(theta, 4)[:20]
-
-    def jacobian(self, unravel, flat):
-        raise NotImplementedError

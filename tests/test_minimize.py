@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.attempt import attempt
-from natgrad.linearisation import linearise
+from natgrad.attempt import _attempt_compiled
+from natgrad.linearisation import _linearise_compiled
 from problems_for_tests import METRIC_NAMES, all_metrics, bumps_problem, linear_problem
+
+
+def programs() -> tuple[int, int]:
+    """How many programs have been compiled for the two halves of an iteration."""
+    return _linearise_compiled._cached._cache_size(), _attempt_compiled._cached._cache_size()
 
 
 @pytest.mark.parametrize("name", METRIC_NAMES)
@@ -221,9 +226,9 @@ def test_new_values_do_not_compile_again():
         )
 
     run(start, 0.5, 1e-2, 1.0)
-    before = (linearise._cached._cache_size(), attempt._cached._cache_size())
+    before = programs()
     run(start + 0.01, 0.4, 2e-2, 1.01)
-    assert (linearise._cached._cache_size(), attempt._cached._cache_size()) == before
+    assert programs() == before
 
 
 def test_callbacks_see_the_run():
@@ -351,7 +356,7 @@ def test_bounds_of_a_network_leave_its_other_leaves_alone():
 def test_weakly_typed_parameters_compile_once():
     shared, _, _, _ = linear_problem(6, 3, 3)
     problem = ng.Problem(lambda t: shared.model(t), shared.loss)  # a function not yet compiled
-    before = linearise._cached._cache_size(), attempt._cached._cache_size()
+    before = programs()
     ng.minimize(
         problem,
         jnp.full(3, 2.0),
@@ -359,7 +364,7 @@ def test_weakly_typed_parameters_compile_once():
         tolerance=0.0,
         max_iterations=3,
     )
-    after = linearise._cached._cache_size(), attempt._cached._cache_size()
+    after = programs()
     assert after == (before[0] + 1, before[1] + 1)
 
 

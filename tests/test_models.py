@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.linearisation import flatten
+from natgrad.parameters import flatten
 
 X = jnp.linspace(-1.0, 1.0, 11)[:, None]
 

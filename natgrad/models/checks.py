@@ -24,6 +24,11 @@ def check_model(model: Callable[[PyTree], PyTree], theta: PyTree) -> PyTree:
             "its shape or control flow depends on the values of theta, so it cannot be traced",
             "a state of one fixed shape, with jnp.where or lax.cond in place of Python's if",
         ) from error
+    return check_state(structure)
+
+
+def check_state(structure: PyTree) -> PyTree:
+    """The shapes of a state; `InputError` unless they are real, floating and not empty."""
     leaves = jax.tree.leaves(structure)
     if not leaves or any(math.prod(leaf.shape) == 0 for leaf in leaves):
         raise InputError("model", "the state has no entries", "a state with at least one value")

@@ -12,13 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
+from .base import Evaluation, Model
 from .products import Products, linearised
 
 PyTree = Any
 DEFAULT_MEMORY = 512 * 2**20
 
 
-class Explicit(eqx.Module):
+class Explicit(Model):
     """A function θ ↦ ρ(θ) with its dense Jacobian by forward or reverse mode.
 
     Forward mode costs p products Zη, reverse mode k products Zᵀξ, each two to three evaluations
@@ -42,32 +43,32 @@ class Explicit(eqx.Module):
         return self.function(theta)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
-        """ρ, the columns ζᵢ of Z stacked along a new leading axis, and the products spent."""
         state = lambda v: self.function(unravel(v))
         structure = jax.eval_shape(state, flat)
         k = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(structure))
         p = flat.size
         reverse = self.mode == "reverse" or (self.mode == "auto" and k < p)
-        chunk = _chunk(self.memory, (k + p) * flat.dtype.itemsize)
+        chunk = chunk_size(self.memory, (k + p) * flat.dtype.itemsize)
         if not reverse:
             rho, push = jax.linearize(state, flat)
-            columns = _mapped(push, jnp.eye(p, dtype=flat.dtype), chunk)
+            columns = mapped(push, jnp.eye(p, dtype=flat.dtype), chunk)
             return rho, columns, Counts(forward=1, linearised=p)
         rho, pull = jax.vjp(state, flat)
         vector, unravel_state = ravel_pytree(rho)
         row = lambda e: pull(unravel_state(e))[0]
-        rows = _mapped(row, jnp.eye(k, dtype=vector.dtype), chunk)
+        rows = mapped(row, jnp.eye(k, dtype=vector.dtype), chunk)
         columns = jax.vmap(unravel_state)(rows.T.astype(vector.dtype))
         return rho, columns, Counts(forward=1, adjoint=k)
 
-    def products(self, unravel: Callable[[Array], PyTree], flat: Array) -> Products:
-        """ρ, Zη and Zᵀξ from one evaluation, without Z."""
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
         return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
 
 
-class Pointwise(eqx.Module):
+class Pointwise(Model):
     """A state whose every value is one call of the same function: ρᵢ = u(θ, xᵢ).
 
     This is how networks are used. Row i of Z is the gradient of one value, so all of Z costs
@@ -108,23 +109,23 @@ class Pointwise(eqx.Module):
         return self.points.reshape(-1, self.points.shape[-1])
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> tuple[Array, Array, Counts]:
-        """ρ, the columns of Z stacked along a new leading axis, and the products spent."""
         value = jax.value_and_grad(lambda v, x: self.function(unravel(v), x))
-        chunk = _chunk(self.memory, flat.nbytes)
-        rho, rows = _mapped(lambda x: value(flat, x), self._flat_points(), chunk)
+        chunk = chunk_size(self.memory, flat.nbytes)
+        rho, rows = mapped(lambda x: value(flat, x), self._flat_points(), chunk)
         shape = self.points.shape[:-1]
         return rho.reshape(shape), rows.T.reshape(-1, *shape), Counts(forward=1, adjoint=1)
 
-    def products(self, unravel: Callable[[Array], PyTree], flat: Array) -> Products:
-        """ρ, Zη and Zᵀξ from one evaluation, without Z."""
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
         return linearised(lambda v: self(unravel(v)), flat)
 
 
 def as_model(model: Any) -> Any:
     """Wrap a plain function; leave a model as it is."""
-    if hasattr(model, "jacobian"):
+    if isinstance(model, Model):
         return model
     if not callable(model):
         raise InputError(
@@ -133,11 +134,13 @@ def as_model(model: Any) -> Any:
     return Explicit(model)
 
 
-def _chunk(memory: int, bytes_each: int) -> int:
+def chunk_size(memory: int, bytes_each: int) -> int:
+    """How many vectors of this size fit into the memory, at least one."""
     return max(1, memory // max(1, bytes_each))
 
 
-def _mapped(function: Callable, xs: Array, chunk: int) -> Any:
+def mapped(function: Callable, xs: Array, chunk: int) -> Any:
+    """`function` of every entry of `xs`, `chunk` of them at once."""
     if chunk >= xs.shape[0]:
         return jax.vmap(function)(xs)
     return jax.lax.map(function, xs, batch_size=chunk)

@@ -1,5 +1,6 @@
 """The Jacobian as two products, Zη and Zᵀξ, that share one linearisation."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,34 +14,49 @@ PyTree = Any
 
 
 class Products(eqx.Module):
-    """ρ(θ), η ↦ Zη and ξ ↦ Zᵀξ at one θ; η and Zᵀξ are flat vectors.
+    """ρ(θ), η ↦ Zη and ξ ↦ Zᵀξ at one θ; η and Zᵀξ are flat vectors."""
 
-    One of the two maps is stored, with what it needs of the forward evaluation as leaves, so that
-    the products cross the boundary of a compiled program and the stored arrays exist once. The
+    rho: eqx.AbstractVar[PyTree]
+    evaluations: eqx.AbstractVar[int]  # forward solves that it took to make these
+
+    @abc.abstractmethod
+    def push(self, eta: Array) -> PyTree:
+        """Zη, with the structure of the state."""
+
+    @abc.abstractmethod
+    def pull(self, xi: PyTree) -> Array:
+        """Zᵀξ for a covector ξ with the structure of the state."""
+
+
+class LinearisedProducts(Products):
+    """One of the two maps is stored, with what it needs of the forward evaluation as leaves.
+
+    So the products cross the boundary of a compiled program, and the stored arrays exist once. The
     other map is its transpose, taken while a program is traced.
     """
 
     rho: PyTree
+    evaluations: int = eqx.field(static=True)
     _stored: Callable[[Any], Any]
     _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
     _reverse: bool = eqx.field(static=True)
 
     def push(self, eta: Array) -> PyTree:
-        """Zη, with the structure of the state."""
         eta = eta.astype(self._flat.dtype)
         if not self._reverse:
             return self._stored(eta)
         return jax.linear_transpose(self._stored, structure_of(self.rho))(eta)[0]
 
     def pull(self, xi: PyTree) -> Array:
-        """Zᵀξ for a covector ξ with the structure of the state."""
         xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
         if self._reverse:
             return self._stored(xi)
         return jax.linear_transpose(self._stored, self._flat)(xi)[0]
 
 
-def linearised(state: Callable[[Array], PyTree], flat: Array, reverse: bool = False) -> Products:
+def linearised(
+    state: Callable[[Array], PyTree], flat: Array, reverse: bool = False
+) -> LinearisedProducts:
     """The products of `state` at `flat`, from one evaluation in forward or in reverse mode.
 
     `reverse` is for functions that have a rule for the transpose only (`jax.custom_vjp`). Both
@@ -58,4 +74,4 @@ def linearised(state: Callable[[Array], PyTree], flat: Array, reverse: bool = Fa
     else:
         rho, push = jax.linearize(state, flat)
         stored = hoisted(push, structure)
-    return Products(rho, stored, structure, reverse)
+    return LinearisedProducts(rho, 1, stored, structure, reverse)

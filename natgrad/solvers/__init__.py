@@ -14,7 +14,9 @@ from .dense import QR, SVD, Cholesky, PivotedQR
 from .hutchinson import Hutchinson
 from .kernel import Kernel
 from .krylov import CG, LSMR
+from .preconditioners import Diagonal, Nystrom, Preconditioner
 from .randomised_svd import RandomizedSVD
+from .recycling import Recycled
 from .system import System
 
 __all__ = [
@@ -26,12 +28,16 @@ __all__ = [
     "Auto",
     "Cholesky",
     "DenseSolver",
+    "Diagonal",
     "Hutchinson",
     "InformationSolver",
     "Kernel",
     "MatrixFreeSolver",
+    "Nystrom",
     "PivotedQR",
+    "Preconditioner",
     "RandomizedSVD",
+    "Recycled",
     "Solution",
     "SolveInfo",
     "Solver",

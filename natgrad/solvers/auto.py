@@ -6,6 +6,7 @@ from .kernel import Kernel
 from .krylov import CG
 
 DENSE_LIMIT = 2 * 2**30
+SOLVES_LIMIT = 100
 
 
 class Auto(Solver):
@@ -14,6 +15,7 @@ class Auto(Solver):
     | Z is k × p | damping | solver | why |
     |---|---|---|---|
     | more than 2 GiB | any | `CG` | Z is never formed |
+    | of a PDE, min(k, p) > 100 | any | `CG` | forming Z takes min(k, p) solves |
     | p ≤ k | λ > 0 | `Cholesky` | damping bounds the condition number |
     | p > k | λ > 0 | `Kernel` | the same, and k × k is the smaller matrix |
     | any | none | `PivotedQR` | nothing squared, minimum norm where Y is deficient |
@@ -24,5 +26,6 @@ class Auto(Solver):
             return PivotedQR()
         return Kernel() if p > k else Cholesky()
 
-    def matrix_free(self, k: int, p: int, itemsize: int) -> MatrixFreeSolver | None:
-        return CG() if k * p * itemsize > DENSE_LIMIT else None
+    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> MatrixFreeSolver | None:
+        too_many = solves and min(k, p) > SOLVES_LIMIT
+        return CG() if too_many or k * p * itemsize > DENSE_LIMIT else None

@@ -1,7 +1,7 @@
 """What a solver is: from Y, b and r, or from products with Y, to η, in two halves."""
 
 import abc
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 from jax import Array
@@ -41,11 +41,12 @@ class SolveInfo(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """η with its diagnosis, and Zη where the solver has carried it along."""
+    """η with its diagnosis, Zη where the solver has carried it along, and the solver's memory."""
 
     eta: Array
     info: SolveInfo
     motion: PyTree | None = None
+    memory: Any = None
 
 
 class Solver(eqx.Module):
@@ -60,8 +61,11 @@ class Solver(eqx.Module):
         """The solver to use for a k × p matrix Y: itself, unless it chooses among others."""
         return self
 
-    def matrix_free(self, k: int, p: int, itemsize: int) -> "MatrixFreeSolver | None":
-        """The solver to use without forming Z, for k values of the state; None to form it."""
+    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> "MatrixFreeSolver | None":
+        """The solver to use without forming Z, for k values of the state; None to form it.
+
+        `solves` says that every product with Z is a solve with a PDE.
+        """
         return None
 
     @property
@@ -98,12 +102,19 @@ class InformationSolver(DenseSolver):
 
 
 class MatrixFreeSolver(Solver):
-    """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric.
+    """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric."""
 
-    `uses` says which of the metric's operators is set up at ρ: its "gram" A, or its "factor" L.
-    """
+    @property
+    @abc.abstractmethod
+    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+        """Which of the metric's operators are set up at ρ: its "gram" A, its "factor" L."""
 
-    uses: ClassVar[Literal["gram", "factor"]]
+    def initial_memory(self, size: int, dtype: Any) -> Any:
+        """What is carried from one iteration of a run to the next, before the first; or None.
+
+        The system has it as `memory`, and the solution returns what it has become.
+        """
+        return None
 
     @abc.abstractmethod
     def prepare(self, system: System) -> Any:
@@ -117,5 +128,5 @@ class MatrixFreeSolver(Solver):
         """The products that `prepare` uses; those of `solve` are in its `SolveInfo`."""
         return Counts()
 
-    def matrix_free(self, k: int, p: int, itemsize: int) -> "MatrixFreeSolver":
+    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> "MatrixFreeSolver":
         return self

@@ -1,25 +1,30 @@
 """Matrix-free solvers: conjugate gradients on G, and LSMR on Y. Nothing k × p is formed."""
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..control import loop
 from ..counts import Counts
-from ..linalg.trees import dot, scaled
+from ..errors import InputError
+from ..linalg.trees import pick, scaled
 from ..settings import Number, count, setting
-from .base import RUNNING, MatrixFreeSolver, Solution, SolveInfo
+from .base import BREAKDOWN, NOT_FINITE, RUNNING, MatrixFreeSolver, Solution, SolveInfo
+from .preconditioners import Preconditioner, as_preconditioner
 from .recurrences import (
     ConjugateGradients,
     LSMRState,
+    Product,
     Stop,
     cg_start,
     cg_step,
     lsmr_start,
     lsmr_step,
 )
+from .recycling import Recycled
 from .system import System
 
 PyTree = Any
@@ -49,29 +54,52 @@ class CG(MatrixFreeSolver):
     and Walker 1996, and Nocedal and Wright, Numerical Optimization, section 7.1.
     """
 
-    uses: ClassVar[Literal["gram", "factor"]] = "gram"
     tolerance: Number = setting("tolerance", 1e-6, below=1.0)
     max_iterations: Number = count("max_iterations", 200)
     forcing: bool = eqx.field(static=True, default=False)
+    preconditioner: Preconditioner | None = eqx.field(
+        converter=as_preconditioner, default=Recycled()
+    )
 
-    def prepare(self, system: System) -> System:
-        return system
+    @property
+    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+        return ("gram", *_uses(self.preconditioner))
 
-    def solve(self, prepared: System, damping: Array) -> Solution:
-        system = prepared
-        assert system.gram is not None
-        gram, damping = system.gram, damping.astype(system.gradient.dtype)
+    def initial_memory(self, size: int, dtype: Any) -> Any:
+        M = self.preconditioner
+        return M.memory(size, dtype) if isinstance(M, Recycled) else None
 
-        def apply(d: Array) -> tuple[PyTree, Array, Array]:
-            image, damped = system.push(d), system.damp(d)
-            covector = gram(image)
-            curvature = dot(image, covector).astype(d.dtype) + damping * (d @ damped)
-            return image, system.pull(covector) + damping * damped, curvature
+    def prepare(self, system: System) -> "_Prepared":
+        return _Prepared.of(system, self.preconditioner)
 
+    def spent(self, system: System) -> Counts:
+        return Counts() if self.preconditioner is None else self.preconditioner.counts
+
+    def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
+        system = prepared.system
+        damping = damping.astype(system.gradient.dtype)
+        precondition = prepared.product(damping)
         stop = _stop(self, system)
-        start = cg_start(system.gradient, system.zero_motion())
-        state = _run(lambda state: cg_step(state, apply, stop), start)
-        return _solution(state, jnp.nan)
+
+        def step(carry: tuple[ConjugateGradients, Any]) -> tuple[ConjugateGradients, Any]:
+            state, pairs = carry
+            d = state.direction
+            image, undamped, curvature = system.information(d)
+            damped = system.damp(d)
+            product = Product(
+                image, undamped + damping * damped, curvature + damping * (d @ damped)
+            )
+            new = cg_step(state, lambda _: product, precondition, stop)
+            if pairs is not None:
+                taken = (new.reason != BREAKDOWN) & (new.reason != NOT_FINITE)
+                pairs = pick(taken, pairs.record(d, undamped), pairs)
+            return new, pairs
+
+        start = cg_start(system.gradient, system.zero_motion(), precondition)
+        recycles = isinstance(self.preconditioner, Recycled)
+        memory = system.memory if recycles else None
+        state, memory = loop(lambda carry: carry[0].reason == RUNNING, step, (start, memory))
+        return _solution(state, jnp.nan, memory)
 
 
 class LSMR(MatrixFreeSolver):
@@ -97,18 +125,34 @@ class LSMR(MatrixFreeSolver):
     bidiagonalisation Paige and Saunders, ACM Trans. Math. Softw. 8 (1982).
     """
 
-    uses: ClassVar[Literal["gram", "factor"]] = "factor"
     tolerance: Number = setting("tolerance", 1e-6, below=1.0)
     max_iterations: Number = count("max_iterations", 200)
     forcing: bool = eqx.field(static=True, default=False)
+    preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
 
-    def prepare(self, system: System) -> System:
-        return system
+    def __check_init__(self):
+        if isinstance(self.preconditioner, Recycled):
+            raise InputError(
+                "preconditioner",
+                "Recycled takes its pairs from conjugate gradients, which LSMR does not make",
+                "CG, or another preconditioner",
+            )
 
-    def solve(self, prepared: System, damping: Array) -> Solution:
-        system, g = prepared, prepared.gradient
+    @property
+    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+        return ("factor",)
+
+    def prepare(self, system: System) -> "_Prepared":
+        return _Prepared.of(system, self.preconditioner)
+
+    def spent(self, system: System) -> Counts:
+        return Counts() if self.preconditioner is None else self.preconditioner.counts
+
+    def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
+        system, g = prepared.system, prepared.system.gradient
         assert system.factor is not None
         factor, root = system.factor, jnp.sqrt(damping).astype(g.dtype)
+        precondition = prepared.product(damping.astype(g.dtype))
 
         def forward(v: Array) -> tuple[PyTree, PyTree]:
             image = system.push(v)
@@ -118,12 +162,39 @@ class LSMR(MatrixFreeSolver):
             y, rows = u
             return system.pull(factor.rmv(y)) + root * system.rows_transposed(rows).astype(g.dtype)
 
-        nothing = jnp.zeros_like(g)
+        nothing, motion = jnp.zeros_like(g), system.zero_motion()
         whitened = None if system.whitened is None else (system.whitened, nothing)
-        start = lsmr_start(g, whitened, (factor.zero(), nothing), system.zero_motion())
+        start = lsmr_start(g, whitened, (factor.zero(), nothing), motion, precondition)
         stop = _stop(self, system)
-        state = _run(lambda state: lsmr_step(state, forward, backward, stop), start)
-        return _solution(state, jnp.maximum(state.largest / state.smallest, 1.0))
+        step = lambda state: lsmr_step(state, forward, backward, precondition, stop)
+        state = loop(lambda state: state.reason == RUNNING, step, start)
+        condition = jnp.maximum(state.largest / state.smallest, 1.0)
+        return _solution(state, condition)
+
+
+class _Prepared(eqx.Module):
+    """The system, and the preconditioner as it was set up there."""
+
+    system: System
+    preconditioner: Preconditioner | None
+    setup: Any
+
+    @classmethod
+    def of(cls, system: System, preconditioner: Preconditioner | None) -> "_Prepared":
+        setup = None if preconditioner is None else preconditioner.prepare(system)
+        return cls(system, preconditioner, setup)
+
+    def product(self, damping: Array) -> Callable[[Array], Array]:
+        """r ↦ M r, on the parameters that may move."""
+        if self.preconditioner is None:
+            return lambda r: r
+        product = self.preconditioner.product(self.setup, self.system, damping)
+        free = self.system.free
+        return product if free is None else lambda r: free * product(r)
+
+
+def _uses(preconditioner: Preconditioner | None) -> tuple[Literal["gram", "factor"], ...]:
+    return () if preconditioner is None else preconditioner.uses
 
 
 def _stop(solver: CG | LSMR, system: System) -> Stop:
@@ -133,11 +204,11 @@ def _stop(solver: CG | LSMR, system: System) -> Stop:
     return Stop(tolerance, jnp.asarray(solver.max_iterations))
 
 
-def _run(step: Any, start: Any) -> Any:
-    return jax.lax.while_loop(lambda state: state.reason == RUNNING, step, start)
-
-
-def _solution(state: ConjugateGradients | LSMRState, condition: Array | float) -> Solution:
+def _solution(
+    state: ConjugateGradients | LSMRState,
+    condition: Array | float,
+    memory: Any = None,
+) -> Solution:
     steps = state.iterations
     info = SolveInfo(
         rank=jnp.nan,
@@ -148,4 +219,4 @@ def _solution(state: ConjugateGradients | LSMRState, condition: Array | float) -
         reason=state.reason,
         counts=Counts(linearised=steps, adjoint=steps),
     )
-    return Solution(state.scale * state.eta, info, scaled(state.scale, state.motion))
+    return Solution(state.scale * state.eta, info, scaled(state.scale, state.motion), memory)

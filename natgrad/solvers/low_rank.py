@@ -5,7 +5,7 @@ approximate Y, so that another λ costs two small products and one check of the 
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -48,8 +48,11 @@ class LowRankSolver(MatrixFreeSolver):
     only, and no rest. Cost: 4pr for r directions, one product Zη and one Zᵀξ.
     """
 
-    uses: ClassVar[Literal["gram", "factor"]] = "factor"
     rtol: eqx.AbstractVar[Array | None]
+
+    @property
+    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+        return ("factor",)
 
     def solve(self, prepared: Prepared, damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient

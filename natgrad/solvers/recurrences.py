@@ -8,6 +8,7 @@ scaled to unit length, so that single precision neither overflows nor underflows
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -34,74 +35,102 @@ class ConjugateGradients(NamedTuple):
     motion: PyTree
     residual: Array
     direction: Array
-    energy: Array  # ‖residual‖²
+    energy: Array  # ⟨residual, M residual⟩
+    relative_residual: Array
     stiffness: Array  # the largest Rayleigh quotient met
     scale: Array
     iterations: Array
     reason: Array
 
-    @property
-    def relative_residual(self) -> Array:
-        return jnp.sqrt(self.energy)
+
+class Product(NamedTuple):
+    """Zd, (G + λD)d and ⟨d, (G + λD)d⟩ for a direction d."""
+
+    motion: PyTree
+    image: Array
+    curvature: Array
 
 
-Apply = Callable[[Array], tuple[PyTree, Array, Array]]
+Precondition = Callable[[Array], Array]
 
 
-def cg_start(gradient: Array, motion: PyTree) -> ConjugateGradients:
+def cg_start(gradient: Array, motion: PyTree, precondition: Precondition) -> ConjugateGradients:
     """η = 0 for the right-hand side −∂_θ f; `motion` is the zero of the state's tangents."""
     scale, unit, reason = _right_hand_side(gradient)
+    direction = precondition(unit)
     zero, one = jnp.zeros_like(scale), jnp.where(scale > 0, jnp.ones_like(scale), 0)
     count = jnp.zeros((), jnp.int32)
-    return ConjugateGradients(
-        jnp.zeros_like(gradient), motion, unit, unit, one, zero, scale, count, reason
-    )
+    eta, energy = jnp.zeros_like(gradient), unit @ direction
+    return ConjugateGradients(eta, motion, unit, direction, energy, one, zero, scale, count, reason)
 
 
-def cg_step(state: ConjugateGradients, apply: Apply, stop: Stop) -> ConjugateGradients:
-    """One step of the method of Hestenes and Stiefel.
+def cg_step(
+    state: ConjugateGradients,
+    apply: Callable[[Array], Product],
+    precondition: Precondition,
+    stop: Stop,
+) -> ConjugateGradients:
+    """One step of the method of Hestenes and Stiefel, preconditioned.
 
-    `apply(d)` returns Zd, (G + λD)d and the curvature ⟨d, (G + λD)d⟩. A curvature that is
-    not positive, up to rounding, is a breakdown: the step is not taken.
+    `apply(d)` makes the products with d. A curvature that is not positive, up to rounding, is a
+    breakdown: the step is not taken.
     """
+    taken = _cg_advance(state, apply(state.direction), stop)
+    return _cg_turn(state, taken, precondition(taken.residual))
+
+
+@jax.jit
+def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> ConjugateGradients:
+    """The step along the direction, with the reason to stop after it."""
     d, eps = state.direction, jnp.finfo(state.eta.dtype).eps
-    image, product, curvature = apply(d)
-    size = d @ d
+    size, curvature = d @ d, product.curvature
     quotient = curvature / jnp.where(size > 0, size, 1.0)
     stiffness = jnp.maximum(state.stiffness, quotient)
-    positive = (quotient > eps * stiffness) & (stiffness > 0)
+    positive = (quotient > eps * stiffness) & (stiffness > 0) & (state.energy > 0)
     alpha = state.energy / jnp.where(positive, curvature, 1.0)
-    residual = state.residual - alpha * product
-    energy = residual @ residual
+    residual = state.residual - alpha * product.image
+    length = jnp.linalg.norm(residual)
     count = state.iterations + 1
     reason = _reason(
-        (~jnp.isfinite(curvature), NOT_FINITE),
+        (~jnp.isfinite(curvature) | ~jnp.isfinite(state.energy), NOT_FINITE),
         (~positive, BREAKDOWN),
-        (~jnp.isfinite(energy), NOT_FINITE),
-        (jnp.sqrt(energy) <= jnp.maximum(stop.tolerance, eps), CONVERGED),
+        (~jnp.isfinite(length), NOT_FINITE),
+        (length <= jnp.maximum(stop.tolerance, eps), CONVERGED),
         (count >= stop.max_iterations, MAX_ITERATIONS),
     )
-    new = ConjugateGradients(
+    return state._replace(
         eta=state.eta + alpha * d,
-        motion=axpy(alpha, image, state.motion),
+        motion=axpy(alpha, product.motion, state.motion),
         residual=residual,
-        direction=residual + (energy / state.energy) * d,
-        energy=energy,
+        relative_residual=length,
         stiffness=stiffness,
-        scale=state.scale,
         iterations=count,
         reason=reason,
     )
-    taken = (reason != NOT_FINITE) & (reason != BREAKDOWN)
-    return pick(taken, new, state._replace(iterations=count, reason=reason))
+
+
+@jax.jit
+def _cg_turn(
+    old: ConjugateGradients, new: ConjugateGradients, preconditioned: Array
+) -> ConjugateGradients:
+    """The next conjugate direction; the old iterate stays where the step must not be taken."""
+    energy = new.residual @ preconditioned
+    ratio = energy / jnp.where(old.energy > 0, old.energy, 1.0)
+    new = new._replace(direction=preconditioned + ratio * old.direction, energy=energy)
+    taken = (new.reason != NOT_FINITE) & (new.reason != BREAKDOWN)
+    return pick(taken, new, old._replace(iterations=new.iterations, reason=new.reason))
 
 
 class LSMRState(NamedTuple):
-    """LSMR after some steps, in the notation of Fong and Saunders; a name with Z is Z times it."""
+    """LSMR after some steps, in the notation of Fong and Saunders; a name with Z is Z times it.
+
+    With a preconditioner M the vectors v are orthonormal in the inner product of M⁻¹, v = Mq.
+    """
 
     eta: Array
     motion: PyTree
     u: PyTree
+    q: Array
     v: Array
     h: Array
     h_bar: Array
@@ -114,7 +143,7 @@ class LSMRState(NamedTuple):
     rho_bar: Array
     c_bar: Array
     s_bar: Array
-    zeta_bar: Array  # ‖(G + λD) η + ∂_θ f‖, with a sign
+    zeta_bar: Array  # ‖(G + λD) η + ∂_θ f‖ in the norm of M, with a sign
     largest: Array
     smallest: Array
     floor: Array  # of the singular values met, relative to the largest
@@ -127,7 +156,13 @@ class LSMRState(NamedTuple):
         return jnp.abs(self.zeta_bar)
 
 
-def lsmr_start(gradient: Array, whitened: PyTree | None, zero: PyTree, motion: PyTree) -> LSMRState:
+def lsmr_start(
+    gradient: Array,
+    whitened: PyTree | None,
+    zero: PyTree,
+    motion: PyTree,
+    precondition: Precondition,
+) -> LSMRState:
     """η = 0; `zero` is that of Y's range, `motion` that of the state's tangents.
 
     The bidiagonalisation starts from u₁ = −b/‖b‖ where there is a b with Yᵀb = ∂_θ f. Where the
@@ -137,6 +172,8 @@ def lsmr_start(gradient: Array, whitened: PyTree | None, zero: PyTree, motion: P
     1/eps is then noise, or a part of the gradient that G does not see: a breakdown.
     """
     scale, unit, reason = _right_hand_side(gradient)
+    size, q, v = _normalised_in(unit, precondition(unit))
+    scale = scale * size
     none, one = jnp.zeros_like(scale), jnp.ones_like(scale)
     eps = jnp.finfo(gradient.dtype).eps
     u, alpha, floor = zero, none, eps**0.5 * one
@@ -147,7 +184,7 @@ def lsmr_start(gradient: Array, whitened: PyTree | None, zero: PyTree, motion: P
         alpha = scale / jnp.where(length > 0, length, 1.0)
     flat = jnp.zeros_like(gradient)
     return LSMRState(
-        *(flat, motion, u, unit, flat, flat, motion, motion),
+        *(flat, motion, u, q, v, flat, flat, motion, motion),
         *(alpha, alpha, none, one, one, one, none, jnp.where(scale > 0, one, 0)),
         *(none, jnp.full_like(scale, jnp.inf), floor.astype(scale.dtype), scale),
         *(jnp.zeros((), jnp.int32), reason),
@@ -158,16 +195,28 @@ def lsmr_step(
     state: LSMRState,
     forward: Callable[[Array], tuple[PyTree, PyTree]],
     backward: Callable[[PyTree], Array],
+    precondition: Precondition,
     stop: Stop,
 ) -> LSMRState:
-    """One step of LSMR: `forward(v)` returns Zv and Yv, `backward(u)` returns Yᵀu."""
-    eps, old = jnp.finfo(state.eta.dtype).eps, state
-    image, y = forward(old.v)
+    """One step of LSMR: `forward(v)` returns Zv and Yv, `backward(u)` returns Yᵀu.
+
+    M enters by products alone, as in Arridge, Betcke and Harhanen, Inverse Problems 30 (2014).
+    """
+    image, y = forward(state.v)
+    beta, u = _normalised(axpy(-state.alpha, state.u, y), state.alpha.dtype)
+    q = axpy(-beta, state.q, backward(u))
+    return _lsmr_update(state, image, beta, u, q, precondition(q), stop)
+
+
+@jax.jit
+def _lsmr_update(
+    old: LSMRState, image: PyTree, beta: Array, u: PyTree, q: Array, v: Array, stop: Stop
+) -> LSMRState:
+    """The rotations and the new iterate, once the products are made."""
+    eps = jnp.finfo(old.eta.dtype).eps
+    alpha, q, v = _normalised_in(q, v)
     back = -old.theta / old.rho
     h, Zh = axpy(back, old.h, old.v), axpy(back, old.Zh, image)
-
-    beta, u = _normalised(axpy(-old.alpha, old.u, y), old.alpha.dtype)
-    alpha, v = _normalised(axpy(-beta, old.v, backward(u)), beta.dtype)
 
     rho = jnp.hypot(old.alpha_bar, beta)
     safe = jnp.where(rho > 0, rho, 1.0)
@@ -194,6 +243,7 @@ def lsmr_step(
         eta=axpy(length, h_bar, old.eta),
         motion=axpy(length, Zh_bar, old.motion),
         u=u,
+        q=q,
         v=v,
         h=h,
         h_bar=h_bar,
@@ -228,6 +278,13 @@ def _right_hand_side(gradient: Array) -> tuple[Array, Array, Array]:
     unit = -reduced / jnp.where(usable, length, 1.0)
     scale = jnp.where(usable, largest * length, 0.0)
     return scale, unit, _reason((~finite, NOT_FINITE), (~usable, CONVERGED))
+
+
+def _normalised_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
+    """√⟨q, v⟩ for v = Mq, and both divided by it."""
+    length = jnp.sqrt(q @ v)
+    safe = jnp.where(length == 0, 1.0, length)
+    return length, q / safe, v / safe
 
 
 def _normalised(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:

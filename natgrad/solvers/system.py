@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
+from ..control import each
 from ..linalg.trees import dot
 from ..models.products import Products
 from ..operators import Structure, hoisted
@@ -31,34 +32,49 @@ class Factor(eqx.Module):
 
     def mv(self, zeta: PyTree) -> PyTree:
         """Lζ."""
-        return self._both(zeta, self.zero())[0]
+        return _image(self._both, zeta, self.zero())
 
     def rmv(self, y: PyTree) -> PyTree:
         """Lᵀy."""
-        return self._both(self._in.zeros(), y)[1]
+        return _coimage(self._both, self._in.zeros(), y)
 
     def zero(self) -> PyTree:
         """The zero of L's range."""
         return self._out.zeros()
 
 
+class Gram(eqx.Module):
+    """A = LᵀL, with what it needs as leaves."""
+
+    _product: Callable[[PyTree], PyTree]
+
+    def __init__(self, A: lx.AbstractLinearOperator):
+        self._product = hoisted(A.mv, A.in_structure())
+
+    def mv(self, zeta: PyTree) -> PyTree:
+        """Aζ."""
+        return _applied(self._product, zeta)
+
+
 class System(eqx.Module):
     """(G + λD) η = −∂_θ f with G = ZᵀAZ, A = LᵀL, as products; set up once for each θ.
 
-    Of the metric's operators the one that the solver uses is there, `gram` or `factor`. `whitened`
-    is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over. Parameters
-    held by bounds do not take part: every vector is zero there. `progress` is ‖∂_θ f‖ over that of
-    the first iteration, for forcing terms.
+    Of the metric's operators those that the solver uses are there, `gram` or `factor` or both.
+    `whitened` is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over.
+    Parameters held by bounds do not take part: every vector is zero there. `progress` is ‖∂_θ f‖
+    over that of the first iteration, for forcing terms; `memory` what the solver asked to keep
+    from the iteration before, None in a single direction.
     """
 
     products: Products
     gradient: Array
     whitened: PyTree | None
-    gram: Callable[[PyTree], PyTree] | None
+    gram: Gram | None
     factor: Factor | None
     free: Array | None
     parameter: ParameterOperator | None
     progress: Array
+    memory: Any = None
 
     def push(self, eta: Array) -> PyTree:
         """Zη: one linearised propagation."""
@@ -86,16 +102,21 @@ class System(eqx.Module):
         """Cᵀy."""
         return y if self.parameter is None else self._mask(self.parameter.root_transposed(y))
 
-    def squared_length(self, zeta: PyTree) -> Array:
-        """⟨ζ, Aζ⟩."""
+    def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
+        """Zη, Gη and ⟨η, Gη⟩: the paper's Algorithm 2, one linearised and one adjoint product."""
+        image = self.push(eta)
+        covector = self.measured(image)
+        return image, self.pull(covector), dot(image, covector).astype(eta.dtype)
+
+    def measured(self, zeta: PyTree) -> PyTree:
+        """Aζ."""
         if self.gram is not None:
-            return dot(zeta, self.gram(zeta))
+            return self.gram.mv(zeta)
         assert self.factor is not None
-        image = self.factor.mv(zeta)
-        return dot(image, image)
+        return self.factor.rmv(self.factor.mv(zeta))
 
     def trace(self, samples: int) -> Array:
-        """Hutchinson's estimate of trace G: the mean of ‖LZx‖² over signs x, seeded.
+        """Hutchinson's estimate of trace G: the mean of ⟨Zx, AZx⟩ over signs x, seeded.
 
         Cost: one linearised product a sample. Its standard deviation is at most trace(G)·√(2/m)
         for m samples, and far less where many eigenvalues contribute.
@@ -103,10 +124,31 @@ class System(eqx.Module):
         g = self.gradient
 
         def sample(key: Array) -> Array:
-            signs = jax.random.rademacher(key, g.shape, g.dtype)
-            return self.squared_length(self.push(signs)).astype(g.dtype)
+            image = self.push(jax.random.rademacher(key, g.shape, g.dtype))
+            if self.factor is not None:
+                image = self.factor.mv(image)
+                return dot(image, image).astype(g.dtype)
+            return dot(image, self.measured(image)).astype(g.dtype)
 
-        return jnp.mean(jax.lax.map(sample, jax.random.split(jax.random.key(0), samples)))
+        return jnp.mean(each(sample, jax.random.split(jax.random.key(0), samples)))
 
     def _mask(self, eta: Array) -> Array:
         return eta if self.free is None else eta * self.free
+
+
+# Compiled by themselves where the loop around them is not.
+
+
+@eqx.filter_jit
+def _applied(product: Callable, zeta: PyTree) -> PyTree:
+    return product(zeta)
+
+
+@eqx.filter_jit
+def _image(both: Callable, zeta: PyTree, y: PyTree) -> PyTree:
+    return both(zeta, y)[0]
+
+
+@eqx.filter_jit
+def _coimage(both: Callable, zeta: PyTree, y: PyTree) -> PyTree:
+    return both(zeta, y)[1]

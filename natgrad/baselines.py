@@ -1,0 +1,169 @@
+"""The rival: limited-memory BFGS, with the history of a natural gradient run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize as scipy_minimize
+
+from .damping import Undamped
+from .direction import check_inputs
+from .errors import InputError
+from .history import Budget, Run, check_run
+from .linearisation import linearise
+from .metrics.l2 import Euclidean
+from .models.base import Evaluation
+from .parameters import Bounds, as_box, flatten, settled
+from .problems import Problem
+from .result import Progress, Result, Status
+from .solvers import Auto
+
+PyTree = Any
+
+FLAT, SOLVER, NO_DAMPING = Euclidean(), Auto(), Undamped()
+
+
+def lbfgs(
+    problem: Problem,
+    theta0: PyTree,
+    *,
+    memory: int = 10,
+    bounds: tuple[PyTree, PyTree] | None = None,
+    max_iterations: int = 1000,
+    max_propagations: int | None = None,
+    max_seconds: float | None = None,
+    tolerance: float = 1e-6,
+    loss_target: float | None = None,
+    callbacks: Sequence[Callable[[Progress], Any]] = (),
+) -> Result:
+    """L-BFGS-B of SciPy on the same problem, with the history and the statuses of `minimize`.
+
+    The baseline to compare natural gradients with: per propagation of a PDE it is hard to beat.
+    `memory` is the number of pairs that it keeps. Every evaluation in its line search costs one
+    forward and one adjoint propagation.
+
+    ```python
+    ng.lbfgs(problem, theta0, memory=20, max_propagations=400).history["loss"]
+    ```
+
+    Reference: Byrd, Lu, Nocedal and Zhu, SIAM J. Sci. Comput. 16 (1995); Morales and Nocedal, ACM
+    Trans. Math. Softw. 38 (2011).
+    """
+    known = check_inputs(problem, theta0, FLAT, SOLVER, NO_DAMPING)
+    check_run(max_iterations, callbacks)
+    if not isinstance(memory, (int, np.integer)) or memory < 1:
+        raise InputError("memory", f"{memory!r} is no positive integer", "10")
+    box, theta = as_box(bounds, theta0), settled(theta0)
+    start = np.asarray(flatten(theta)[0], float)
+    budget = Budget(max_iterations, max_propagations, max_seconds)
+    search = _Search(problem, Run(theta), box, budget, tolerance, loss_target, callbacks)
+    search.run.recorder.count(forward=int(known is not None))
+    with search.run.kept_if_it_fails():
+        search.accept(start, known)
+        try:
+            found = scipy_minimize(
+                search.value_and_gradient,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=None if box is None else list(zip(*map(np.asarray, box), strict=True)),
+                callback=search.accept,
+                options={"maxcor": memory, "maxiter": max_iterations, "maxfun": 10**9}
+                | {"ftol": 0.0, "gtol": 0.0},
+            )
+            status = _status(found)
+        except _Stopped as stopped:
+            status = stopped.status
+    return search.run.result(status)
+
+
+def _status(found: Any) -> Status:
+    """Why SciPy stopped by itself."""
+    if found.status == 1:
+        return Status.MAX_ITERATIONS
+    if "PROJECTED GRADIENT" in found.message:
+        return Status.CONVERGED
+    return Status.PRECISION if "REL_REDUCTION" in found.message else Status.NO_DECREASE
+
+
+class _Stopped(Exception):
+    """Ends SciPy's loop from inside."""
+
+    def __init__(self, status: Status):
+        self.status = status
+
+
+class _Search:
+    """The problem as SciPy calls it, and the record of its iterates."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        run: Run,
+        box: Bounds | None,
+        budget: Budget,
+        tolerance: float,
+        loss_target: float | None,
+        callbacks: Sequence[Callable[[Progress], Any]],
+    ):
+        self.problem, self.run, self.box, self.budget = problem, run, box, budget
+        self.tolerance, self.loss_target, self.callbacks = tolerance, loss_target, callbacks
+        self._evaluated: dict[bytes, tuple[float, np.ndarray]] = {}
+        self._at: np.ndarray | None = None
+
+    def value_and_gradient(self, x: np.ndarray, known: Evaluation | None = None) -> Any:
+        """f and ∂_θ f; an infinite value for one that is not finite, which shortens the step."""
+        if x.tobytes() in self._evaluated:
+            return self._evaluated[x.tobytes()]
+        if spent := self.budget.spent(self.run.recorder):
+            raise _Stopped(spent)
+        lin = linearise(self.problem, self._theta(x), FLAT, SOLVER, NO_DAMPING, None, None, known)
+        loss, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
+        self.run.recorder.count(*counts)
+        finite = np.isfinite(loss) and np.all(np.isfinite(gradient))
+        value = float(loss) if finite else np.inf
+        slope = np.asarray(gradient, float) if finite else np.zeros_like(x)
+        self._evaluated[x.tobytes()] = value, slope
+        return value, slope
+
+    def accept(self, x: np.ndarray, known: Evaluation | None = None) -> None:
+        """Record an iterate; raises to end the run."""
+        loss, gradient = self.value_and_gradient(x, known)
+        recorder, norm = self.run.recorder, self._norm(x, gradient)
+        first = self._at is None
+        if self._at is None and not np.isfinite(loss):
+            advice = "a starting point where the loss is finite"
+            raise InputError("theta0", f"the loss there is {loss}", advice)
+        if self._at is not None:
+            recorder.rows[-1] |= {
+                "step_norm": float(np.linalg.norm(x - self._at)),
+                "decreased": float(loss < self.run.loss),
+            }
+            recorder.accepted += 1
+        recorder.begin(loss, norm)
+        self.run.theta, self.run.loss = self._theta(x), loss
+        self._at, self._evaluated = x.copy(), {x.tobytes(): (loss, gradient)}
+        if norm <= self.tolerance * recorder.rows[0]["gradient_norm"] and not (first and norm > 0):
+            raise _Stopped(Status.CONVERGED)
+        if first:
+            return
+        progress = Progress(recorder.accepted, self.run.theta, loss, recorder.last())
+        asked = [bool(callback(progress)) for callback in self.callbacks]
+        if any(asked):
+            raise _Stopped(Status.STOPPED)
+        if self.loss_target is not None and loss <= self.loss_target:
+            raise _Stopped(Status.LOSS_REACHED)
+
+    def _norm(self, x: np.ndarray, gradient: np.ndarray) -> float:
+        """The length of the gradient, without what pushes against a bound."""
+        if self.box is not None:
+            lower, upper = map(np.asarray, self.box)
+            held = ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
+            gradient = np.where(held, 0.0, gradient)
+        return float(np.linalg.norm(gradient))
+
+    def _theta(self, x: np.ndarray) -> PyTree:
+        flat, unravel = flatten(self.run.theta)
+        return unravel(jnp.asarray(x, flat.dtype))

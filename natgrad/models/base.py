@@ -1,0 +1,67 @@
+"""What a model is: θ ↦ ρ(θ), with its Jacobian and the products Zη and Zᵀξ."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jax import Array
+
+from ..counts import Counts
+from .products import Products
+
+PyTree = Any
+
+
+class Evaluation(NamedTuple):
+    """ρ at one θ, and what the model keeps of the way there for the products at the same θ.
+
+    A solved field or a factorisation is worth keeping; None where nothing is.
+    """
+
+    rho: PyTree
+    kept: Any = None
+
+
+class Model(eqx.Module):
+    """θ ↦ ρ(θ). θ is handed over as one flat vector and the function that gives it back its shape.
+
+    `known` is an `Evaluation` at the same θ, where the line search has made one.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, theta: PyTree) -> PyTree:
+        """ρ(θ)."""
+
+    @abc.abstractmethod
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[PyTree, PyTree, Counts]:
+        """ρ, the columns ζᵢ of Z stacked along a new leading axis, and the products spent."""
+
+    @abc.abstractmethod
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
+        """ρ, Zη and Zᵀξ, without Z."""
+
+    def evaluate(self, theta: PyTree) -> Evaluation:
+        """ρ(θ) with what is worth keeping."""
+        return Evaluation(self(theta))
+
+    def check(self, theta: PyTree, known: Evaluation) -> None:
+        """Raise `InputError` if the model contradicts itself at θ."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the model is Python code outside JAX, so that its runs are driven from Python."""
+        return False
+
+    @property
+    def solves(self) -> bool:
+        """Whether every product is a solve with a PDE of the model.
+
+        Then the model is differentiated by its products alone, a known evaluation saves the
+        forward solve, and `Auto` forms no large Z.
+        """
+        return False

@@ -1,0 +1,120 @@
+"""Models outside JAX: three functions of NumPy arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+
+from ..counts import Counts
+from ..errors import InputError
+from .base import Evaluation, Model
+from .host import HostProducts, columns_by_products, from_numpy, named, state_from_numpy, to_numpy
+
+PyTree = Any
+
+
+class ExternalModel(Model):
+    """Code outside JAX (PyTorch, a finite element or wave code, NumPy) as a model.
+
+    | argument | called as | returns |
+    |---|---|---|
+    | `forward` | `forward(theta)` | the state ρ(θ) |
+    | `jvp` | `jvp(theta, eta)` | Zη, like the state |
+    | `vjp` | `vjp(theta, xi)` | Zᵀξ, like θ |
+    | `linearize` | `linearize(theta)` | any object; the products get it in place of θ |
+
+    θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results.
+    `linearize` is called once for each iteration, so that a factorisation or a stored wave field
+    serves all products there. Where it finds the state on its way, give its object the attribute
+    `rho` and pass `forward=None`: then nothing is computed twice.
+
+    An exception of the outside code passes through, with a note that says which function raised
+    it; `error.natgrad_result` is the run until then. `ng.check_adjoint` finds a `vjp` that is not
+    the transpose of `jvp`.
+
+    ```python
+    model = ng.ExternalModel(lambda t: A @ t, lambda t, v: A @ v, lambda t, w: A.T @ w)
+    ```
+
+    Cost: that of the calls, which are driven from Python. A dense solver takes min(p, k) products.
+    """
+
+    forward: Callable[[Any], Any] | None = eqx.field(static=True)
+    jvp: Callable[[Any, Any], Any] = eqx.field(static=True)
+    vjp: Callable[[Any, Any], Any] = eqx.field(static=True)
+    linearize: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.forward is None and self.linearize is None:
+            raise InputError("forward", "is None and so is linearize", "one that finds the state")
+        for name in ("forward", "jvp", "vjp", "linearize"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+
+    def __call__(self, theta: PyTree) -> PyTree:
+        return self.evaluate(theta).rho
+
+    def evaluate(self, theta: PyTree) -> Evaluation:
+        if self.forward is not None:
+            state = named("forward", self.forward, to_numpy(theta))
+            return Evaluation(state_from_numpy("forward", state))
+        shared = self._shared(theta)
+        if not hasattr(shared, "rho"):
+            raise InputError(
+                "linearize",
+                f"returns a {type(shared).__name__} without the attribute rho",
+                "the state as its attribute rho, or a function forward",
+            )
+        return Evaluation(state_from_numpy("linearize", shared.rho), shared)
+
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> HostProducts:
+        theta, evaluations = unravel(flat), 0
+        if known is None:
+            known, evaluations = self.evaluate(theta), 1
+        rho, first = known
+        if first is None and self.linearize is not None:
+            first, evaluations = self._shared(theta), evaluations + 1
+        elif first is None:
+            first = to_numpy(theta)
+        parameters = eqx.filter(theta, eqx.is_inexact_array)
+
+        def push(eta: Array) -> PyTree:
+            image = named("jvp", self.jvp, first, to_numpy(unravel(eta)))
+            return from_numpy("jvp", image, rho)
+
+        def pull(xi: PyTree) -> Array:
+            image = named("vjp", self.vjp, first, to_numpy(xi))
+            leaves = jax.tree.leaves(eqx.filter(image, _is_array_like))
+            leaves = jax.tree.leaves(from_numpy("vjp", leaves, jax.tree.leaves(parameters)))
+            return jax.numpy.concatenate([leaf.ravel() for leaf in leaves]).astype(flat.dtype)
+
+        return HostProducts(rho, evaluations, push, pull)
+
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[PyTree, PyTree, Counts]:
+        products = self.products(unravel, flat, known)
+        columns, pushed, pulled = columns_by_products(products, flat)
+        return products.rho, columns, Counts(products.evaluations, pushed, pulled)
+
+    def _shared(self, theta: PyTree) -> Any:
+        assert self.linearize is not None
+        return named("linearize", self.linearize, to_numpy(theta))
+
+    @property
+    def on_host(self) -> bool:
+        return True
+
+    @property
+    def solves(self) -> bool:
+        return True
+
+
+def _is_array_like(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic, jax.Array, float))

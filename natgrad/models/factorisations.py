@@ -1,0 +1,79 @@
+"""Sparse factorisations on the host, made once for each θ and shared by all products there."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import splu
+
+from ..errors import InputError
+
+COLUMNS = 16
+
+
+class SparseLU:
+    """P A Q = L U by SuperLU, with solves by A and by Aᵀ for any number of right-hand sides.
+
+    `matrix` is a square SciPy sparse matrix of size n. Right-hand sides are arrays whose trailing
+    axes hold n values; leading axes (sources, a batch) are solved with the same factors. For a
+    symmetric matrix say so: the ordering is better and the factors are smaller.
+
+    ```python
+    factor = ng.SparseLU(scipy.sparse.eye(4) * 2.0)
+    factor.solve(np.ones((3, 2, 2)))            # three right-hand sides on a 2 × 2 grid
+    ```
+
+    Cost on a grid of n = m² cells: O(m³) work and O(m² log m) memory once, O(m² log m) a solve.
+    Reference: Li, An overview of SuperLU, ACM Trans. Math. Softw. 31 (2005).
+    """
+
+    def __init__(self, matrix: Any, symmetric: bool = False):
+        matrix = sparse.csc_matrix(matrix)
+        if matrix.shape[0] != matrix.shape[1]:
+            raise InputError("matrix", f"has shape {matrix.shape}", "a square ∂h/∂ρ")
+        if not np.all(np.isfinite(matrix.data)):
+            raise InputError("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
+        options: dict[str, Any] = {}
+        if symmetric:
+            options = {
+                "permc_spec": "MMD_AT_PLUS_A",
+                "diag_pivot_thresh": 0.0,
+                "options": {"SymmetricMode": True},
+            }
+        try:
+            self._factor = splu(matrix, **options)
+        except RuntimeError as error:
+            raise _singular() from error
+        pivots = np.abs(self._factor.U.diagonal())
+        columns = abs(matrix).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
+        if np.any(pivots <= np.finfo(float).eps * len(pivots) * columns):
+            raise _singular()
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """A⁻¹b, with the shape of b."""
+        return self._columns(b, "N")
+
+    def solve_transposed(self, b: np.ndarray) -> np.ndarray:
+        """A⁻ᵀb, with the shape of b."""
+        return self._columns(b, "T")
+
+    def _columns(self, b: np.ndarray, transposed: str) -> np.ndarray:
+        n = self._factor.shape[0]
+        b = np.asarray(b, dtype=float)
+        if b.size % n:
+            raise InputError("b", f"has {b.size} values for a matrix of size {n}", "a multiple")
+        rows = b.reshape(-1, n)
+        # A few columns at once share the reading of the factors; many are slower than one by one.
+        blocks = [
+            self._factor.solve(np.ascontiguousarray(rows[i : i + COLUMNS].T), transposed).T
+            for i in range(0, len(rows), COLUMNS)
+        ]
+        return np.concatenate(blocks).reshape(b.shape)
+
+
+def _singular() -> InputError:
+    return InputError(
+        "matrix",
+        "is singular to working precision: the equation does not determine the state",
+        "a boundary condition or a constraint that fixes what is free (a constant, say)",
+    )

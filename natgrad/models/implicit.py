@@ -1,0 +1,212 @@
+"""Models given by a constraint h(ρ, θ) = 0: products by the implicit function theorem."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from ..counts import Counts
+from ..errors import InputError
+from .base import Evaluation, Model
+from .explicit import DEFAULT_MEMORY, chunk_size, mapped
+from .host import columns_by_products, named, to_numpy
+from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
+from .products import Products
+from .state_solve import solve_state
+
+PyTree = Any
+
+RESIDUAL_LIMIT = 1e-4
+
+
+class ImplicitModel(Model):
+    """The state is the solution ρ of h(ρ, θ) = 0, or what is observed of it.
+
+    Products follow from the implicit function theorem, one linear solve each,
+
+        Zη = −(∂_ρh)⁻¹ ∂_θh η,        Zᵀξ = −(∂_θh)ᵀ (∂_ρh)⁻ᵀ ξ,
+
+    with the derivatives of `residual` taken by JAX and ∂_ρh not formed.
+
+    - `residual(rho, theta)` is h, written in JAX, with the shape of ρ.
+    - `solve(theta)` returns ρ. Without it Newton's method starts from `initial`, an array like ρ
+      or a function of θ (zeros will do for a linear equation).
+    - `linear=True` says that h is affine in ρ, so that one linear solve finds the state.
+    - `observe(rho)` is what the model returns of ρ, written in JAX: values at receivers, say.
+
+    The linear solves are, either
+
+    - compiled, by a lineax solver: `linear_solver` (GMRES to 1e-10 by default; `lx.LU()` forms and
+      factorises ∂_ρh once for each θ), `tags` that lineax should know of ∂_ρh (such as
+      `lx.positive_semidefinite_tag` for `lx.CG`), and `preconditioner(rho, theta)`, a lineax
+      operator near (∂_ρh)⁻¹; or
+    - on the host: `factorise(rho, theta)`, called with NumPy arrays, returns an object with
+      `solve(b)` and `solve_transposed(b)`, such as `ng.SparseLU(matrix)`. It is made once for each
+      θ, and again for each step of Newton's method on a nonlinear h.
+
+    ```python
+    # −u″ + e^θ u = 1 on a periodic line
+    h = lambda u, theta: jnp.exp(theta) * u - 1.0 - jnp.roll(u, 1) + 2 * u - jnp.roll(u, -1)
+    model = ng.ImplicitModel(h, initial=jnp.zeros(32), linear=True)
+    ```
+
+    Cost: one solve for the state, and one for each product. A dense Z takes min(p, k) solves, many
+    right-hand sides at once. Reference: section 3.3 of the paper, Algorithm 2; Plessix, A review of
+    the adjoint-state method, Geophys. J. Int. 167 (2006).
+    """
+
+    residual: Callable[[PyTree, PyTree], PyTree]
+    solve: Callable[[PyTree], PyTree] | None
+    initial: Any
+    observe: Callable[[PyTree], PyTree] | None
+    linear: bool = eqx.field(static=True)
+    linear_solver: lx.AbstractLinearSolver
+    preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None
+    tags: Any = eqx.field(static=True)
+    factorise: Callable[[Any, Any], Any] | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        residual: Callable[[PyTree, PyTree], PyTree],
+        solve: Callable[[PyTree], PyTree] | None = None,
+        *,
+        initial: Any = None,
+        linear: bool = False,
+        observe: Callable[[PyTree], PyTree] | None = None,
+        linear_solver: lx.AbstractLinearSolver = lx.GMRES(rtol=1e-10, atol=1e-14, restart=50),
+        tags: Any = (),
+        preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None,
+        factorise: Callable[[Any, Any], Any] | None = None,
+    ):
+        if solve is None and initial is None:
+            raise InputError(
+                "solve",
+                "is None and there is no initial guess for Newton's method",
+                "a function theta -> rho, or initial=jnp.zeros(shape)",
+            )
+        if not isinstance(linear_solver, lx.AbstractLinearSolver):
+            raise InputError(
+                "linear_solver", f"is a {type(linear_solver).__name__}", "lx.GMRES(...) or lx.LU()"
+            )
+        self.residual, self.solve, self.observe = residual, solve, observe
+        self.initial, self.linear = initial, bool(linear)
+        self.linear_solver, self.preconditioner = linear_solver, preconditioner
+        self.tags = frozenset(tags) if isinstance(tags, (tuple, set, frozenset, list)) else tags
+        self.factorise = factorise
+
+    def __call__(self, theta: PyTree) -> PyTree:
+        return self.evaluate(theta).rho
+
+    def evaluate(self, theta: PyTree) -> Evaluation:
+        kept = self._solved(theta)
+        return Evaluation(_observed(self, kept.field), kept)
+
+    def _solved(self, theta: PyTree) -> Kept:
+        """The field with h = 0, and its factorisation where that was made on the way."""
+        if self.solve is not None:
+            field = named("solve", self.solve, theta)
+            return Kept(jax.tree.map(jnp.asarray, field))
+        start = self.initial(theta) if callable(self.initial) else self.initial
+        return solve_state(self, theta, jax.tree.map(jnp.asarray, start))
+
+    def factorised(self, field: PyTree, theta: PyTree) -> Any:
+        """The user's factorisation of ∂_ρh, checked."""
+        assert self.factorise is not None
+        factor = named("factorise", self.factorise, to_numpy(field), to_numpy(theta))
+        for method in ("solve", "solve_transposed"):
+            if not callable(getattr(factor, method, None)):
+                raise InputError(
+                    "factorise",
+                    f"returns a {type(factor).__name__} without a method {method}",
+                    "ng.SparseLU(matrix), or an object with solve and solve_transposed",
+                )
+        return factor
+
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
+        evaluations = 0
+        if known is None:
+            known, evaluations = self.evaluate(unravel(flat)), 1
+        rho, kept = known
+        if self.factorise is None:
+            return ConstraintProducts.at(self, unravel, flat, rho, kept.field, evaluations)
+        factor = kept.factor
+        if factor is None:
+            factor = self.factorised(kept.field, unravel(flat))
+        return FactorisedProducts(rho, evaluations, self, unravel(flat), kept.field, factor)
+
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[PyTree, PyTree, Counts]:
+        products = self.products(unravel, flat, known)
+        rho, p = products.rho, flat.size
+        vector, shaped = ravel_pytree(rho)
+        k = vector.size
+        if isinstance(products, FactorisedProducts):
+            columns, pushed, pulled = (
+                products.columns() if p <= k else columns_by_products(products, flat)
+            )
+            return rho, columns, Counts(products.evaluations, pushed, pulled)
+        chunk = chunk_size(DEFAULT_MEMORY, 50 * (k + p) * flat.dtype.itemsize)
+        if p <= k:
+            columns = mapped(products.push, jnp.eye(p, dtype=flat.dtype), chunk)
+            return rho, columns, Counts(products.evaluations, p, 0)
+        rows = mapped(lambda e: products.pull(shaped(e)), jnp.eye(k, dtype=vector.dtype), chunk)
+        columns = jax.vmap(shaped)(rows.T.astype(vector.dtype))
+        return rho, columns, Counts(products.evaluations, 0, k)
+
+    def check(self, theta: PyTree, known: Evaluation) -> None:
+        """The residual must have the shape of ρ, and vanish at the state that was found."""
+        field = known.kept.field
+        shape_of = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+        h = eqx.filter_eval_shape(self.residual, field, theta)
+        if shape_of(h) != shape_of(field):
+            raise InputError(
+                "residual",
+                f"has shape {shape_of(h)} where the state of the equation has {shape_of(field)}",
+                "as many equations as unknowns",
+            )
+        left, scale = map(float, _residual_sizes(self, field, theta))
+        if not np.isfinite(left):
+            raise InputError(
+                "solve" if self.solve is not None else "residual",
+                "found no finite state at theta: the solve failed, or ∂h/∂ρ is singular there",
+                "another starting point, a better linear_solver or preconditioner, or a constraint "
+                "that fixes what the equation leaves free",
+            )
+        if left > RESIDUAL_LIMIT * scale:
+            raise InputError(
+                "solve" if self.solve is not None else "linear_solver",
+                f"leaves a residual of {left / scale:.2g} relative to that at the state zero",
+                "a tighter tolerance; or is residual another equation than the one solved?",
+            )
+
+    @property
+    def on_host(self) -> bool:
+        return self.factorise is not None
+
+    @property
+    def solves(self) -> bool:
+        return True
+
+
+@eqx.filter_jit
+def _observed(model: ImplicitModel, field: PyTree) -> PyTree:
+    return field if model.observe is None else model.observe(field)
+
+
+@eqx.filter_jit
+def _residual_sizes(model: ImplicitModel, field: PyTree, theta: PyTree) -> tuple[Array, Array]:
+    """‖h‖ at the state found, and what to compare it with: ‖h‖ at zero and the size of ∂_ρh ρ."""
+    size = lambda tree: jnp.linalg.norm(ravel_pytree(tree)[0])
+    zero = jax.tree.map(jnp.zeros_like, field)
+    h = model.residual(field, theta)
+    image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))[1]
+    return size(h), jnp.maximum(size(model.residual(zero, theta)), size(image))

@@ -1,0 +1,178 @@
+"""Zη and Zᵀξ of h(ρ, θ) = 0: one solve with ∂_ρh or its transpose each."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from ..operators import hoisted, structure_of
+from .host import from_numpy, named, to_numpy
+from .products import Products
+
+if TYPE_CHECKING:
+    from .implicit import ImplicitModel
+
+PyTree = Any
+Solve = Callable[[PyTree], PyTree]
+
+
+class Kept(NamedTuple):
+    """The field with h(field, θ) = 0, and the host's factorisation of ∂_ρh there, if it is made."""
+
+    field: PyTree
+    factor: Any = None
+
+
+class ConstraintProducts(Products):
+    """Products by compiled linear solves; what they share is in the leaves of one closure."""
+
+    rho: PyTree
+    evaluations: int = eqx.field(static=True)
+    _both: Callable[[Array, PyTree], tuple[PyTree, Array]]
+    _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
+
+    @classmethod
+    def at(
+        cls,
+        model: "ImplicitModel",
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        rho: PyTree,
+        field: PyTree,
+        evaluations: int,
+    ) -> "ConstraintProducts":
+        """The products at θ = `unravel(flat)`, where h = 0 at `field`."""
+        solve, solve_transposed = linear_solves(model, field, unravel(flat))
+        flat_structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+        _, in_theta = jax.linearize(lambda v: model.residual(field, unravel(v)), flat)
+        in_theta_transposed = jax.linear_transpose(in_theta, flat_structure)
+        _, observed = jax.linearize(model.observe or (lambda u: u), field)
+        observed_transposed = jax.linear_transpose(observed, structure_of(field))
+
+        def both(eta: Array, xi: PyTree) -> tuple[PyTree, Array]:
+            push = observed(_minus(solve(in_theta(eta))))
+            (pull,) = in_theta_transposed(_minus(solve_transposed(observed_transposed(xi)[0])))
+            return push, pull
+
+        closure = hoisted(both, flat_structure, structure_of(rho))
+        return cls(rho, evaluations, closure, flat_structure)
+
+    def push(self, eta: Array) -> PyTree:
+        nothing = jax.tree.map(jnp.zeros_like, self.rho)
+        return self._both(eta.astype(self._flat.dtype), nothing)[0]
+
+    def pull(self, xi: PyTree) -> Array:
+        xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
+        return self._both(jnp.zeros(self._flat.shape, self._flat.dtype), xi)[1]
+
+
+def linear_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Solve, Solve]:
+    """b ↦ (∂_ρh)⁻¹b and b ↦ (∂_ρh)⁻ᵀb by lineax, sharing what its solver sets up.
+
+    A solve that fails gives NaN.
+    """
+    tangent = lambda v: jax.jvp(lambda u: model.residual(u, theta), (field,), (v,))[1]
+    operator = lx.FunctionLinearOperator(tangent, structure_of(field), model.tags)
+    options: dict[str, Any] = {}
+    if model.preconditioner is not None:
+        options["preconditioner"] = model.preconditioner(field, theta)
+    solver: Any = model.linear_solver
+    state = solver.init(operator, options)
+
+    def solve(operator: lx.AbstractLinearOperator, state: Any, options: Any, b: PyTree) -> PyTree:
+        found = lx.linear_solve(operator, b, solver, state=state, options=options, throw=False)
+        success = found.result == lx.RESULTS.successful
+        return jax.tree.map(lambda x: jnp.where(success, x, jnp.nan), found.value)
+
+    def transposed(b: PyTree) -> PyTree:
+        state_transposed, options_transposed = solver.transpose(state, options)
+        return solve(operator.T, state_transposed, options_transposed, b)
+
+    return lambda b: solve(operator, state, options, b), transposed
+
+
+class FactorisedProducts(Products):
+    """Products by the user's factorisation on the host; JAX does the derivatives of h."""
+
+    rho: PyTree
+    evaluations: int = eqx.field(static=True)
+    model: "ImplicitModel"
+    theta: PyTree
+    field: PyTree
+    factor: Any = eqx.field(static=True)
+
+    def push(self, eta: Array) -> PyTree:
+        b = _residual_push(self.model, self.field, self.theta, eta)
+        return _observed_push(self.model, self.field, self._solve("solve", b))
+
+    def pull(self, xi: PyTree) -> Array:
+        b = _observed_pull(self.model, self.field, xi)
+        adjoint = self._solve("solve_transposed", b)
+        return _residual_pull(self.model, self.field, self.theta, adjoint)
+
+    def columns(self) -> tuple[PyTree, int, int]:
+        """All columns of Z from one solve with p right-hand sides, and the products spent."""
+        flat = _flat(self.theta)
+        b = _residual_columns(self.model, self.field, self.theta, jnp.eye(flat.size))
+        columns = self._solve("solve", b)
+        return _observed_columns(self.model, self.field, columns), flat.size, 0
+
+    def _solve(self, method: str, b: PyTree) -> PyTree:
+        x = named(f"{method} of the factorisation", getattr(self.factor, method), to_numpy(b))
+        return _minus(from_numpy(method, x, b))
+
+
+def _minus(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.negative, tree)
+
+
+def _shifted(theta: PyTree, eta: Array) -> PyTree:
+    """θ with its parameters replaced by the flat vector, and the other leaves kept."""
+    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(parameters)
+    return eqx.combine(unravel(eta.astype(flat.dtype)), rest)
+
+
+def _flat(theta: PyTree) -> Array:
+    return ravel_pytree(eqx.filter(theta, eqx.is_inexact_array))[0]
+
+
+@eqx.filter_jit
+def _residual_push(model: "ImplicitModel", field: PyTree, theta: PyTree, eta: Array) -> PyTree:
+    """∂_θh η."""
+    flat = _flat(theta)
+    h = lambda v: model.residual(field, _shifted(theta, v))
+    return jax.jvp(h, (flat,), (eta.astype(flat.dtype),))[1]
+
+
+@eqx.filter_jit
+def _residual_columns(model: "ImplicitModel", field: PyTree, theta: PyTree, basis: Array) -> PyTree:
+    return jax.vmap(lambda eta: _residual_push(model, field, theta, eta))(basis)
+
+
+@eqx.filter_jit
+def _residual_pull(model: "ImplicitModel", field: PyTree, theta: PyTree, b: PyTree) -> Array:
+    """(∂_θh)ᵀ b."""
+    return jax.vjp(lambda v: model.residual(field, _shifted(theta, v)), _flat(theta))[1](b)[0]
+
+
+@eqx.filter_jit
+def _observed_push(model: "ImplicitModel", field: PyTree, tangent: PyTree) -> PyTree:
+    """What is observed of a tangent of the field."""
+    return tangent if model.observe is None else jax.jvp(model.observe, (field,), (tangent,))[1]
+
+
+@eqx.filter_jit
+def _observed_columns(model: "ImplicitModel", field: PyTree, tangents: PyTree) -> PyTree:
+    return jax.vmap(lambda tangent: _observed_push(model, field, tangent))(tangents)
+
+
+@eqx.filter_jit
+def _observed_pull(model: "ImplicitModel", field: PyTree, xi: PyTree) -> PyTree:
+    """The transpose of `_observed_push`."""
+    return xi if model.observe is None else jax.vjp(model.observe, field)[1](xi)[0]

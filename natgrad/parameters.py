@@ -1,0 +1,66 @@
+"""Parameters as one flat vector: flattening, bounds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from .errors import InputError
+
+PyTree = Any
+
+
+class Bounds(NamedTuple):
+    """Box bounds on the flattened parameters."""
+
+    lower: Array
+    upper: Array
+
+
+def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+    """The floating-point arrays of θ as one vector, and the way back; other leaves are kept."""
+    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(parameters)
+    return flat, lambda vector: eqx.combine(unravel(vector.astype(flat.dtype)), rest)
+
+
+def settled(theta: PyTree) -> PyTree:
+    """θ with strongly typed parameters: weakly typed ones would compile every program twice."""
+    settle = lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_inexact_array(x) else x
+    return jax.tree.map(settle, theta)
+
+
+def as_box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
+    """The bounds as given to `minimize`, checked, on the flattened parameters."""
+    if bounds is None:
+        return None
+    if not (isinstance(bounds, tuple) and len(bounds) == 2):
+        raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
+    flat, _ = flatten(theta)
+    lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
+    if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
+        raise InputError("bounds", "have entries that are not numbers", "None for no bound")
+    if bool(jnp.any(lower > upper)):
+        raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
+    if bool(jnp.any((flat < lower) | (flat > upper))):
+        raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
+    return Bounds(lower, upper)
+
+
+def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
+    """A bound on the flattened parameters: from None, a number, or a pytree like θ."""
+    if bound is None:
+        return jnp.full_like(flat, unbounded)
+    if np.ndim(bound) == 0 and isinstance(bound, (int, float, np.number, np.ndarray, jax.Array)):
+        return jnp.full_like(flat, bound)
+    spread = lambda t, b: None if t is None else jnp.broadcast_to(jnp.asarray(b, t.dtype), t.shape)
+    parameters = eqx.filter(theta, eqx.is_inexact_array)
+    try:
+        return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
+    except (ValueError, TypeError) as error:
+        raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
