@@ -24,6 +24,7 @@ from .metrics import (
     MatrixMetric,
     Metric,
     Mobility,
+    Newton,
     Sobolev,
     Wasserstein,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "Mobility",
     "Model",
     "ModelStep",
+    "Newton",
     "Nystrom",
     "Outcome",
     "ParameterDamping",
