@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 import natgrad as ng
 from cases import SMALL_CASES, Case, density, make_grid, parametrised, tangent
-from natgrad.metrics.sinkhorn import sinkhorn_divergence
+from natgrad.metrics import sinkhorn
 
 STEPS = np.array([2e-3, 1e-3])
 TRANSPORT = ("Wasserstein", "Mobility")
@@ -226,11 +226,23 @@ def test_divergence_of_products_is_the_sum_along_axes():
     grids = [ng.Grid(0.0, 0.1 * n, n) for n in shape]
     p, q = ([np.asarray(density(grid, seed)) for grid in grids] for seed in (0, 1))
     p, q = ([x / x.sum() for x in factors] for factors in (p, q))
-    along = [float(sinkhorn_divergence(*args)) for args in zip(grids, p, q, strict=True)]
+    along = [float(sinkhorn.sinkhorn_divergence(*args)) for args in zip(grids, p, q, strict=True)]
     box = ng.Grid((0.0,) * 3, tuple(0.1 * n for n in shape), shape)
     outer = partial(np.einsum, "i,j,k->ijk")
-    whole = sinkhorn_divergence(box, outer(*p), outer(*q))
+    whole = sinkhorn.sinkhorn_divergence(box, outer(*p), outer(*q))
     assert float(whole) == pytest.approx(sum(along), rel=1e-8)
+
+
+@pytest.mark.slow
+def test_divergence_of_rough_densities_and_its_failure(monkeypatch: pytest.MonkeyPatch):
+    """Over-relaxation alone would not converge on the first; one iteration is not enough."""
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (32, 32), "periodic")
+    a, b = np.asarray(density(grid, 8, 10.0)), np.asarray(density(grid, 9, 10.0))
+    forth, back = (float(square_of(ng.Wasserstein(grid), *pair)) for pair in ((a, b), (b, a)))
+    assert forth == pytest.approx(back, rel=1e-6)
+    monkeypatch.setattr(sinkhorn, "MAX_ITERATIONS", 1)
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (6, 6))
+    assert np.isnan(square_of(ng.Wasserstein(grid), np.ones((6, 6)), np.eye(6)))
 
 
 @pytest.mark.parametrize("shape", [(7,), (4, 5)], ids=str)
