@@ -125,8 +125,8 @@ def _overrelaxed(
     """The second potential of OT(p, q), and whether the iteration has converged.
 
     Sinkhorn's alternation contracts by λ² a round, with 1 − λ = ε(π/l)²/4 for a uniform density on
-    a box of side l and less for a narrow one, so that it takes O(n²) rounds; over-relaxation by
-    ω = 2/(1 + √(1 − λ²)) makes this O(n). λ is estimated from the observed contraction μ of a
+    a box of side l and a smaller λ for a narrower one, so that it takes O(n²) rounds;
+    over-relaxation by ω = 2/(1 + √(1 − λ²)) makes this O(n). λ is estimated from the observed contraction μ of a
     round, by μω²λ² = (μ + ω − 1)², once the transient of the present ω has passed. Far from the
     optimum ω may be too bold: then the error grows, and ω is reduced.
     """
@@ -138,6 +138,7 @@ def _overrelaxed(
     goal = jnp.maximum(goal, jnp.maximum(_rounding(f, epsilon), _rounding(g, epsilon)))
 
     def adapted(omega: Array, mu: Array) -> Array:
+        mu = jnp.maximum(mu, jnp.finfo(mu.dtype).eps)  # zero at first, when nothing was observed
         square = jnp.minimum((mu + omega - 1) ** 2 / (mu * omega**2), slowest)
         better = jnp.where(mu > omega - 1, 2 / (1 + jnp.sqrt(1 - square)), omega)
         return jnp.where(mu < 1, better, 0.5 * (1 + omega))
