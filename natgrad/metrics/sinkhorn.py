@@ -126,9 +126,9 @@ def _overrelaxed(
 
     Sinkhorn's alternation contracts by λ² a round, with 1 − λ = ε(π/l)²/4 for a uniform density on
     a box of side l and a smaller λ for a narrower one, so that it takes O(n²) rounds;
-    over-relaxation by ω = 2/(1 + √(1 − λ²)) makes this O(n). λ is estimated from the observed contraction μ of a
-    round, by μω²λ² = (μ + ω − 1)², once the transient of the present ω has passed. Far from the
-    optimum ω may be too bold: then the error grows, and ω is reduced.
+    over-relaxation by ω = 2/(1 + √(1 − λ²)) makes this O(n). λ is estimated from the observed
+    contraction μ of a round, by μω²λ² = (μ + ω − 1)², once the transient of the present ω has
+    passed. Far from the optimum ω may be too bold: then the error grows, and ω is reduced.
     """
     (p, q), (f, g) = weights, start
     log_p, log_q = jnp.log(p), jnp.log(q)
