@@ -33,6 +33,7 @@ from .minimize import minimize
 from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, SparseLU
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
+from .proximal import ProximalStep
 from .result import Direction, Info, Progress, Result, Status
 from .solvers import (
     CG,
@@ -109,6 +110,7 @@ __all__ = [
     "PrecisionWarning",
     "Problem",
     "Progress",
+    "ProximalStep",
     "RandomizedSVD",
     "Recycled",
     "RelativeDamping",
