@@ -48,6 +48,7 @@ from .solvers import (
     SolveInfo,
     Solver,
 )
+from .spectrum import Spectrum, information_spectrum
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
 
 __version__ = "0.1.0"
@@ -102,12 +103,14 @@ __all__ = [
     "Sobolev",
     "SolveInfo",
     "Solver",
+    "Spectrum",
     "SquaredDistance",
     "Status",
     "Step",
     "Undamped",
     "Wasserstein",
     "information_matrix",
+    "information_spectrum",
     "minimize",
     "natural_gradient",
 ]

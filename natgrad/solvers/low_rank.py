@@ -94,7 +94,7 @@ def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]
     outside = projection.rest / jnp.where(damped, damping + projection.tail, 1.0)
     inside = vectors.T @ jnp.where(divisor > 0, divided, 0.0)
     eta = -inside - jnp.where(damped, outside, 0.0)
-    smallest = jnp.min(jnp.where(used, values, jnp.inf))
+    smallest = jnp.min(jnp.where(used, values, values[0]))
     cut = jnp.hypot(jnp.max(jnp.where(used, 0.0, values)), missed)
     info = SolveInfo(
         rank=jnp.sum(used),
