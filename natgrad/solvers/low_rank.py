@@ -56,6 +56,7 @@ class LowRankSolver(MatrixFreeSolver):
         assert system.factor is not None
         damping = damping.astype(g.dtype)
         eta, info = _filtered(prepared.projection, damping)
+        eta = eta if system.free is None else eta * system.free
         motion = system.push(eta)
         product = system.pull(system.factor.rmv(system.factor.mv(motion))) + damping * eta
         return Solution(eta, _checked(info, product, g), motion)
@@ -80,6 +81,7 @@ def _projected(
     # directions that Y does not see are among those found: then nothing is left outside
     least = jnp.where(values[-1] > tolerance * values[0], values[-1] ** 2, 0.0)
     rest = g - vectors.T @ coefficients
+    rest = rest - vectors.T @ (vectors @ rest)  # once more: 1/λ amplifies what is left along V
     return Projection(approximation, coefficients, rest, leading, tail * least, tolerance)
 
 
