@@ -254,13 +254,13 @@ def test_the_estimator_of_signs_errs_by_the_root_of_k_over_m():
     _, theta, Z, target = small()
     system = host_system(np.asarray(Z), np.asarray(Z @ theta - target))
     total = np.sum(np.asarray(Z) ** 2)
-    for samples in (8, 32):
+    for samples in (8, 24):
         squares = [
             float(jnp.sum(prepared.projection.approximation.values**2))
-            for seed in range(12)
+            for seed in range(8)
             for prepared in [ng.Hutchinson(samples, seed=seed).prepare(system)]
         ]
-        assert np.mean(squares) / total - 1 == pytest.approx((K - 1) / samples, rel=0.25)
+        assert np.mean(squares) / total - 1 == pytest.approx((K - 1) / samples, rel=0.3)
 
 
 @eqx.filter_jit
@@ -356,7 +356,7 @@ def test_nystrom(rank: int):
 
 # --- spectra and posteriors
 
-GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5))
+GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5), "periodic")
 PRIORS = {"none": None, "Sobolev": ng.Sobolev(GRID, 2), "matrix": "matrix"}
 
 
@@ -398,17 +398,24 @@ def test_eigenpairs_and_the_posterior_against_dense_matrices(name: str):
     assert spectrum.counts == ng.Counts(1, RANK, RANK)  # no more than six data can need
     assert float(spectrum.error) == 0.0
     v = np.random.default_rng(5).normal(size=P)
-    close(spectrum.apply(jnp.asarray(v).reshape(GRID.shape)).ravel(), covariance @ v)
-    variance = np.asarray(spectrum.variance())
+    applied, variance, estimate, sample, root = map_numpy(
+        posterior(spectrum, jnp.asarray(v).reshape(GRID.shape), jax.random.key(4))
+    )
+    close(applied.ravel(), covariance @ v)
     assert variance.shape == GRID.shape
     close(variance.ravel(), np.diag(covariance))
-    if name == "Sobolev":
-        estimate = np.asarray(spectrum.variance(samples=400)).ravel()
-        assert np.abs(estimate / np.diag(covariance) - 1).max() < 4 * np.sqrt(2 / 400)
-        root = np.asarray(jax.vmap(spectrum._coloured)(jnp.eye(P)))
-        close(root.T @ root, covariance)
-        white = jax.random.normal(jax.random.key(4), (P,))
-        close(spectrum.sample(jax.random.key(4)).ravel(), root.T @ white)
+    assert np.abs(estimate.ravel() / np.diag(covariance) - 1).max() < 4 * np.sqrt(2 / 400)
+    close(root.T @ root, covariance)
+    white = np.asarray(jax.random.normal(jax.random.key(4), (P,)))
+    close(sample.ravel(), root.T @ white)
+
+
+@eqx.filter_jit
+def posterior(spectrum: ng.Spectrum, v: jax.Array, key: jax.Array):
+    """Everything that a spectrum gives, and its square root of the covariance."""
+    root = jax.vmap(spectrum._coloured)(jnp.eye(P))
+    variances = spectrum.variance(), spectrum.variance(samples=400)
+    return spectrum.apply(v), *variances, spectrum.sample(key), root
 
 
 def test_a_spectrum_cut_short_errs_on_the_side_of_caution():

@@ -86,7 +86,8 @@ def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]
     damped = damping > 0
     wanted = damped | (jnp.arange(len(values)) < projection.leading)
     used = (values > projection.tolerance * values[0]) & wanted
-    divisor = jnp.where(used, jnp.maximum(values**2, projection.floor), 0.0) + damping
+    floor = jnp.where(used | damped, projection.floor, 0.0)
+    divisor = jnp.maximum(jnp.where(used, values**2, 0.0), floor) + damping
     divided = projection.coefficients / jnp.where(divisor > 0, divisor, 1.0)
     outside = projection.rest / jnp.where(damped, damping + projection.floor, 1.0)
     inside = vectors.T @ jnp.where(divisor > 0, divided, 0.0)
