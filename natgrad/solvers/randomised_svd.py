@@ -34,9 +34,9 @@ class RandomizedSVD(LowRankSolver):
 
     It works where the singular values of Y fall to about √λ within the directions found. On others,
     and for a single direction in general, `CG` gets further with the same products, because it
-    builds its space from the gradient. What speaks for this solver: its products are independent of
-    each other (`batch_size` of them run as one), every further λ costs one pair, and a small λ does
-    not slow it down. Parameters are damped by the identity only.
+    builds its space from the gradient. What speaks for this solver: the products of a block are
+    independent of each other (`batch_size` of them run as one), every further λ costs one pair, and
+    a small λ does not slow it down. Parameters are damped by the identity only.
 
     `info.truncation` estimates the largest singular value of Y that was cut, relative to the
     largest of all; `info.residual` is the true one of (G + λI) η = −∂_θ f; `info.rank` counts the
