@@ -12,10 +12,12 @@ import natgrad as ng
 from natgrad.linalg.randomised import PROBES, basis_sizes, nystrom, range_basis
 from natgrad.operators import hoisted, structure_of
 from natgrad.solvers.system import Factor, System
+from natgrad.spectrum import Prior, leading_pairs
 from problems_for_tests import Linear, bumps_problem, linear_problem
 
 K, P, RANK = 30, 20, 6
 EYE = ng.MatrixMetric(np.eye(K))
+LINE = ng.Grid(0.0, 1.0, P)
 SOLVERS = {
     "RandomizedSVD": ng.RandomizedSVD(RANK),
     "no refinement": ng.RandomizedSVD(RANK, power_iterations=0, oversampling=0),
@@ -442,6 +444,32 @@ def test_a_spectrum_for_parameters_that_are_a_tree():
     close(flat, np.diag(np.linalg.inv(Z.T @ Z + np.eye(P))))
 
 
+def test_a_spectrum_from_products_that_cannot_be_traced():
+    Z, theta = np.asarray(small()[2]), jnp.zeros(P)
+    products = HostProducts(np.zeros(K), Z, [])
+    problem = ng.Problem(HostModel(products), ng.LeastSquares(jnp.zeros(K)))
+    prior = Prior(ng.L2(LINE), jnp.asarray(2.0), theta)
+    spectrum, defect = leading_pairs(problem, theta, EYE, prior, RANK, 0, 2, 0, None)
+    close(spectrum.values, np.geomspace(1.0, 0.1, RANK) ** 2 * P / 2, 1e-10)  # D = 2/P
+    assert spectrum.counts == (1, products.pushed, products.pulled) == (1, 12, 12)
+    assert float(defect) < 1e-14
+
+
+class HostModel(eqx.Module):
+    """A model outside JAX, as far as products go."""
+
+    given: HostProducts
+
+    def __call__(self, theta):
+        return self.given.push(theta)
+
+    def jacobian(self, unravel, flat):
+        raise NotImplementedError
+
+    def products(self, unravel, flat):
+        return self.given
+
+
 # --- input
 
 
@@ -473,9 +501,6 @@ def test_bad_input(argument: str, make):
     with pytest.raises(ng.InputError) as error:
         make()
     assert error.value.argument == argument
-
-
-LINE = ng.Grid(0.0, 1.0, P)
 
 
 def spectrum_with(**changes):
