@@ -55,6 +55,7 @@ from .solvers import (
     SolveInfo,
     Solver,
 )
+from .spectrum import Spectrum, information_spectrum
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
 
 __version__ = "0.1.0"
@@ -119,12 +120,14 @@ __all__ = [
     "SolveInfo",
     "Solver",
     "SparseLU",
+    "Spectrum",
     "SquaredDistance",
     "Status",
     "Step",
     "Undamped",
     "Wasserstein",
     "information_matrix",
+    "information_spectrum",
     "lbfgs",
     "minimize",
     "natural_gradient",

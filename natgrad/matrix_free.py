@@ -48,7 +48,7 @@ def matrix_free_system(
         gradient=gradient,
         whitened=_whitened(metric, rho, covector) if whitens else None,
         gram=_gram(metric, rho) if "gram" in uses else None,
-        factor=_factor(metric, rho) if "factor" in uses else None,
+        factor=factor_at(metric, rho) if "factor" in uses else None,
         free=free,
         parameter=parameter,
         progress=_progress(gradient, first_norm),
@@ -124,7 +124,8 @@ def _gram(metric: Metric, rho: PyTree) -> Gram:
 
 
 @eqx.filter_jit
-def _factor(metric: Metric, rho: PyTree) -> Factor:
+def factor_at(metric: Metric, rho: PyTree) -> Factor:
+    """L at ρ, compiled by itself where what is around it is not."""
     return Factor(metric.factor(rho))
 
 
