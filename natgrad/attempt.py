@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from .damping import Damping
 from .linearisation import Linearisation, solve
 from .metrics.base import Metric
+from .metrics.newton import Newton
 from .models.base import Evaluation
 from .parameters import Bounds, flatten
 from .problems import Problem
@@ -82,12 +83,14 @@ def _attempt(
         return Trial(point, value, admissible, -lin.gradient @ (point - flat), known)
 
     carried = None if motion is None else (lin.rho, motion)
+    newton = isinstance(metric, Newton)  # then ⟨η, Gη⟩ = −⟨∂_θ f, η⟩ is the curvature
+    free = newton or (carried is not None and problem.objective is None)
     path = Path(
         trial=trial,
         value=lin.loss,
         slope=slope,
-        curvature=lambda: _curvature(problem, theta, eta, carried),
-        curvature_products=0 if carried is not None and problem.objective is None else 1,
+        curvature=lambda: -slope if newton else _curvature(problem, theta, eta, carried),
+        curvature_products=0 if free else 1,
         at=at,
         around=lambda tau, nearness: Inner(
             problem, theta, metric, lin, eta, strength, D, bounds, tau, nearness

@@ -40,8 +40,9 @@ class ProximalStep(Step):
     With `metric=Euclidean()` both are ‖θ − θₗ‖², equation (6); with a sum of metrics "distance"
     adds up their squared distances. To first order in τ all agree with the explicit step τη.
 
-    The inner problem is solved by L-BFGS from θₗ + τη until its gradient is `tolerance` · ‖∂_θ f‖
-    or shorter, or for `max_iterations`. The step is taken if the inner objective fell below f(θₗ).
+    The inner problem is solved by L-BFGS until its gradient is `tolerance` · ‖∂_θ f‖ or shorter, or
+    for `max_iterations`, from the minimiser of its quadratic model along η (θₗ + τη for a small τ).
+    The step is taken if the inner objective fell below f(θₗ).
 
     ```python
     ng.minimize(problem, theta, metric=ng.FisherRao(grid), step=ng.ProximalStep(1.0, "distance"))
@@ -66,11 +67,16 @@ class ProximalStep(Step):
     def on_host(self) -> bool:
         return True
 
+    def _first_length(self, path: Path, tau: float) -> float:
+        """t with f′t + (f″ − f′/τ)t²/2 → min along η, where ⟨η, (G + λD)η⟩ = −f′."""
+        fall, curvature = -float(path.slope), float(path.curvature())
+        return fall / (max(curvature, 0.0) + fall / tau) if fall > 0 else tau
+
     def take(self, path: Path) -> tuple[Outcome, Any]:
         tau = float(self.size)
         inner = path.around(tau, self.nearness)
         wanted = float(self.tolerance) * np.linalg.norm(inner.slope)
-        start = inner.start(tau)
+        start = inner.start(self._first_length(path, tau))
         found = scipy_minimize(
             inner.value_and_gradient,
             start,
@@ -105,7 +111,7 @@ def _outcome(
         ratio=(path.value - trial.value) / jnp.where(promised == 0, 1.0, promised),
         predicted=promised,
         evaluations=jnp.asarray(spent.forward + 1),
-        linearised=jnp.asarray(spent.linearised),
+        linearised=jnp.asarray(spent.linearised + path.curvature_products),
         adjoint=jnp.asarray(spent.adjoint),
     )
 
@@ -141,9 +147,9 @@ class Inner:
         self._problem = _with_penalty(problem, metric, anchor, tau)
         self._gradients: dict[bytes, np.ndarray] = {}
 
-    def start(self, tau: float) -> np.ndarray:
-        """θₗ + τη, inside the bounds."""
-        point = self._flat + tau * self._eta
+    def start(self, length: float) -> np.ndarray:
+        """θₗ + `length` · η, inside the bounds."""
+        point = self._flat + length * self._eta
         return point if self._box is None else np.clip(point, *map(np.asarray, self._box))
 
     @property
