@@ -83,9 +83,10 @@ def _status(found: Any) -> Status:
     """Why SciPy stopped by itself."""
     if found.status == 1:
         return Status.MAX_ITERATIONS
-    if "PROJECTED GRADIENT" in found.message:
+    message = found.message.replace("_", " ")  # as SciPy wrote it until 1.14
+    if "PROJECTED GRADIENT" in message:
         return Status.CONVERGED
-    return Status.PRECISION if "REL_REDUCTION" in found.message else Status.NO_DECREASE
+    return Status.PRECISION if "REDUCTION" in message else Status.NO_DECREASE
 
 
 class _Stopped(Exception):

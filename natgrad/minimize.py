@@ -21,6 +21,7 @@ from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
 from .solvers import Auto, Solver
+from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
 
 PyTree = Any
@@ -192,7 +193,7 @@ def _memory(
 
 def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
     slope, outcome = float(trial.slope), trial.outcome
-    if not np.isfinite(slope):
+    if not np.isfinite(slope) or int(trial.info.reason) == FAILED_SOLVE:
         return Status.NOT_FINITE
     if slope >= 0:
         return Status.NOT_DESCENT
