@@ -54,6 +54,7 @@ from .solvers import (
     Solver,
 )
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
+from .verification import AdjointReport, GradientReport, check_adjoint, check_gradient
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "SVD",
     "AbsoluteDamping",
     "AdjointOperator",
+    "AdjointReport",
     "Auto",
     "Backtracking",
     "Blocks",
@@ -81,6 +83,7 @@ __all__ = [
     "FactorMetric",
     "FisherRao",
     "FixedStep",
+    "GradientReport",
     "Grid",
     "HomogeneousSobolev",
     "Hutchinson",
@@ -120,6 +123,8 @@ __all__ = [
     "Step",
     "Undamped",
     "Wasserstein",
+    "check_adjoint",
+    "check_gradient",
     "information_matrix",
     "lbfgs",
     "minimize",

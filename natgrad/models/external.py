@@ -10,7 +10,15 @@ from jax.flatten_util import ravel_pytree
 from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
-from .host import HostProducts, columns_by_products, from_numpy, named, state_from_numpy, to_numpy
+from .host import (
+    HostProducts,
+    check_function,
+    columns_by_products,
+    from_numpy,
+    named,
+    state_from_numpy,
+    to_numpy,
+)
 
 PyTree = Any
 
@@ -52,18 +60,8 @@ class ExternalModel(Model):
             raise InputError("forward", "is None and so is linearize", "one that finds the state")
         for name in ("forward", "jvp", "vjp", "linearize"):
             function = getattr(self, name)
-            if function is None and name in ("forward", "linearize"):
-                continue
-            if not callable(function):
-                raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
-            try:
-                hash(function)
-            except TypeError as error:
-                raise InputError(
-                    name,
-                    "cannot be hashed, and programs are kept by the identity of the model",
-                    "a function, or a method of a class without __eq__ (no dataclass)",
-                ) from error
+            if function is not None or name in ("jvp", "vjp"):
+                check_function(name, function)
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.evaluate(theta).rho

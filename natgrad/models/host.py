@@ -40,6 +40,20 @@ def named(name: str, function: Callable, *arguments: Any) -> Any:
         raise
 
 
+def check_function(name: str, function: Any) -> None:
+    """Raise `InputError` unless this is a function that a program can be kept for."""
+    if not callable(function):
+        raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+    try:
+        hash(function)
+    except TypeError as error:
+        raise InputError(
+            name,
+            "cannot be hashed, and programs are kept by the identity of the model",
+            "a function, or a method of an ordinary class (no dataclass, no equinox.Module)",
+        ) from error
+
+
 def to_numpy(tree: PyTree) -> PyTree:
     """Arrays of `tree` as NumPy copies, which the outside code may write into."""
     return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)

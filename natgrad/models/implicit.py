@@ -15,7 +15,7 @@ from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, chunk_size, mapped
-from .host import columns_by_products, named, to_numpy
+from .host import check_function, columns_by_products, named, to_numpy
 from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
 from .products import Products
 from .state_solve import as_field, residual_sizes, solve_state
@@ -102,10 +102,12 @@ class ImplicitModel(Model):
         for name, function in (
             ("residual", residual),
             *(("solve", solve), ("observe", observe)),
-            *(("preconditioner", preconditioner), ("factorise", factorise)),
+            ("preconditioner", preconditioner),
         ):
             if not callable(function) and (function is not None or name == "residual"):
                 raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+        if factorise is not None:
+            check_function("factorise", factorise)
         self.residual, self.solve, self.observe = residual, solve, observe
         self.initial, self.linear = initial, bool(linear)
         self.linear_solver, self.preconditioner = linear_solver, preconditioner
