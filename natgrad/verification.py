@@ -92,8 +92,9 @@ def check_adjoint(
 
         ‖ρ(θ + hη) − ρ(θ) − hZη‖ = O(h²),
 
-    the same for ⟨η, Zᵀξ⟩, with h falling by decades. The verdict names the function at fault; it
-    is printed unless `verbose` is False. `model` is a `Model` of any kind or a plain function.
+    the same for ⟨η, Zᵀξ⟩, with h falling by decades from a tenth of θ on. The verdict names the
+    function at fault; it is printed unless `verbose` is False. `model` is a `Model` of any kind or
+    a plain function.
 
     ```python
     assert ng.check_adjoint(model, theta).passed
@@ -136,9 +137,9 @@ def check_gradient(
 
         |F(θ + hη) − F(θ) − h⟨∂_θ f, η⟩| = O(h²)
 
-    along random η, with h falling by decades, for F = f(ρ(θ)) + R(θ) or an objective of θ. The
-    loss is tested by itself in ρ, and a regulariser in θ, so that the verdict can name the part at
-    fault; it is printed unless `verbose` is False.
+    along random η, with h falling by decades from a tenth of θ on, for F = f(ρ(θ)) + R(θ) or an
+    objective of θ. The loss is tested by itself in ρ, and a regulariser in θ, so that the verdict
+    can name the part at fault; it is printed unless `verbose` is False.
 
     ```python
     assert ng.check_gradient(problem, theta).passed
@@ -254,9 +255,9 @@ def _scale(theta: PyTree) -> np.ndarray:
 
 
 def _steps(eps: float) -> tuple[float, ...]:
-    """Decades from 1e-2 in double precision; half-decades from 1e-1 in single."""
-    first, factor = (1e-2, 10.0) if eps < 1e-10 else (1e-1, 10**0.5)
-    return tuple(first / factor**j for j in range(5))
+    """Decades from a tenth in double precision, half-decades in single."""
+    factor = 10.0 if eps < 1e-10 else 10**0.5
+    return tuple(0.1 / factor**j for j in range(5))
 
 
 def _taylor(

@@ -50,7 +50,7 @@ def check_function(name: str, function: Any) -> None:
         raise InputError(
             name,
             "cannot be hashed, and programs are kept by the identity of the model",
-            "a function, or a method of an ordinary class (no dataclass, no equinox.Module)",
+            "a function or a method in place of this object",
         ) from error
 
 
