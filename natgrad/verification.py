@@ -193,9 +193,9 @@ class _Place:
         check_state(structure_of(self.known.rho))
         vector, self.shaped = ravel_pytree(self.known.rho)
         self.dtype, self.rho = vector.dtype, np.asarray(vector, float)
+        model.check(self.theta, self.known)
         if not np.all(np.isfinite(self.rho)):
             raise InputError("model", "the state at theta is not finite", "another theta")
-        model.check(self.theta, self.known)
         dtypes = [leaf.dtype for leaf in jax.tree.leaves(self.known.rho)] + [self.flat.dtype]
         self.eps = max(float(jnp.finfo(dtype).eps) for dtype in dtypes)
 

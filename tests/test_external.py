@@ -187,6 +187,13 @@ def test_products_that_turn_bad_end_the_run(name: str, solver: ng.Solver):
     assert not any(np.any(np.isnan(theta)) for theta in CODE.calls["forward"])
 
 
+def test_another_damping_is_not_tried_on_products_that_turned_bad():
+    CODE.spoil = {"jvp": 7}
+    result = run(damping=ng.LevenbergMarquardt(), tolerance=1e-14)
+    assert result.status == ng.Status.NOT_FINITE
+    assert CODE.count("jvp") <= 10
+
+
 def test_a_jacobian_that_turns_bad_ends_the_run():
     CODE.spoil = {"jvp": 6}
     result = run(solver=ng.Cholesky(), tolerance=1e-14)
