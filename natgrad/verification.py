@@ -113,12 +113,12 @@ def check_adjoint(
         xi = rng.normal(size=at.rho.size)
         image, slope = at.push(products, eta), at.pull(products, xi)
         size = max(_norm(image) * _norm(xi), _norm(eta) * _norm(slope))
-        gaps.append(_ratio(abs(image @ xi - eta @ slope), size))
+        gaps.append(_ratio(abs(float(image @ xi - eta @ slope)), size))
         steps = _steps(at.eps)
         changes = [at.moved(h * eta) - at.rho for h in steps]
         forward.append(_taylor(steps, changes, image, at.eps))
         seen = [np.atleast_1d(change @ xi) for change in changes]
-        size = max(_norm(image) * _norm(xi), abs(eta @ slope))
+        size = max(_norm(image) * _norm(xi), abs(float(eta @ slope)))
         backward.append(_taylor(steps, seen, np.atleast_1d(eta @ slope), at.eps, size))
     asymmetry, tolerance = _worst_number(gaps), float(np.sqrt(at.eps))
     jvp, vjp = _worst(forward), _worst(backward)
@@ -233,7 +233,9 @@ def _pull(products: Products, xi: PyTree) -> Array:
     return products.pull(xi)
 
 
-_products_compiled, _push_compiled, _pull_compiled = map(eqx.filter_jit, (_products, _push, _pull))
+_products_compiled = eqx.filter_jit(_products)
+_push_compiled = eqx.filter_jit(_push)
+_pull_compiled = eqx.filter_jit(_pull)
 
 
 @eqx.filter_jit
@@ -281,21 +283,19 @@ def _taylor(
     errors = np.array([_ratio(r / t, s) for r, t, s in zip(remainders, h, sizes, strict=True)])
     finite = np.isfinite(errors)
     if not np.all(np.isfinite(slope)) or np.sum(finite) < 3:
-        return Taylor(tuple(steps), *map(tuple, (remainders, errors)), np.inf, np.nan, False)
+        return Taylor(tuple(steps), _floats(remainders), _floats(errors), np.inf, np.nan, False)
     h, kept, error = h[finite], remainders[finite], float(np.min(errors[finite]))
     tiny = np.finfo(float).tiny
     orders = np.diff(np.log(np.maximum(kept, tiny))) / np.diff(np.log(h))
     first = (orders > FIRST_ORDER[0]) & (orders < FIRST_ORDER[1])
     second = bool(np.any(orders >= SECOND_ORDER)) and not np.any(first[1:] & first[:-1])
     passed = error <= (1e-4 if eps < 1e-10 else 1e-2) or second
-    return Taylor(
-        tuple(map(float, steps)),
-        tuple(map(float, remainders)),
-        tuple(map(float, errors)),
-        error,
-        float(np.max(orders)),
-        bool(passed),
-    )
+    order = float(np.max(orders))
+    return Taylor(tuple(steps), _floats(remainders), _floats(errors), error, order, bool(passed))
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 def _parts(
