@@ -126,7 +126,7 @@ class Charted(ng.Explicit):
     def __call__(self, psi):
         return self.function(psi + self.A @ jnp.sin(psi))
 
-    def jacobian(self, unravel, flat):
+    def jacobian(self, unravel, flat, known=None):
         return ng.Explicit(self.__call__).jacobian(unravel, flat)
 
 
