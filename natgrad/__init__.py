@@ -57,6 +57,7 @@ from .solvers import (
 )
 from .spectrum import Spectrum, information_spectrum
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
+from .verification import AdjointReport, GradientReport, check_adjoint, check_gradient
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ __all__ = [
     "SVD",
     "AbsoluteDamping",
     "AdjointOperator",
+    "AdjointReport",
     "Auto",
     "Backtracking",
     "Blocks",
@@ -84,6 +86,7 @@ __all__ = [
     "FactorMetric",
     "FisherRao",
     "FixedStep",
+    "GradientReport",
     "Grid",
     "HomogeneousSobolev",
     "Hutchinson",
@@ -126,6 +129,8 @@ __all__ = [
     "Step",
     "Undamped",
     "Wasserstein",
+    "check_adjoint",
+    "check_gradient",
     "information_matrix",
     "information_spectrum",
     "lbfgs",

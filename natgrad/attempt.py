@@ -14,11 +14,12 @@ from .linearisation import Linearisation, solve
 from .metrics.base import Metric
 from .metrics.newton import Newton
 from .models.base import Evaluation
+from .models.products import Products
 from .parameters import Bounds, flatten
 from .problems import Problem
 from .proximal import Inner
 from .solvers import SolveInfo
-from .steps import Outcome, Path, Step, Trial
+from .steps import Outcome, Path, Step, Trial, refused
 
 PyTree = Any
 
@@ -89,14 +90,19 @@ def _attempt(
         trial=trial,
         value=lin.loss,
         slope=slope,
-        curvature=lambda: -slope if newton else _curvature(problem, theta, eta, carried),
+        curvature=lambda: (
+            -slope if newton else _curvature(problem, theta, eta, carried, lin.products)
+        ),
         curvature_products=0 if free else 1,
         at=at,
         around=lambda tau, nearness: Inner(
             problem, theta, metric, lin, eta, strength, D, bounds, tau, nearness
         ),
     )
-    outcome, known = step.take(path)
+    if problem.model.on_host and not bool(jnp.isfinite(slope) & (slope != 0)):
+        outcome, known = refused(path, flat), None  # not worth a call of the outside code
+    else:
+        outcome, known = step.take(path)
     return Attempt(
         outcome=outcome,
         info=info,
@@ -123,16 +129,21 @@ def _judged(
 
 
 def _curvature(
-    problem: Problem, theta: PyTree, eta: Array, carried: tuple[PyTree, PyTree] | None
+    problem: Problem,
+    theta: PyTree,
+    eta: Array,
+    carried: tuple[PyTree, PyTree] | None,
+    products: Products | None,
 ) -> Array:
     """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η.
 
-    `carried` is ρ and Zη where the solver has found them on its way.
+    `carried` is ρ and Zη where the solver has found them on its way; else they are taken from the
+    `products`, or from new ones.
     """
     if problem.objective is None and carried is None:
         flat, unravel = flatten(theta)
-        products = problem.model.products(unravel, flat)
-        carried = products.rho, products.push(eta)
+        used = problem.model.products(unravel, flat) if products is None else products
+        carried = used.rho, used.push(eta)
     return _second_derivatives(problem, theta, eta, carried)
 
 

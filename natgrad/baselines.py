@@ -61,8 +61,8 @@ def lbfgs(
     search = _Search(problem, Run(theta), box, budget, tolerance, loss_target, callbacks)
     search.run.recorder.count(forward=int(known is not None))
     with search.run.kept_if_it_fails():
-        search.accept(start, known)
         try:
+            search.accept(start, known)
             found = scipy_minimize(
                 search.value_and_gradient,
                 start,
@@ -83,9 +83,10 @@ def _status(found: Any) -> Status:
     """Why SciPy stopped by itself."""
     if found.status == 1:
         return Status.MAX_ITERATIONS
-    if "PROJECTED GRADIENT" in found.message:
+    message = found.message.replace("_", " ")  # as SciPy wrote it until 1.14
+    if "PROJECTED GRADIENT" in message:
         return Status.CONVERGED
-    return Status.PRECISION if "REL_REDUCTION" in found.message else Status.NO_DECREASE
+    return Status.PRECISION if "REDUCTION" in message else Status.NO_DECREASE
 
 
 class _Stopped(Exception):
@@ -114,19 +115,31 @@ class _Search:
         self._at: np.ndarray | None = None
 
     def value_and_gradient(self, x: np.ndarray, known: Evaluation | None = None) -> Any:
-        """f and ∂_θ f; an infinite value for one that is not finite, which shortens the step."""
+        """f and ∂_θ f; where they are not finite, those of a parabola that shortens the step."""
         if x.tobytes() in self._evaluated:
             return self._evaluated[x.tobytes()]
-        if spent := self.budget.spent(self.run.recorder):
+        spent = self.budget.spent(self.run.recorder)
+        if spent and self._at is not None:
             raise _Stopped(spent)
         lin = linearise(self.problem, self._theta(x), FLAT, SOLVER, NO_DAMPING, None, None, known)
         loss, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
         self.run.recorder.count(*counts)
-        finite = np.isfinite(loss) and np.all(np.isfinite(gradient))
-        value = float(loss) if finite else np.inf
-        slope = np.asarray(gradient, float) if finite else np.zeros_like(x)
+        value, slope = float(loss), np.asarray(gradient, float)
+        if not (np.isfinite(value) and np.all(np.isfinite(slope))) and self._at is not None:
+            value, slope = self._wall(x)
         self._evaluated[x.tobytes()] = value, slope
         return value, slope
+
+    def _wall(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """The parabola with f and ∂_θ f of the last iterate and its minimum a quarter of the way.
+
+        The line search interpolates, which an infinite value would end.
+        """
+        assert self._at is not None
+        loss, gradient = self._evaluated[self._at.tobytes()]
+        way = x - self._at
+        descent = max(abs(float(gradient @ way)), np.finfo(float).tiny)
+        return loss + descent, 3 * descent * way / max(float(way @ way), np.finfo(float).tiny)
 
     def accept(self, x: np.ndarray, known: Evaluation | None = None) -> None:
         """Record an iterate; raises to end the run."""

@@ -116,6 +116,6 @@ class Run:
         """An exception passes, with the result until then as its attribute `natgrad_result`."""
         try:
             yield
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             error.natgrad_result = self.result(Status.FAILED)  # pyright: ignore
             raise

@@ -24,6 +24,7 @@ from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
 from .models.base import Evaluation
+from .models.products import Products
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
 from .slopes import slopes
@@ -43,8 +44,9 @@ PyTree = Any
 class Linearisation(eqx.Module):
     """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
 
-    `rho` is kept where the solver carries Zη along, for the curvature of the loss there. `on_host`
-    says that its products are outside JAX.
+    `rho` is kept where Zη comes with η, for the curvature of the loss there: from the solver, or
+    from the `columns` of Z where these were a PDE's solves. `products` are kept where the gradient
+    took them and they may serve again. `on_host` says that products are outside JAX.
     """
 
     loss: Array
@@ -57,6 +59,8 @@ class Linearisation(eqx.Module):
     counts: Counts
     report: Report
     rho: PyTree | None = None
+    columns: PyTree | None = None
+    products: Products | None = None
     on_host: bool = eqx.field(static=True, default=False)
 
 
@@ -104,13 +108,18 @@ def _linearise(
         system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
         iterative = newton_solver(solver)
         return _iterative(value, rho, system, iterative, damping, counts, {}, model.on_host)
+    unseen = known is None and model.on_host
+    if unseen:
+        known = model.evaluate(theta)
     rho = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
     iterative = matrix_free(solver, rho, flat, model.solves)
     if iterative is None:
         rho, columns, counts = model.jacobian(unravel, flat, known)
+        counts = counts.plus(forward=int(unseen))
         found = assembled(problem, theta, metric, solver, damping, bounds, rho, columns, counts)
         norm = jnp.linalg.norm(found.gradient)
-        return Linearisation(**found._asdict(), gradient_norm=norm)
+        kept = (rho, columns) if model.solves else (None, None)
+        return Linearisation(**found._asdict(), gradient_norm=norm, rho=kept[0], columns=kept[1])
     products = model.products(unravel, flat, known)
     value, covector, direct = slopes(problem, theta, products.rho)
     gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
@@ -126,7 +135,7 @@ def _linearise(
         covector=covector if direct is None else None,
         memory=memory,
     )
-    counts = Counts(products.evaluations + (covector is None), 0, 1)
+    counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
     rho, report = products.rho, metric.report(products.rho)
     return _iterative(value, rho, system, iterative, damping, counts, report, model.on_host)
 
@@ -168,7 +177,11 @@ def _plain_gradient(
 ) -> Linearisation:
     """∂_θ f, with G = I."""
     flat, unravel = flatten(theta)
-    if problem.model.solves and problem.objective is None:
+    products = None
+    if problem.objective is not None:
+        loss, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
+        counts = Counts(1, 0, 1)
+    elif problem.model.solves:
         products = problem.model.products(unravel, flat, known)
         loss, covector, direct = slopes(problem, theta, products.rho)
         gradient, counts = products.pull(covector), Counts(products.evaluations, 0, 1)
@@ -179,7 +192,19 @@ def _plain_gradient(
         counts = Counts(1, 0, 1)
     gradient = gradient * free_parameters(flat, gradient, bounds)
     trace, norm = jnp.asarray(flat.size, flat.dtype), jnp.linalg.norm(gradient)
-    return Linearisation(loss, gradient, norm, trace, None, None, None, counts.plus(), {})
+    return Linearisation(
+        loss=loss,
+        gradient=gradient,
+        gradient_norm=norm,
+        trace=trace,
+        parameter_factor=None,
+        prepared=None,
+        solver=None,
+        counts=counts.plus(),
+        report={},
+        products=products,
+        on_host=problem.model.on_host,
+    )
 
 
 def newton_solver(solver: Solver) -> MatrixFreeSolver:
@@ -214,7 +239,10 @@ def _solve(lin: Linearisation, strength: Array) -> Solution:
     eta, info = cast(DenseSolver, lin.solver).solve(lin.prepared, strength)
     if lin.parameter_factor is not None:
         eta = solve_triangular(lin.parameter_factor, eta)
-    return Solution(eta.astype(lin.gradient.dtype), info)
+    motion = None
+    if lin.columns is not None:
+        motion = jax.tree.map(lambda Z: jnp.tensordot(eta.astype(Z.dtype), Z, 1), lin.columns)
+    return Solution(eta.astype(lin.gradient.dtype), info, motion)
 
 
 _solve_compiled = eqx.filter_jit(_solve)

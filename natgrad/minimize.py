@@ -23,6 +23,7 @@ from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
 from .solvers import Auto, Solver
+from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
 
 PyTree = Any
@@ -153,7 +154,7 @@ def _descend(
             recorder.count(*trial.info.counts)
             recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
-            if outcome.accepted or budget.spent(recorder) is not None:
+            if outcome.accepted or _failed(trial) or budget.spent(recorder) is not None:
                 break
         recorder.finish(trial, bool(outcome.value < loss))
         run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
@@ -194,9 +195,14 @@ def _memory(
     return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
 
 
+def _failed(trial: Attempt) -> bool:
+    """Whether the direction was not finite, which another λ does not mend."""
+    return not np.isfinite(trial.slope) or int(trial.info.reason) == FAILED_SOLVE
+
+
 def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
     slope, outcome = float(trial.slope), trial.outcome
-    if not np.isfinite(slope):
+    if _failed(trial):
         return Status.NOT_FINITE
     if slope >= 0:
         return Status.NOT_DESCENT

@@ -139,6 +139,24 @@ class ModelStep(Step):
         return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, spent)
 
 
+def refused(path: Path, theta: Array) -> Outcome:
+    """No step, without looking: there is no direction, or not a finite one."""
+    zero, none = jnp.zeros_like(path.value), jnp.zeros((), int)
+    reason = jnp.where(jnp.isfinite(path.slope), NO_DECREASE, NOT_FINITE)
+    return Outcome(
+        accepted=jnp.asarray(False),
+        reason=reason,
+        tau=zero,
+        theta=theta,
+        value=path.value,
+        halvings=none,
+        ratio=zero,
+        predicted=zero,
+        evaluations=none,
+        linearised=none,
+    )
+
+
 def _backtrack(
     path: Path, tau: Array, shrink: Number, sufficient: Number, max_halvings: int, linearised: int
 ) -> tuple[Outcome, Any]:

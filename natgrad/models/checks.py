@@ -24,6 +24,12 @@ def check_model(model: Callable[[PyTree], PyTree], theta: PyTree) -> PyTree:
             "its shape or control flow depends on the values of theta, so it cannot be traced",
             "a state of one fixed shape, with jnp.where or lax.cond in place of Python's if",
         ) from error
+    except jax.errors.TracerArrayConversionError as error:
+        raise InputError(
+            "model",
+            "calls NumPy, or other code outside JAX, so it cannot be traced",
+            "jax.numpy in its place, or ng.ExternalModel(forward, jvp, vjp)",
+        ) from error
     return check_state(structure)
 
 

@@ -4,14 +4,21 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
-import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
-from .host import HostProducts, columns_by_products, from_numpy, named, state_from_numpy, to_numpy
+from .host import (
+    HostProducts,
+    check_function,
+    columns_by_products,
+    from_numpy,
+    named,
+    state_from_numpy,
+    to_numpy,
+)
 
 PyTree = Any
 
@@ -29,7 +36,8 @@ class ExternalModel(Model):
     θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results.
     `linearize` is called once for each iteration, so that a factorisation or a stored wave field
     serves all products there. Where it finds the state on its way, give its object the attribute
-    `rho` and pass `forward=None`: then nothing is computed twice.
+    `rho` and pass `forward=None`: then nothing is computed twice, and it is called for every θ
+    that is tried. In the counts a call of `linearize` is a forward propagation.
 
     An exception of the outside code passes through, with a note that says which function raised
     it; `error.natgrad_result` is the run until then. `ng.check_adjoint` finds a `vjp` that is not
@@ -52,8 +60,8 @@ class ExternalModel(Model):
             raise InputError("forward", "is None and so is linearize", "one that finds the state")
         for name in ("forward", "jvp", "vjp", "linearize"):
             function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+            if function is not None or name in ("jvp", "vjp"):
+                check_function(name, function)
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.evaluate(theta).rho
@@ -80,19 +88,17 @@ class ExternalModel(Model):
         rho, first = known
         if first is None and self.linearize is not None:
             first, evaluations = self._shared(theta), evaluations + 1
-        elif first is None:
-            first = to_numpy(theta)
         parameters = eqx.filter(theta, eqx.is_inexact_array)
+        # a fresh copy of θ for each call, because the outside code may write into it
+        place = lambda: to_numpy(theta) if first is None else first
 
         def push(eta: Array) -> PyTree:
-            image = named("jvp", self.jvp, first, to_numpy(unravel(eta)))
+            image = named("jvp", self.jvp, place(), to_numpy(unravel(eta)))
             return from_numpy("jvp", image, rho)
 
         def pull(xi: PyTree) -> Array:
-            image = named("vjp", self.vjp, first, to_numpy(xi))
-            leaves = jax.tree.leaves(eqx.filter(image, _is_array_like))
-            leaves = jax.tree.leaves(from_numpy("vjp", leaves, jax.tree.leaves(parameters)))
-            return jax.numpy.concatenate([leaf.ravel() for leaf in leaves]).astype(flat.dtype)
+            image = named("vjp", self.vjp, place(), to_numpy(xi))
+            return ravel_pytree(from_numpy("vjp", image, parameters))[0].astype(flat.dtype)
 
         return HostProducts(rho, evaluations, push, pull)
 
@@ -114,7 +120,3 @@ class ExternalModel(Model):
     @property
     def solves(self) -> bool:
         return True
-
-
-def _is_array_like(x: Any) -> bool:
-    return isinstance(x, (np.ndarray, np.generic, jax.Array, float))

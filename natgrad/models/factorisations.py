@@ -16,7 +16,8 @@ class SparseLU:
 
     `matrix` is a square SciPy sparse matrix of size n. Right-hand sides are arrays whose trailing
     axes hold n values; leading axes (sources, a batch) are solved with the same factors. For a
-    symmetric matrix say so: the ordering is better and the factors are smaller.
+    symmetric matrix say so: the ordering is better and the factors are smaller. Its pivots are
+    then taken from the diagonal, but for those below a hundredth of their column.
 
     ```python
     factor = ng.SparseLU(scipy.sparse.eye(4) * 2.0)
@@ -27,8 +28,14 @@ class SparseLU:
     Reference: Li, An overview of SuperLU, ACM Trans. Math. Softw. 31 (2005).
     """
 
+    leading_axes = True  # several right-hand sides at once
+
     def __init__(self, matrix: Any, symmetric: bool = False):
         matrix = sparse.csc_matrix(matrix)
+        if np.iscomplexobj(matrix.data):
+            advice = "its real form [[Re, −Im], [Im, Re]] on real and imaginary parts"
+            raise InputError("matrix", "is complex, and states are real", advice)
+        matrix = matrix.astype(float)
         if matrix.shape[0] != matrix.shape[1]:
             raise InputError("matrix", f"has shape {matrix.shape}", "a square ∂h/∂ρ")
         if not np.all(np.isfinite(matrix.data)):
@@ -37,7 +44,7 @@ class SparseLU:
         if symmetric:
             options = {
                 "permc_spec": "MMD_AT_PLUS_A",
-                "diag_pivot_thresh": 0.0,
+                "diag_pivot_thresh": 0.01,
                 "options": {"SymmetricMode": True},
             }
         try:

@@ -40,15 +40,33 @@ def named(name: str, function: Callable, *arguments: Any) -> Any:
         raise
 
 
+def check_function(name: str, function: Any) -> None:
+    """Raise `InputError` unless this is a function that a program can be kept for."""
+    if not callable(function):
+        raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+    try:
+        hash(function)
+    except TypeError as error:
+        raise InputError(
+            name,
+            "cannot be hashed, and programs are kept by the identity of the model",
+            "a function or a method in place of this object",
+        ) from error
+
+
 def to_numpy(tree: PyTree) -> PyTree:
     """Arrays of `tree` as NumPy copies, which the outside code may write into."""
     return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)
 
 
 def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
-    """What the outside code returned, as JAX arrays; it must have the shapes of `like`."""
-    expected = jax.tree.leaves(like)
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    """What the outside code returned, as JAX arrays; it must have the shapes of `like`.
+
+    Entries where `like` has None (those of θ that are no parameters) are ignored.
+    """
+    expected, treedef = jax.tree.flatten(like)
+    leaves = _entries(name, tree, like) if len(expected) > 1 else jax.tree.leaves(tree)
+    leaves = [np.asarray(leaf) for leaf in leaves]
     shapes, wanted = [leaf.shape for leaf in leaves], [tuple(leaf.shape) for leaf in expected]
     if shapes != wanted:
         plain = lambda found: found[0] if len(found) == 1 else found
@@ -56,7 +74,20 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
             name, f"returns shape {plain(shapes)}", f"an array of shape {plain(wanted)}"
         )
     arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(like), arrays)
+    return jax.tree.unflatten(treedef, arrays)
+
+
+def _entries(name: str, tree: PyTree, like: PyTree) -> list[Any]:
+    """The entries of `tree` that stand where `like` has arrays."""
+    absent = lambda x: x is None
+    try:
+        matched = jax.tree.map(lambda a, b: a if a is None else b, like, tree, is_leaf=absent)
+    except (ValueError, TypeError) as error:
+        shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
+        raise InputError(
+            name, f"returns the structure {shape(tree)}", f"that of its argument, {shape(like)}"
+        ) from error
+    return jax.tree.leaves(matched)
 
 
 def state_from_numpy(name: str, tree: PyTree) -> PyTree:

@@ -15,11 +15,11 @@ from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, chunk_size, mapped
-from .host import columns_by_products, named, to_numpy
+from .host import check_function, columns_by_products, named, to_numpy
 from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
 from .products import Products
 from .second_order import SecondOrder, constrained_twice
-from .state_solve import solve_state
+from .state_solve import as_field, residual_sizes, solve_state
 
 PyTree = Any
 
@@ -46,10 +46,13 @@ class ImplicitModel(Model):
     - compiled, by a lineax solver: `linear_solver` (GMRES to 1e-10 by default; `lx.LU()` forms and
       factorises ∂_ρh once for each θ), `tags` that lineax should know of ∂_ρh (such as
       `lx.positive_semidefinite_tag` for `lx.CG`), and `preconditioner(rho, theta)`, a lineax
-      operator near (∂_ρh)⁻¹; or
+      operator near (∂_ρh)⁻¹. Right-hand sides are scaled to a largest entry of 1, for absolute
+      tolerances; a solve that fails makes the state or the direction NaN, and that a status. Or
     - on the host: `factorise(rho, theta)`, called with NumPy arrays, returns an object with
-      `solve(b)` and `solve_transposed(b)`, such as `ng.SparseLU(matrix)`. It is made once for each
-      θ, and again for each step of Newton's method on a nonlinear h.
+      `solve(b)` and `solve_transposed(b)` for b like ρ, such as `ng.SparseLU(matrix)`. It is made
+      once for each θ, and again for each step of Newton's method on a nonlinear h. If it has the
+      attribute `leading_axes = True`, it may be given many b at once, stacked along a new first
+      axis.
 
     ```python
     # −u″ + e^θ u = 1 on a periodic line
@@ -80,7 +83,9 @@ class ImplicitModel(Model):
         initial: Any = None,
         linear: bool = False,
         observe: Callable[[PyTree], PyTree] | None = None,
-        linear_solver: lx.AbstractLinearSolver = lx.GMRES(rtol=1e-10, atol=1e-14, restart=50),
+        linear_solver: lx.AbstractLinearSolver = lx.GMRES(
+            rtol=1e-10, atol=1e-10, restart=50, stagnation_iters=3
+        ),
         tags: Any = (),
         preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None,
         factorise: Callable[[Any, Any], Any] | None = None,
@@ -95,6 +100,15 @@ class ImplicitModel(Model):
             raise InputError(
                 "linear_solver", f"is a {type(linear_solver).__name__}", "lx.GMRES(...) or lx.LU()"
             )
+        for name, function in (
+            ("residual", residual),
+            *(("solve", solve), ("observe", observe)),
+            ("preconditioner", preconditioner),
+        ):
+            if not callable(function) and (function is not None or name == "residual"):
+                raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+        if factorise is not None:
+            check_function("factorise", factorise)
         self.residual, self.solve, self.observe = residual, solve, observe
         self.initial, self.linear = initial, bool(linear)
         self.linear_solver, self.preconditioner = linear_solver, preconditioner
@@ -111,10 +125,10 @@ class ImplicitModel(Model):
     def _solved(self, theta: PyTree) -> Kept:
         """The field with h = 0, and its factorisation where that was made on the way."""
         if self.solve is not None:
-            field = named("solve", self.solve, theta)
-            return Kept(jax.tree.map(jnp.asarray, field))
-        start = self.initial(theta) if callable(self.initial) else self.initial
-        return solve_state(self, theta, jax.tree.map(jnp.asarray, start))
+            return Kept(as_field(self, named("solve", self.solve, theta), theta))
+        start = self.initial
+        start = named("initial", start, theta) if callable(start) else start
+        return solve_state(self, theta, as_field(self, start, theta))
 
     def factorised(self, field: PyTree, theta: PyTree) -> Any:
         """The user's factorisation of ∂_ρh, checked."""
@@ -151,9 +165,9 @@ class ImplicitModel(Model):
         vector, shaped = ravel_pytree(rho)
         k = vector.size
         if isinstance(products, FactorisedProducts):
-            columns, pushed, pulled = (
-                products.columns() if p <= k else columns_by_products(products, flat)
-            )
+            if p <= k:
+                return rho, products.columns(), Counts(products.evaluations, p, 0)
+            columns, pushed, pulled = columns_by_products(products, flat)
             return rho, columns, Counts(products.evaluations, pushed, pulled)
         chunk = chunk_size(DEFAULT_MEMORY, 50 * (k + p) * flat.dtype.itemsize)
         if p <= k:
@@ -173,17 +187,8 @@ class ImplicitModel(Model):
         return constrained_twice(self, unravel, flat, known, loss)
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
-        """The residual must have the shape of ρ, and vanish at the state that was found."""
-        field = known.kept.field
-        shape_of = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
-        h = eqx.filter_eval_shape(self.residual, field, theta)
-        if shape_of(h) != shape_of(field):
-            raise InputError(
-                "residual",
-                f"has shape {shape_of(h)} where the state of the equation has {shape_of(field)}",
-                "as many equations as unknowns",
-            )
-        left, scale = map(float, _residual_sizes(self, field, theta))
+        """The residual must vanish at the state that was found."""
+        left, scale = map(float, residual_sizes(self, known.kept.field, theta))
         if not np.isfinite(left):
             raise InputError(
                 "solve" if self.solve is not None else "residual",
@@ -194,7 +199,7 @@ class ImplicitModel(Model):
         if left > RESIDUAL_LIMIT * scale:
             raise InputError(
                 "solve" if self.solve is not None else "linear_solver",
-                f"leaves a residual of {left / scale:.2g} relative to that at the state zero",
+                f"leaves a residual of {left / scale:.2g} relative to the terms of the equation",
                 "a tighter tolerance; or is residual another equation than the one solved?",
             )
 
@@ -209,14 +214,4 @@ class ImplicitModel(Model):
 
 @eqx.filter_jit
 def _observed(model: ImplicitModel, field: PyTree) -> PyTree:
-    return field if model.observe is None else model.observe(field)
-
-
-@eqx.filter_jit
-def _residual_sizes(model: ImplicitModel, field: PyTree, theta: PyTree) -> tuple[Array, Array]:
-    """‖h‖ at the state found, and what to compare it with: ‖h‖ at zero and the size of ∂_ρh ρ."""
-    size = lambda tree: jnp.linalg.norm(ravel_pytree(tree)[0])
-    zero = jax.tree.map(jnp.zeros_like, field)
-    h = model.residual(field, theta)
-    image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))[1]
-    return size(h), jnp.maximum(size(model.residual(zero, theta)), size(image))
+    return field if model.observe is None else named("observe", model.observe, field)

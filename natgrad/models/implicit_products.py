@@ -1,5 +1,6 @@
 """Zη and Zᵀξ of h(ρ, θ) = 0: one solve with ∂_ρh or its transpose each."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,8 @@ import lineax as lx
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from ..control import each
+from ..linalg.trees import norm, scaled
 from ..operators import hoisted, structure_of
 from .host import from_numpy, named, to_numpy
 from .products import Products
@@ -74,20 +77,29 @@ class ConstraintProducts(Products):
 def linear_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Solve, Solve]:
     """b ↦ (∂_ρh)⁻¹b and b ↦ (∂_ρh)⁻ᵀb by lineax, sharing what its solver sets up.
 
-    A solve that fails gives NaN.
+    b is scaled to a largest entry of 1, so that an absolute tolerance is relative to b. A solve
+    that fails gives NaN: one with a residual above a tenth of b, or above 1e-7 (in single precision
+    1e-4) where lineax calls it a failure. Checking costs one product with ∂_ρh.
     """
     tangent = lambda v: jax.jvp(lambda u: model.residual(u, theta), (field,), (v,))[1]
     operator = lx.FunctionLinearOperator(tangent, structure_of(field), model.tags)
     options: dict[str, Any] = {}
     if model.preconditioner is not None:
-        options["preconditioner"] = model.preconditioner(field, theta)
+        options["preconditioner"] = named("preconditioner", model.preconditioner, field, theta)
     solver: Any = model.linear_solver
     state = solver.init(operator, options)
 
     def solve(operator: lx.AbstractLinearOperator, state: Any, options: Any, b: PyTree) -> PyTree:
-        found = lx.linear_solve(operator, b, solver, state=state, options=options, throw=False)
-        success = found.result == lx.RESULTS.successful
-        return jax.tree.map(lambda x: jnp.where(success, x, jnp.nan), found.value)
+        leaves = jax.tree.leaves(b)
+        largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(leaf)) for leaf in leaves])
+        size = jnp.where(largest > 0, largest, 1.0)
+        unit = scaled(1 / size, b)
+        found = lx.linear_solve(operator, unit, solver, state=state, options=options, throw=False)
+        left = norm(jax.tree.map(jnp.subtract, operator.mv(found.value), unit))
+        failed = jnp.maximum(1e-7, 1e3 * jnp.finfo(left.dtype).eps)
+        limit = jnp.where(found.result == lx.RESULTS.successful, 0.1, failed)
+        good = (left <= limit * norm(unit)) & jnp.isfinite(largest)
+        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), scaled(size, found.value))
 
     def transposed(b: PyTree) -> PyTree:
         state_transposed, options_transposed = solver.transpose(state, options)
@@ -115,12 +127,15 @@ class FactorisedProducts(Products):
         adjoint = self._solve("solve_transposed", b)
         return _residual_pull(self.model, self.field, self.theta, adjoint)
 
-    def columns(self) -> tuple[PyTree, int, int]:
-        """All columns of Z from one solve with p right-hand sides, and the products spent."""
-        flat = _flat(self.theta)
-        b = _residual_columns(self.model, self.field, self.theta, jnp.eye(flat.size))
-        columns = self._solve("solve", b)
-        return _observed_columns(self.model, self.field, columns), flat.size, 0
+    def columns(self) -> PyTree:
+        """All columns of Z, from one call with p right-hand sides where the factor takes them."""
+        basis = jnp.eye(_flat(self.theta).size)
+        b = _residual_columns(self.model, self.field, self.theta, basis)
+        if getattr(self.factor, "leading_axes", False):
+            columns = self._solve("solve", b)
+        else:
+            columns = each(lambda column: self._solve("solve", column), b)
+        return _observed_columns(self.model, self.field, columns)
 
     def _solve(self, method: str, b: PyTree) -> PyTree:
         x = named(f"{method} of the factorisation", getattr(self.factor, method), to_numpy(b))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..control import loop
+from ..errors import InputError
 from ..linalg.trees import axpy, norm
 from .host import from_numpy, named, to_numpy
 from .implicit_products import Kept, linear_solves
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PyTree = Any
 
 TOLERANCE, ACCEPTED, MAX_STEPS, MAX_HALVINGS = 1e-10, 1e-7, 50, 10
+ROUNDING = 100.0  # a residual of so many eps cannot be improved
 
 
 class _Iterate(NamedTuple):
@@ -32,9 +34,11 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
     """The field with h(field, θ) = 0, from `start`; NaN where it was not found.
 
     Newton's method with ρ ← ρ − t (∂_ρh)⁻¹h, t halved from 1 until ‖h‖ falls. It ends at
-    ‖h‖ ≤ 1e-10 · max(‖h(0)‖, ‖h(start)‖), or when no step decreases ‖h‖; what it has then counts
-    as found below 1e-7. The same loop runs compiled, with lineax, and on the host, with the user's
-    factorisation. (The root finders of optimistix are compiled only and take no preconditioner.)
+    ‖h‖ ≤ 1e-10 of the larger of ‖h(start)‖ and the terms of the equation there (`residual_sizes`),
+    or when no step decreases ‖h‖; what it has then counts as found below 1e-7. (In single precision
+    the two limits are 1e-5 and 1e-2.) The same loop runs compiled, with lineax, and on the host,
+    with the user's factorisation. (The root finders of optimistix are compiled only and take no
+    preconditioner.)
 
     Reference: Kelley, Solving Nonlinear Equations with Newton's Method (2003).
     """
@@ -43,10 +47,12 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
     if model.linear:
         step, factor = _newton_direction(model, start, theta, first)
         return Kept(axpy(jnp.ones(()), step, start), factor)
-    scale = jnp.maximum(norm(first), norm(h(jax.tree.map(jnp.zeros_like, start))))
+    scale = jnp.maximum(*residual_sizes(model, start, theta))
+    least = ROUNDING * jnp.finfo(scale.dtype).eps
+    enough, accepted = jnp.maximum(TOLERANCE, least), jnp.maximum(ACCEPTED, 1e3 * least)
 
     def going(it: _Iterate) -> Array:
-        return (it.size > TOLERANCE * scale) & (it.steps < MAX_STEPS) & ~it.stalled
+        return (it.size > enough * scale) & (it.steps < MAX_STEPS) & ~it.stalled
 
     def step(it: _Iterate) -> _Iterate:
         direction, _ = _newton_direction(model, it.field, theta, it.residual)
@@ -62,7 +68,7 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
 
     begin = _Iterate(start, first, norm(first), jnp.zeros((), int), jnp.asarray(False))
     found = loop(going, step, begin)
-    success = found.size <= ACCEPTED * scale
+    success = found.size <= accepted * scale
     return Kept(jax.tree.map(lambda x: jnp.where(success, x, jnp.nan), found.field))
 
 
@@ -76,6 +82,32 @@ def _newton_direction(
     factor = model.factorised(field, theta)
     x = named("solve of the factorisation", factor.solve, to_numpy(minus))
     return from_numpy("solve", x, field), factor
+
+
+def as_field(model: "ImplicitModel", field: PyTree, theta: PyTree) -> PyTree:
+    """A field that the user gave, as arrays in the precision of h, which must have its shapes."""
+    field = jax.tree.map(jnp.asarray, field)
+    h = named("residual", eqx.filter_eval_shape, model.residual, field, theta)
+    shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+    if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
+        raise InputError(
+            "residual",
+            f"has shape {shapes(h)} where the state of the equation has {shapes(field)}",
+            "as many equations as unknowns, in the same structure",
+        )
+    return jax.tree.map(lambda x, like: x.astype(jnp.result_type(x, like)), field, h)
+
+
+@eqx.filter_jit
+def residual_sizes(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Array, Array]:
+    """‖h‖ at a field, and what to compare it with: the terms of the equation, whichever is finite.
+
+    These are ‖h(0)‖, the right-hand side of a linear equation, and ‖∂_ρh ρ‖, its left-hand side.
+    """
+    zero = jax.tree.map(jnp.zeros_like, field)
+    h, image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))
+    terms = jnp.stack([norm(model.residual(zero, theta)), norm(image)])
+    return norm(h), jnp.max(jnp.where(jnp.isfinite(terms), terms, 0.0))
 
 
 @eqx.filter_jit

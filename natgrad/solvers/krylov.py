@@ -74,7 +74,7 @@ class CG(MatrixFreeSolver):
         return _Prepared.of(system, self.preconditioner)
 
     def spent(self, system: LinearSystem) -> Counts:
-        return Counts() if self.preconditioner is None else self.preconditioner.counts
+        return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
 
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
         system = prepared.system
@@ -149,7 +149,7 @@ class LSMR(MatrixFreeSolver):
         return _Prepared.of(system, self.preconditioner)
 
     def spent(self, system: LinearSystem) -> Counts:
-        return Counts() if self.preconditioner is None else self.preconditioner.counts
+        return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
 
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient

@@ -36,9 +36,8 @@ class Preconditioner(eqx.Module):
         """What the set-up needs of the metric besides what the solver uses."""
         return ()
 
-    @property
-    def counts(self) -> Counts:
-        """The products with Z that the set-up spends."""
+    def spent(self, system: LinearSystem) -> Counts:
+        """The products with Z that the set-up takes."""
         return Counts()
 
 
@@ -67,8 +66,7 @@ class Diagonal(Preconditioner):
     def uses(self) -> tuple[Literal["gram", "factor"], ...]:
         return ("factor",)
 
-    @property
-    def counts(self) -> Counts:
+    def spent(self, system: LinearSystem) -> Counts:
         return Counts(adjoint=self.samples)
 
     def prepare(self, system: LinearSystem) -> Array:
@@ -116,21 +114,23 @@ class Nystrom(Preconditioner):
     def __check_init__(self):
         check_positive("rank", self.rank)
 
-    @property
-    def counts(self) -> Counts:
-        return Counts(linearised=self.rank, adjoint=self.rank)
+    def spent(self, system: LinearSystem) -> Counts:
+        rank = min(self.rank, system.gradient.size)
+        return Counts(linearised=rank, adjoint=rank)
 
     def prepare(self, system: LinearSystem) -> tuple[Array, Array]:
         g = system.gradient
         product = lambda eta: system.information(eta)[1]
-        return nystrom(product, g.size, self.rank, jax.random.key(self.seed), g.dtype)
+        return nystrom(product, g.size, min(self.rank, g.size), jax.random.key(self.seed), g.dtype)
 
     def product(
         self, prepared: tuple[Array, Array], system: LinearSystem, damping: Array
     ) -> Product:
         U, values = prepared
-        least = values[-1] + damping
-        weights = least / jnp.where(values + damping > 0, values + damping, 1.0) - 1.0
+        # M stays positive definite where G is singular and there is no damping
+        shifted = jnp.maximum(values + damping, jnp.finfo(values.dtype).eps * values[0])
+        weights = shifted[-1] / jnp.where(shifted > 0, shifted, 1.0) - 1.0
+        weights = jnp.where(shifted > 0, weights, 0.0)
         return lambda r: r + U @ (weights * (U.T @ r))
 
 
