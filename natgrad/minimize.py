@@ -12,7 +12,7 @@ from .damping import Damping, as_damping
 from .direction import describe
 from .errors import InputError
 from .history import Budget, Run, check_run
-from .inputs import check_inputs
+from .inputs import check_inputs, evaluated
 from .linearisation import linearise, matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
@@ -30,7 +30,6 @@ PyTree = Any
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
-FINAL = (Status.STOPPED, Status.MAX_SECONDS, Status.MAX_PROPAGATIONS)
 REASONS = {
     NO_DECREASE: Status.NO_DECREASE,
     NOT_FINITE: Status.NOT_FINITE,
@@ -73,8 +72,8 @@ def minimize(
     With a `batch` every iteration sees a random selection of the state. Losses and gradients are
     then those of the selection, in the history and in every test: a run ends by a test, or because
     no step was possible, only when ten selections in a row say so, and goes on with the next
-    selection until then. `result.loss` is that of the whole state, found at the end. A propagation
-    counts as one whatever was selected.
+    selection until then; `tolerance` is relative to the largest gradient seen. `result.loss` is
+    that of the whole state, found at the end. A propagation counts as one whatever was selected.
 
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
@@ -97,7 +96,7 @@ def minimize(
     with run.kept_if_it_fails():
         status = _descend(run, method, budget, goal, known)
         if batch is not None:
-            run.loss = float(problem.value(run.theta, problem.model(run.theta)))
+            run.loss = float(problem.value(run.theta, evaluated(problem.model, run.theta).rho))
             run.recorder.count(forward=1)
     return run.result(status)
 
@@ -130,8 +129,10 @@ def _descend(
     wanted, agreeing = 1 if method.draws is None else PATIENCE, 0
     for status in _iterations(run, method, budget, goal, known):
         agreeing = 0 if status is None else agreeing + 1
-        if status is not None and (agreeing == wanted or status in FINAL):
+        if status is not None and (agreeing == wanted or status == Status.STOPPED):
             return status
+        if spent := budget.spent(run.recorder):
+            return spent
     return Status.MAX_ITERATIONS
 
 
@@ -147,7 +148,7 @@ def _iterations(
         if draws is not None:
             problem, metric = draws(iteration)
             on_host = problem.model.on_host
-            known = problem.model.evaluate(theta) if on_host else None  # not of another selection
+            known = evaluated(problem.model, theta) if on_host else None  # not of another selection
             recorder.count(forward=int(on_host))
         if iteration == 0:
             memory = _memory(problem, theta, metric, solver, known)
@@ -158,11 +159,11 @@ def _iterations(
         recorder.count(*counts)
         recorder.begin(loss, norm)
         run.loss = float(loss)
-        if iteration == 0:
-            first_norm = norm
-            if not np.isfinite(loss):
-                advice = "a starting point where the loss is finite"
-                raise InputError("theta0", f"the loss there is {loss}", advice)
+        if iteration == 0 and not np.isfinite(loss):
+            advice = "a starting point where the loss is finite"
+            raise InputError("theta0", f"the loss there is {loss}", advice)
+        if iteration == 0 or draws is not None:
+            first_norm = np.fmax(first_norm, norm)
         if norm <= goal.tolerance * first_norm:
             yield Status.CONVERGED
             continue
@@ -193,7 +194,7 @@ def _iterations(
         elif trial.step_norm <= goal.step_tolerance * max(1.0, trial.theta_norm):
             yield Status.SMALL_STEP
         else:
-            yield budget.spent(recorder)
+            yield None
 
 
 def _sampler(
