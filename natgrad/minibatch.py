@@ -95,10 +95,9 @@ class Sampler:
 
     def __call__(self, iteration: int) -> tuple[Problem, Metric]:
         selection = self.selection(iteration)
-        metric = self.metric.restricted(selection)
         if self.batch.select is None:
-            return self.problem.restricted(selection), metric
-        problem = self.batch.select(selection.rows)
+            return _restricted(self.problem, selection), _restricted(self.metric, selection)
+        metric, problem = _restricted(self.metric, selection), self.batch.select(selection.rows)
         if not isinstance(problem, Problem):
             raise InputError("select", f"returns a {type(problem).__name__}", "a Problem")
         if problem.objective is not None:
@@ -129,3 +128,9 @@ class Sampler:
         elif size > count:
             raise InputError("size", f"{size} {of} of {count} cannot be drawn", f"at most {count}")
         self(0)
+
+
+@eqx.filter_jit
+def _restricted(whole: Any, selection: Selection) -> Any:
+    """A problem or a metric on the selection, in one program for every iteration."""
+    return whole.restricted(selection)
