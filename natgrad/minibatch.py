@@ -27,11 +27,11 @@ class MiniBatch(eqx.Module):
 
         η = −G_S⁻¹ ∂_θ f_S,    f_S(θ) = (k/k′) f(Sρ(θ)),    G_S = Zᵀ Sᵀ A_S S Z.
 
-    | `of` | drawn without replacement | A_S |
-    |---|---|---|
-    | `"points"` | `size` entries of the state, which is one array | (k/k′) w I for L², (k/k′) w/ρ for Fisher–Rao, (k/k′) S A Sᵀ for a fixed matrix A |
-    | `"functions"` | `size` entries along the leading axis (shots, sources) | (k/k′) A on each |
-    | `"sublattice"` | every `size`-th point of a grid along each axis, from a random offset | that of the coarser grid: every metric, W₂ too |
+    - `of="points"` draws `size` entries of a state that is one array. A_S is (k/k′) w I for L²,
+      (k/k′) diag(w/ρ) for Fisher–Rao, and (k/k′) S A Sᵀ for a metric with a fixed matrix A.
+    - `of="functions"` draws `size` entries along the leading axis (shots, sources): (k/k′) A each.
+    - `of="sublattice"` takes every `size`-th point along each axis, from a random offset: A_S is
+      the metric of the coarser grid, for every metric, W₂ too.
 
     The selection of iteration i depends on `seed` and i alone. f_S and, for L² and Fisher–Rao or
     for functions, G_S are unbiased; G_S⁻¹ is not, so take a `size` well above p, or damp.
@@ -48,7 +48,7 @@ class MiniBatch(eqx.Module):
     ```
 
     Reference: section 3.5.2 of the paper, whose η lacks the minus sign.
-    """  # noqa: E501
+    """
 
     size: int = eqx.field(static=True)
     of: Kind = eqx.field(static=True, default="points")
