@@ -30,7 +30,7 @@ from .metrics import (
 )
 from .minibatch import MiniBatch
 from .minimize import minimize
-from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, SparseLU
+from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, Sourcewise, SparseLU
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
 from .proximal import ProximalStep
@@ -122,6 +122,7 @@ __all__ = [
     "Sobolev",
     "SolveInfo",
     "Solver",
+    "Sourcewise",
     "SparseLU",
     "Spectrum",
     "SquaredDistance",

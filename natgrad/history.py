@@ -106,7 +106,7 @@ class Run:
     def result(self, status: Status) -> Result:
         """What the caller gets."""
         recorder, taken = self.recorder, self.recorder.accepted
-        if taken == len(recorder.rows):  # the last row's step led to a point not yet recorded
+        if not recorder.rows or recorder.rows[-1]["step"] > 0:  # which led to a point not recorded
             recorder.begin(self.loss, np.nan)
         recorder.close()
         return Result(self.theta, float(self.loss), status, taken, recorder.history(), self.info)

@@ -41,7 +41,7 @@ def check_inputs(
     check_parameters(theta, flat)
     model, known = problem.model, None
     if model.on_host:
-        known = model.evaluate(theta)
+        known = evaluated(model, theta)
         structure = check_state(structure_of(known.rho))
     else:
         structure = check_model(lambda v: model(unravel(v)), flat)
@@ -63,7 +63,7 @@ def check_inputs(
     if isinstance(metric, Newton):
         newton_solver(solver)
     metric.check_structure(structure)
-    known = _evaluated(model, theta) if known is None else known
+    known = evaluated(model, theta) if known is None else known
     model.check(theta, known)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
         raise InputError(
@@ -80,6 +80,11 @@ def check_inputs(
             'Try: jax.config.update("jax_enable_x64", True) and float64 data.',
         )
     return known if model.solves else None
+
+
+def evaluated(model: Any, theta: PyTree) -> Evaluation:
+    """The evaluation of the model at θ; compiled, unless it is outside JAX."""
+    return model.evaluate(theta) if model.on_host else _evaluated(model, theta)
 
 
 @eqx.filter_jit

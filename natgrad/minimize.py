@@ -1,6 +1,6 @@
 """The loop: linearise, solve, step, record, stop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +12,14 @@ from .damping import Damping, as_damping
 from .direction import describe
 from .errors import InputError
 from .history import Budget, Run, check_run
-from .inputs import check_inputs
+from .inputs import check_inputs, evaluated
 from .linearisation import linearise, matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
-from .minibatch import MiniBatch
+from .minibatch import MiniBatch, Sampler
 from .models.base import Evaluation
+from .operators import structure_of
 from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
@@ -29,6 +30,7 @@ from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
 PyTree = Any
 
 MAX_REJECTIONS = 30
+PATIENCE = 10  # selections in a row that must agree before they end a run
 REASONS = {
     NO_DECREASE: Status.NO_DECREASE,
     NOT_FINITE: Status.NOT_FINITE,
@@ -68,8 +70,11 @@ def minimize(
     pytrees like θ, or None; parameters on a bound that a descent would cross are held there, the
     others move along the projected direction.
 
-    With a `batch` every iteration sees a random selection of the state; losses in the history are
-    then those of the selections, and that of the result is the full one.
+    With a `batch` every iteration sees a random selection of the state. Losses and gradients are
+    then those of the selection, in the history and in every test: a run ends by a test, or because
+    no step was possible, only when ten selections in a row say so, and goes on with the next
+    selection until then; `tolerance` is relative to the largest gradient seen. `result.loss` is
+    that of the whole state, found at the end. A propagation counts as one whatever was selected.
 
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
@@ -82,7 +87,8 @@ def minimize(
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
     check_run(max_iterations, callbacks)
-    method = _Method(problem, metric, solver, damping, step, as_box(bounds, theta0), batch)
+    draws = None if batch is None else _sampler(batch, problem, theta0, metric, known)
+    method = _Method(problem, metric, solver, damping, step, as_box(bounds, theta0), draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
     run = Run(settled(theta0))
@@ -91,7 +97,7 @@ def minimize(
     with run.kept_if_it_fails():
         status = _descend(run, method, budget, goal, known)
         if batch is not None:
-            run.loss = float(problem.value(run.theta, problem.model(run.theta)))
+            run.loss = float(problem.value(run.theta, evaluated(problem.model, run.theta).rho))
             run.recorder.count(forward=1)
     return run.result(status)
 
@@ -105,7 +111,7 @@ class _Method(NamedTuple):
     damping: Damping
     step: Step
     box: Bounds | None
-    batch: MiniBatch | None
+    draws: Sampler | None
 
 
 class _Goal(NamedTuple):
@@ -121,15 +127,32 @@ def _descend(
     run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
 ) -> Status:
     """Iterate, with everything worth keeping in `run`; returns why it ended."""
-    problem, metric, solver, damping, step, box, batch = method
+    wanted, agreeing = 1 if method.draws is None else PATIENCE, 0
+    for status in _iterations(run, method, budget, goal, known):
+        agreeing = 0 if status is None else agreeing + 1
+        if status is not None and (agreeing == wanted or status == Status.STOPPED):
+            return status
+        if spent := budget.spent(run.recorder):
+            return spent
+    return Status.MAX_ITERATIONS
+
+
+def _iterations(
+    run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
+) -> Iterator[Status | None]:
+    """One iteration after the other, each with the reason that it has found to end the run."""
+    problem, metric, solver, damping, step, box, draws = method
     damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
-    first_norm, lin, recorder = np.nan, None, run.recorder
-    memory = _memory(problem, run.theta, metric, solver, known)
+    first_norm, lin, memory, recorder = np.nan, None, None, run.recorder
     for iteration in range(budget.iterations):
         theta = run.theta
-        if batch is not None:
-            problem, metric = batch.draw(method.problem, method.metric, iteration)
-            known = None  # that was of another selection
+        if draws is not None:
+            problem, metric = draws(iteration)
+            on_host = problem.model.on_host
+            known = evaluated(problem.model, theta) if on_host else None  # not of another selection
+            recorder.count(forward=int(on_host))
+        if iteration == 0:
+            memory = _memory(problem, theta, metric, solver, known)
         lin = None  # frees the last factorisation before the next one is made
         norm0 = np.asarray(first_norm, float)
         lin = linearise(problem, theta, metric, solver, damping, box, norm0, known, memory)
@@ -137,13 +160,14 @@ def _descend(
         recorder.count(*counts)
         recorder.begin(loss, norm)
         run.loss = float(loss)
-        if iteration == 0:
-            first_norm = norm
-            if not np.isfinite(loss):
-                advice = "a starting point where the loss is finite"
-                raise InputError("theta0", f"the loss there is {loss}", advice)
+        if iteration == 0 and not np.isfinite(loss):
+            advice = "a starting point where the loss is finite"
+            raise InputError("theta0", f"the loss there is {loss}", advice)
+        if iteration == 0 or draws is not None:
+            first_norm = np.fmax(first_norm, norm)
         if norm <= goal.tolerance * first_norm:
-            return Status.CONVERGED
+            yield Status.CONVERGED
+            continue
         promised = np.nan  # the decrease predicted by the first attempt, before λ grew
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
             tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
@@ -159,19 +183,31 @@ def _descend(
         recorder.finish(trial, bool(outcome.value < loss))
         run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
         if not outcome.accepted:
-            return budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
+            yield budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
+            continue
         run.theta, run.loss = flatten(theta)[1](point), float(outcome.value)
         progress = Progress(iteration + 1, run.theta, run.loss, recorder.last())
         asked = [bool(callback(progress)) for callback in goal.callbacks]
         if any(asked):
-            return Status.STOPPED
-        if goal.loss_target is not None and run.loss <= goal.loss_target:
-            return Status.LOSS_REACHED
-        if trial.step_norm <= goal.step_tolerance * max(1.0, trial.theta_norm):
-            return Status.SMALL_STEP
-        if spent := budget.spent(recorder):
-            return spent
-    return Status.MAX_ITERATIONS
+            yield Status.STOPPED
+        elif goal.loss_target is not None and run.loss <= goal.loss_target:
+            yield Status.LOSS_REACHED
+        elif trial.step_norm <= goal.step_tolerance * max(1.0, trial.theta_norm):
+            yield Status.SMALL_STEP
+        else:
+            yield None
+
+
+def _sampler(
+    batch: MiniBatch, problem: Problem, theta: PyTree, metric: Metric, known: Evaluation | None
+) -> Sampler:
+    """The draws of a batch, checked against the state at θ."""
+    if not isinstance(batch, MiniBatch):
+        raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
+    flat, unravel = flatten(theta)
+    whole = lambda v: problem.model(unravel(v))
+    state = jax.eval_shape(whole, flat) if known is None else structure_of(known.rho)
+    return batch.sampler(problem, metric, state)
 
 
 def _numbers(result: Attempt) -> Attempt:

@@ -14,6 +14,8 @@ from .errors import InputError
 from .grids import Grid
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
 from .models.explicit import as_model
+from .selection import Selection
+from .settings import Number, setting
 
 PyTree = Any
 
@@ -62,6 +64,18 @@ class Problem(eqx.Module):
         value = self.loss(rho)
         return value if self.regulariser is None else value + self.regulariser(theta)
 
+    def restricted(self, selection: Selection) -> "Problem":
+        """min over θ of f(Sρ(θ)) + R(θ), for a mini-batch: an unbiased estimate of this problem."""
+        select = "MiniBatch(..., select=function), where function(rows) returns the Problem there"
+        if self.objective is not None:
+            raise InputError("batch", "an objective of theta has no points to select", select)
+        if not hasattr(self.loss, "restricted"):
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            advice = f"LeastSquares or KullbackLeibler, or {select}"
+            raise InputError("batch", f"the loss {name} is not known on a selection", advice)
+        model, loss = self.model.restricted(selection), self.loss.restricted(selection)
+        return Problem(model, loss, regulariser=self.regulariser)
+
     def check(self, theta: PyTree, structure: PyTree) -> None:
         """The value must be a real floating-point scalar."""
         name = "objective" if self.objective is not None else "loss"
@@ -89,6 +103,22 @@ class _Loss(eqx.Module):
                 f"has shapes {targets} but the model returns {shapes}",
                 "a target on the same points as the state",
             )
+
+    def restricted(self, selection: Selection) -> Callable[[PyTree], Array]:
+        """f(Sρ) · k/k′ for a loss that is a sum over the state."""
+        target = selection.take(self.target)
+        return ScaledLoss(eqx.tree_at(lambda loss: loss.target, self, target), selection.scale)
+
+
+class ScaledLoss(eqx.Module):
+    """c f(ρ)."""
+
+    loss: Callable[[PyTree], Array]
+    weight: Number = setting("weight", positive=True)
+
+    def __call__(self, rho: PyTree) -> Array:
+        value = self.loss(rho)
+        return jnp.asarray(self.weight, value.dtype) * value
 
 
 class LeastSquares(_Loss):
@@ -145,6 +175,16 @@ class SquaredDistance(_Loss):
         super().check_structure(state)
         self.metric.check_structure(state)
         self.metric.check_values(self.target)
+
+    def restricted(self, selection: Selection) -> "SquaredDistance":
+        """Of functions; unbiased where the metric does not couple them."""
+        if selection.of != "functions":
+            raise InputError(
+                "batch",
+                "a distance is not a sum over points, so a sample of them does not estimate it",
+                "LeastSquares, or of='functions'",
+            )
+        return SquaredDistance(selection.take(self.target), self.metric.restricted(selection))
 
     def __call__(self, rho: PyTree) -> Array:
         difference = jax.tree.map(jnp.subtract, rho, self.target)

@@ -21,7 +21,7 @@ OPTIMISED = bool(os.environ.get("NATGRAD_TEST_OPTIMISED"))
 
 def known(flag: str) -> bool:
     """Whether this jaxlib has the flag; one that it does not know would end the process."""
-    name = flag.partition("=")[0].removeprefix("--").encode()
+    name = b"\0" + flag.partition("=")[0].removeprefix("--").encode() + b"\0"
     for library in Path(jaxlib.__file__).parent.glob("*.so"):
         with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             if content.find(name) >= 0:

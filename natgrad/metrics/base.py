@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..grids import Grid
 from ..linalg import gram
 from ..operators import AdjointOperator
+from ..selection import Selection
 
 PyTree = Any
 # Numbers and words for `info.metric`; "converged" = 0 marks a solve that a metric gave up.
@@ -101,6 +102,20 @@ class Metric(eqx.Module):
         """d(a, b), the root of `squared_distance`: not differentiable where a = b."""
         return jnp.sqrt(self.squared_distance(a, b))
 
+    def restricted(self, selection: Selection) -> "Metric":
+        """A_S, the metric on a mini-batch Sρ; the factor k/k′ makes G unbiased where it can.
+
+        Of functions it is (k/k′) A, because leading axes are independent functions; a metric that
+        couples them overrides this. Of points there is no default.
+        """
+        if selection.of == "functions":
+            return selection.scale * self
+        raise InputError(
+            "batch",
+            f"{type(self).__name__} needs the state everywhere, not at a sample of its points",
+            "of='functions' if the state has several; else of='sublattice' on a grid, or L2",
+        )
+
     def check_structure(self, state: PyTree) -> None:
         """Raise `InputError` if this metric cannot measure states of these shapes."""
 
@@ -135,6 +150,14 @@ class FlatMetric(Metric):
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         return squared_length(self, a, b)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """At points, or on a sublattice, the principal submatrix of A."""
+        from .embedded import Embedded
+
+        if selection.of == "functions":
+            return super().restricted(selection)
+        return Embedded(self, selection)
 
 
 def squared_length(metric: Metric, a: PyTree, b: PyTree) -> Array:
@@ -180,7 +203,7 @@ def check_pair(metric: Metric, a: PyTree, b: PyTree) -> None:
         raise InputError("b", f"has shape {shapes[1]} and a has {shapes[0]}", "states of one shape")
 
 
-def check_density(argument: str, density: Array, axes: tuple[int, ...]) -> None:
+def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -> None:
     """A density must be finite and nonnegative, with positive mass in every function."""
     values = np.asarray(density)
     if not np.all(np.isfinite(values)):
@@ -200,7 +223,7 @@ def check_density(argument: str, density: Array, axes: tuple[int, ...]) -> None:
         raise InputError(argument, "a density has zero mass", "a starting point with ρ > 0")
 
 
-def admissible_density(density: Array, axes: tuple[int, ...]) -> Array:
+def admissible_density(density: Array, axes: tuple[int, ...] | None) -> Array:
     """Finite and nonnegative everywhere, with positive mass in every function."""
     massive = jnp.all(jnp.any(density > 0, axis=axes))
     return jnp.all(jnp.isfinite(density)) & jnp.all(density >= 0) & massive
@@ -216,7 +239,7 @@ def default_floor(dtype: Any) -> float:
     return 1e-14 if jnp.finfo(dtype).bits == 64 else 1e-8
 
 
-def floored(density: Array, floor: float | None, axes: tuple[int, ...]) -> Array:
+def floored(density: Array, floor: float | None, axes: tuple[int, ...] | None) -> Array:
     """max(ρ, floor · max ρ), the maximum taken over each function of a batch."""
     relative = default_floor(density.dtype) if floor is None else floor
     return jnp.maximum(density, relative * jnp.max(density, axis=axes, keepdims=True))

@@ -10,6 +10,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..operators import AdjointOperator
+from ..selection import Selection
 from ..settings import Number, setting
 from .base import POSITIVE, Metric, PyTree, Report
 
@@ -47,6 +48,9 @@ class Scaled(Metric):
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         square = self.metric.squared_distance(a, b)
         return jnp.asarray(self.weight, square.dtype) * square
+
+    def restricted(self, selection: Selection) -> Metric:
+        return Scaled(self.metric.restricted(selection), self.weight)
 
     def check_structure(self, state: PyTree) -> None:
         self.metric.check_structure(state)
@@ -135,6 +139,9 @@ class Sum(Metric):
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         squares = jnp.stack([part.squared_distance(a, b) for part in self.parts])
         return jnp.sum(squares)
+
+    def restricted(self, selection: Selection) -> Metric:
+        return Sum.of(*(part.restricted(selection) for part in self.parts))
 
     def check_structure(self, state: PyTree) -> None:
         for part in self.parts:
@@ -228,6 +235,10 @@ class Blocks(Metric):
         self.check_structure(a)
         self.check_structure(b)
         return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self._items()]))
+
+    def restricted(self, selection: Selection) -> Metric:
+        parts = [metric.restricted(selection) for _, metric in self._items()]
+        return eqx.tree_at(lambda blocks: [m for _, m in blocks._items()], self, parts)
 
     def check_structure(self, state: PyTree) -> None:
         keys = tuple(state) if isinstance(state, dict) else None

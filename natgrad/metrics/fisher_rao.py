@@ -6,6 +6,7 @@ import lineax as lx
 from jax import Array
 
 from ..grids import Grid
+from ..selection import Selection
 from .base import (
     Metric,
     PyTree,
@@ -50,16 +51,34 @@ class FisherRao(Metric):
         return 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
 
     def _density(self, rho: Array) -> Array:
-        return floored(rho, self.floor, grid_axes(self.grid))
+        return floored(rho, self.floor, self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...] | None:
+        return grid_axes(self.grid)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """w k/k′ over ρ at the points, raised to the floor relative to the sample's maximum."""
+        if selection.of == "points":
+            return selection.scale * _AtPoints(self.grid, self.floor)
+        return selection.scale * self
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)
 
     def check_values(self, state: Array) -> None:
-        check_density("model", state, grid_axes(self.grid))
+        check_density("model", state, self._axes)
 
     def admissible(self, rho: Array) -> Array:
-        return admissible_density(rho, grid_axes(self.grid))
+        return admissible_density(rho, self._axes)
 
     def report(self, rho: Array) -> Report:
         return {"floored": jnp.mean((rho < self._density(rho)).astype(rho.dtype))}
+
+
+class _AtPoints(FisherRao):
+    """At a sample of points, which are one function whatever they were taken from."""
+
+    @property
+    def _axes(self) -> None:
+        return None

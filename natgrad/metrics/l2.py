@@ -7,6 +7,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..grids import Grid
+from ..selection import Selection
 from .base import FlatMetric, Metric, PyTree, check_on_grid, diagonal_operator
 
 
@@ -25,6 +26,9 @@ class Euclidean(Metric):
 
     def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
         return self.factor(rho)
+
+    def restricted(self, selection: Selection) -> Metric:
+        return self
 
 
 class L2(FlatMetric):
@@ -46,6 +50,10 @@ class L2(FlatMetric):
 
     def whiten(self, rho: Array, c: Array) -> Array:
         return c / jnp.sqrt(self.grid.cell_volume).astype(c.dtype)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """The weight w k/k′ on whatever is selected."""
+        return selection.scale * self
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)

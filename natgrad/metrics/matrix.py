@@ -10,7 +10,9 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import InputError
 from ..operators import AdjointOperator
-from .base import FlatMetric, PyTree
+from ..selection import Selection
+from .base import FlatMetric, Metric, PyTree
+from .embedded import Embedded
 
 
 class MatrixMetric(FlatMetric):
@@ -59,6 +61,10 @@ class MatrixMetric(FlatMetric):
     @property
     def annihilates(self) -> bool:
         return self._factor.shape[0] < self._factor.shape[1]
+
+    def restricted(self, selection: Selection) -> Metric:
+        """The principal submatrix, of functions too: the matrix may couple them."""
+        return Embedded(self, selection)
 
     def check_structure(self, state: PyTree) -> None:
         _check_size("A", self._factor.shape[1], state)
@@ -113,6 +119,10 @@ class FactorMetric(FlatMetric):
     @property
     def annihilates(self) -> bool:
         return not self._complete
+
+    def restricted(self, selection: Selection) -> Metric:
+        """The principal submatrix, of functions too: the matrix may couple them."""
+        return Embedded(self, selection)
 
     def check_structure(self, state: PyTree) -> None:
         if isinstance(self.L, lx.AbstractLinearOperator):

@@ -3,6 +3,7 @@
 import lineax as lx
 
 from ..errors import InputError
+from ..selection import Selection
 from .base import Metric, PyTree
 
 
@@ -31,3 +32,6 @@ class Newton(Metric):
 
     def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
         return self.factor(rho)
+
+    def restricted(self, selection: Selection) -> Metric:
+        return self

@@ -11,7 +11,8 @@ from ..elliptic.spectral import Scheme, inverse_transform, sobolev_symbol, trans
 from ..errors import InputError
 from ..grids import Grid
 from ..operators import AdjointOperator
-from .base import POSITIVE, FlatMetric, PyTree, check_on_grid
+from ..selection import Selection, Sublattice
+from .base import POSITIVE, FlatMetric, Metric, PyTree, check_on_grid
 
 SCHEMES: tuple[Scheme, ...] = ("staggered", "collocated")
 
@@ -64,6 +65,12 @@ class _SpectralMetric(FlatMetric):
 
     def remainder(self, rho: Array, c: Array) -> Array:
         return _filter(self, (self._root(c.dtype) == 0).astype(c.dtype), c)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """On a sublattice the metric of the coarser grid."""
+        if isinstance(selection, Sublattice):
+            return type(self)(selection.coarse(self.grid), self.s, self.scheme)
+        return super().restricted(selection)
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)

@@ -17,6 +17,7 @@ from ..grids import Grid
 from ..linalg import gram
 from ..linalg.products import accurate_product
 from ..operators import AdjointOperator
+from ..selection import Selection, Sublattice
 from .base import (
     POSITIVE,
     Metric,
@@ -246,6 +247,13 @@ class Mobility(Metric):
     @property
     def annihilates(self) -> bool:
         return self.equation.annihilates
+
+    def restricted(self, selection: Selection) -> Metric:
+        """On a sublattice the metric of the coarser grid; a sample of points has no transport."""
+        if not isinstance(selection, Sublattice):
+            return super().restricted(selection)
+        grid, elliptic = selection.coarse(self.grid), self.equation.elliptic
+        return Mobility(grid, self.exponent, self.scheme, self.floor, elliptic)
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)

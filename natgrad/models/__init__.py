@@ -7,6 +7,7 @@ from .external import ExternalModel
 from .factorisations import SparseLU
 from .implicit import ImplicitModel
 from .products import Products
+from .sourcewise import Sourcewise
 
 __all__ = [
     "Evaluation",
@@ -16,6 +17,7 @@ __all__ = [
     "Model",
     "Pointwise",
     "Products",
+    "Sourcewise",
     "SparseLU",
     "as_model",
     "check_model",

@@ -9,6 +9,7 @@ from jax import Array
 
 from ..counts import Counts
 from ..errors import InputError
+from ..selection import Selection
 from .products import Products
 
 PyTree = Any
@@ -58,6 +59,14 @@ class Model(eqx.Module):
             "metric",
             f"Newton needs second derivatives, which a {type(self).__name__} does not have",
             "L2, which on a least-squares loss is Gauss–Newton",
+        )
+
+    def restricted(self, selection: Selection) -> "Model":
+        """θ ↦ Sρ(θ), for a mini-batch."""
+        raise InputError(
+            "batch",
+            f"a {type(self).__name__} cannot be evaluated on a selection",
+            "MiniBatch(..., select=function), where function(rows) returns the Problem there",
         )
 
     def evaluate(self, theta: PyTree) -> Evaluation:

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
+from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .products import Products, linearised
 from .second_order import SecondOrder, differentiated_twice
@@ -26,6 +27,9 @@ class Explicit(Model):
     Forward mode costs p products Zη, reverse mode k products Zᵀξ, each two to three evaluations
     of the model: `mode="auto"` takes the smaller number. Products run in chunks whose tangents
     stay below `memory` bytes. A plain function is wrapped in this with the defaults.
+
+    For a mini-batch the whole of ρ is evaluated and then selected from: what is saved is the rest,
+    which with k′ < p includes rows of Z.
 
     ```python
     ng.Explicit(lambda theta: theta["a"] * x + theta["b"], mode="forward")
@@ -42,6 +46,9 @@ class Explicit(Model):
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.function(theta)
+
+    def restricted(self, selection: Selection) -> "Explicit":
+        return Explicit(Selected(self.function, selection), self.mode, self.memory)
 
     def jacobian(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
@@ -91,6 +98,8 @@ class Pointwise(Model):
     ```python
     ng.Pointwise(lambda net, x: net(x)[0], grid.points)
     ```
+
+    A mini-batch evaluates only the chosen points.
     """
 
     function: Callable[[PyTree, Array], Array]
@@ -114,6 +123,10 @@ class Pointwise(Model):
                 "a scalar, such as net(x)[0]",
             )
         return values.reshape(self.points.shape[:-1])
+
+    def restricted(self, selection: Selection) -> "Pointwise":
+        points = self.points if selection.of == "functions" else self._flat_points()
+        return Pointwise(self.function, points[selection.rows], self.memory)
 
     def _flat_points(self) -> Array:
         return self.points.reshape(-1, self.points.shape[-1])

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
+from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, chunk_size, mapped
 from .host import check_function, columns_by_products, named, to_numpy
@@ -186,6 +187,12 @@ class ImplicitModel(Model):
     ) -> SecondOrder:
         return constrained_twice(self, unravel, flat, known, loss)
 
+    def restricted(self, selection: Selection) -> "ImplicitModel":
+        """The whole field is solved for, and the selection observed of it."""
+        observe = Selected(_whole if self.observe is None else self.observe, selection)
+        observed = lambda model: model.observe
+        return eqx.tree_at(observed, self, observe, is_leaf=lambda x: x is None)
+
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """The residual must vanish at the state that was found."""
         left, scale = map(float, residual_sizes(self, known.kept.field, theta))
@@ -210,6 +217,10 @@ class ImplicitModel(Model):
     @property
     def solves(self) -> bool:
         return True
+
+
+def _whole(field: PyTree) -> PyTree:
+    return field
 
 
 @eqx.filter_jit
