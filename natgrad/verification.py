@@ -1,6 +1,6 @@
 """Checks of derivatives that were written by hand: dot-product tests and Taylor tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,6 @@ from .metrics.l2 import Euclidean
 from .models.base import Evaluation, Model
 from .models.checks import check_model, check_parameters, check_state
 from .models.explicit import as_model
-from .models.external import ExternalModel
-from .models.implicit import ImplicitModel
 from .models.products import Products
 from .operators import structure_of
 from .parameters import flatten, settled
@@ -27,28 +25,10 @@ from .problems import Problem
 from .settings import whole
 from .slopes import slopes
 from .solvers import Auto
+from .taylor import Taylor, norm, ratio, steps_for, taylor_test, worst, worst_number
+from .verdicts import adjoint_verdict, gradient_verdict, names_of
 
 PyTree = Any
-
-SECOND_ORDER = 1.7  # an observed order from here on is that of a right derivative
-FIRST_ORDER = (0.7, 1.3)  # what a wrong derivative leaves
-
-
-@dataclass(frozen=True)
-class Taylor:
-    """Remainders ‖F(θ + hη) − F(θ) − h·(derivative along η)‖ for falling steps h.
-
-    `errors` are the remainders over h, relative to the derivative: they fall like h for a right
-    derivative until rounding makes them rise again, and stay where they are for a wrong one.
-    `error` is the smallest, `order` the largest order at which two remainders fell.
-    """
-
-    steps: tuple[float, ...]
-    remainders: tuple[float, ...]
-    errors: tuple[float, ...]
-    error: float
-    order: float
-    passed: bool
 
 
 @dataclass(frozen=True)
@@ -112,18 +92,18 @@ def check_adjoint(
         eta = scale * rng.normal(size=scale.size)
         xi = rng.normal(size=at.rho.size)
         image, slope = at.push(products, eta), at.pull(products, xi)
-        size = max(_norm(image) * _norm(xi), _norm(eta) * _norm(slope))
-        gaps.append(_ratio(abs(float(image @ xi - eta @ slope)), size))
-        steps = _steps(at.eps)
+        size = max(norm(image) * norm(xi), norm(eta) * norm(slope))
+        gaps.append(ratio(abs(float(image @ xi - eta @ slope)), size))
+        steps = steps_for(at.eps)
         changes = [at.moved(h * eta) - at.rho for h in steps]
-        forward.append(_taylor(steps, changes, image, at.eps))
+        forward.append(taylor_test(steps, changes, image, at.eps))
         seen = [np.atleast_1d(change @ xi) for change in changes]
-        size = max(_norm(image) * _norm(xi), abs(float(eta @ slope)))
-        backward.append(_taylor(steps, seen, np.atleast_1d(eta @ slope), at.eps, size))
-    asymmetry, tolerance = _worst_number(gaps), float(np.sqrt(at.eps))
-    jvp, vjp = _worst(forward), _worst(backward)
+        size = max(norm(image) * norm(xi), abs(float(eta @ slope)))
+        backward.append(taylor_test(steps, seen, np.atleast_1d(eta @ slope), at.eps, size))
+    asymmetry, tolerance = worst_number(gaps), float(np.sqrt(at.eps))
+    jvp, vjp = worst(forward), worst(backward)
     passed = asymmetry <= tolerance and jvp.passed and vjp.passed
-    verdict = _adjoint_verdict(_names(model), asymmetry, tolerance, jvp, vjp)
+    verdict = adjoint_verdict(names_of(model), asymmetry, tolerance, jvp, vjp)
     report = AdjointReport(passed, asymmetry, tolerance, jvp, vjp, verdict)
     if verbose:
         print(report)
@@ -168,12 +148,12 @@ def check_gradient(
             return np.atleast_1d(float(_value(problem, moved, rho)) - loss)
 
         slope = np.atleast_1d(gradient @ eta)
-        steps = _steps(eps)
-        whole_test.append(_taylor(steps, [change(h) for h in steps], slope, eps))
+        steps = steps_for(eps)
+        whole_test.append(taylor_test(steps, [change(h) for h in steps], slope, eps))
     parts = {} if objective_only else _parts(problem, theta, at, rng, eps)
-    test = _worst(whole_test)
+    test = worst(whole_test)
     passed = test.passed and all(part.passed for part in parts.values())
-    verdict = _gradient_verdict(problem, test, parts)
+    verdict = gradient_verdict(problem, test, parts)
     report = GradientReport(passed, test, parts, verdict)
     if verbose:
         print(report)
@@ -256,54 +236,12 @@ def _scale(theta: PyTree) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _steps(eps: float) -> tuple[float, ...]:
-    """Decades from a tenth in double precision, half-decades in single."""
-    factor = 10.0 if eps < 1e-10 else 10**0.5
-    return tuple(0.1 / factor**j for j in range(5))
-
-
-def _taylor(
-    steps: Sequence[float],
-    changes: Sequence[np.ndarray],
-    slope: np.ndarray,
-    eps: float,
-    size: float = 0.0,
-) -> Taylor:
-    """The test for the changes F(θ + hη) − F(θ) and the derivative along η; `size` is its scale.
-
-    A derivative is right if an error falls below 1e-4 (in single precision 1e-2), or if the
-    remainders fall at second order somewhere and nowhere at first order twice in a row: where the
-    evaluations are noisy, errors rise again before they are small.
-    """
-    h = np.asarray(steps)
-    remainders = np.array([_norm(c - t * slope) for c, t in zip(changes, h, strict=True)])
-    sizes = np.array(
-        [max(_norm(slope), _norm(c) / t, size) for c, t in zip(changes, h, strict=True)]
-    )
-    errors = np.array([_ratio(r / t, s) for r, t, s in zip(remainders, h, sizes, strict=True)])
-    finite = np.isfinite(errors)
-    if not np.all(np.isfinite(slope)) or np.sum(finite) < 3:
-        return Taylor(tuple(steps), _floats(remainders), _floats(errors), np.inf, np.nan, False)
-    h, kept, error = h[finite], remainders[finite], float(np.min(errors[finite]))
-    tiny = np.finfo(float).tiny
-    orders = np.diff(np.log(np.maximum(kept, tiny))) / np.diff(np.log(h))
-    first = (orders > FIRST_ORDER[0]) & (orders < FIRST_ORDER[1])
-    second = bool(np.any(orders >= SECOND_ORDER)) and not np.any(first[1:] & first[:-1])
-    passed = error <= (1e-4 if eps < 1e-10 else 1e-2) or second
-    order = float(np.max(orders))
-    return Taylor(tuple(steps), _floats(remainders), _floats(errors), error, order, bool(passed))
-
-
-def _floats(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(map(float, values))
-
-
 def _parts(
     problem: Problem, theta: PyTree, at: _Place, rng: np.random.Generator, eps: float
 ) -> dict[str, Taylor]:
     """The loss along a random tangent of the state, and the regulariser along one of θ."""
     _, covector, direct = slopes(problem, theta, at.known.rho)
-    zeta = max(_norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
+    zeta = max(norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
     state = lambda v: at.shaped(jnp.asarray(v, at.dtype))
     loss = lambda v: float(_applied(problem.loss, state(v)))
     slope = np.asarray(ravel_pytree(covector)[0], float)
@@ -331,96 +269,6 @@ def _along(
     eps: float,
 ) -> Taylor:
     """The Taylor test of a function of one flat vector."""
-    steps, value = _steps(eps), function(x)
+    steps, value = steps_for(eps), function(x)
     changes = [np.atleast_1d(function(x + h * v) - value) for h in steps]
-    return _taylor(steps, changes, np.atleast_1d(gradient @ v), eps)
-
-
-def _norm(x: np.ndarray) -> float:
-    return float(np.linalg.norm(x))
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else a
-
-
-def _worst_number(values: Sequence[float]) -> float:
-    return float("inf") if np.any(np.isnan(values)) else float(max(values))
-
-
-def _worst(tests: Sequence[Taylor]) -> Taylor:
-    """A test that failed, if there is one; of these that with the largest error."""
-    return max(tests, key=lambda test: (not test.passed, test.error))
-
-
-def _names(model: Model) -> tuple[str, str, str]:
-    """How the state, Zη and Zᵀξ are called where the user wrote them."""
-    if isinstance(model, ExternalModel):
-        return ("linearize" if model.forward is None else "forward"), "jvp", "vjp"
-    if isinstance(model, ImplicitModel) and model.factorise is not None:
-        return "the state", "Zη (solve of the factorisation)", "Zᵀξ (solve_transposed)"
-    if isinstance(model, ImplicitModel):
-        return "the state", "Zη (linear_solver)", "Zᵀξ (linear_solver on the transpose)"
-    return "the model", "jvp", "vjp"
-
-
-def _adjoint_verdict(
-    names: tuple[str, str, str], asymmetry: float, tolerance: float, jvp: Taylor, vjp: Taylor
-) -> str:
-    forward, push, pull = names
-    symmetric = asymmetry <= tolerance
-    if symmetric and jvp.passed and vjp.passed:
-        head = f"passed: {push} is the derivative of {forward}, and {pull} its transpose"
-        advice = ""
-    elif not (np.isfinite(jvp.error) and np.isfinite(vjp.error)):
-        wrong = push if not np.isfinite(jvp.error) else pull
-        head = f"FAILED: {wrong} is not finite, or {forward} is not at points near theta"
-        advice = "another theta, or smaller arrays to find the first NaN"
-    elif symmetric:
-        head = f"FAILED: {push} is not the derivative of {forward}"
-        advice = (
-            f"{pull} is its transpose, so both differentiate another function; compare {push} "
-            f"with ({forward}(theta + h*eta) - {forward}(theta))/h for one parameter at a time"
-        )
-    elif jvp.passed:
-        head = f"FAILED: {pull} is not the transpose of {push}, which is right"
-        advice = f"transpose {push} line by line in reverse order; mind weights and boundaries"
-    elif vjp.passed:
-        head = f"FAILED: {push} is not the derivative of {forward}, while {pull} is its transpose"
-        advice = f"correct {push}: {pull} agrees with finite differences of {forward}"
-    else:
-        head = (
-            f"FAILED: {push} is not the derivative of {forward}, "
-            f"and {pull} is not the transpose of {push}"
-        )
-        advice = f"first correct {push}, then transpose it; or is {forward} noisy?"
-    lines = [
-        head,
-        f"  |⟨Zη, ξ⟩ − ⟨η, Zᵀξ⟩| is {asymmetry:.1e} of their size (up to {tolerance:.1e} passes)",
-        f"  {push} against finite differences: {_sizes(jvp)}",
-        f"  {pull} against finite differences: {_sizes(vjp)}",
-    ]
-    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
-
-
-def _gradient_verdict(problem: Problem, test: Taylor, parts: dict[str, Taylor]) -> str:
-    wrong = [name for name, part in parts.items() if not part.passed]
-    if test.passed and not wrong:
-        head, advice = "passed: ∂_θ f is the gradient of the value", ""
-    elif wrong:
-        head = f"FAILED: the derivative of the {' and the '.join(wrong)} is wrong"
-        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
-    elif problem.objective is not None:
-        head = "FAILED: ∂_θ f is not the gradient of the objective"
-        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
-    else:
-        head = "FAILED: ∂_θ f = Zᵀ∂_ρ f is wrong, while the derivative of the loss is right"
-        advice = "ng.check_adjoint(problem.model, theta), which tells jvp from vjp"
-    lines = [head, f"  ∂_θ f against finite differences: {_sizes(test)}"]
-    lines += [f"  {name} by itself: {_sizes(part)}" for name, part in parts.items()]
-    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
-
-
-def _sizes(test: Taylor) -> str:
-    said = "right" if test.passed else "WRONG"
-    return f"{said}, relative error down to {test.error:.1e}, remainders of order {test.order:.1f}"
+    return taylor_test(steps, changes, np.atleast_1d(gradient @ v), eps)

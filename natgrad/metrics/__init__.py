@@ -7,7 +7,8 @@ from .l2 import L2, Euclidean
 from .matrix import FactorMetric, MatrixMetric
 from .newton import Newton
 from .sobolev import HomogeneousSobolev, Sobolev
-from .transport import Mobility, Wasserstein
+from .transport import Mobility
+from .wasserstein import Wasserstein
 
 __all__ = [
     "L2",
