@@ -33,9 +33,11 @@ class Recycled(Preconditioner):
 
     G changes little from one iteration to the next, so its action on the last `pairs` directions
     is known before the first product: M is the inverse that the BFGS update builds from
-    them, y = Gd + λDd, oldest first, from M₀ = ⟨d, y⟩/⟨y, y⟩ of the newest pair. It is exact on the
-    directions of the last iteration, if G is the same. The default of `CG` in `ng.minimize`; there
-    is nothing to recycle in a single direction.
+    them, y = Gd + λDd, oldest first. It is exact on the directions of the last iteration, if G is
+    the same. It starts from M₀ = ⟨d, d⟩/⟨d, y⟩ of the newest pair: conjugate gradients find the
+    large eigenvalues first, so what is unknown is about as soft as the last direction found. (The
+    usual ⟨d, y⟩/⟨y, y⟩ is up to 1.4 times as many propagations in the study of Darcy's equation.)
+    The default of `CG` in `ng.minimize`; there is nothing to recycle in a single direction.
 
     ```python
     ng.CG(max_iterations=5, preconditioner=ng.Recycled(pairs=20))
@@ -86,8 +88,8 @@ def _two_loops(directions: Array, images: Array, count: Array, r: Array) -> Arra
 
     q, alphas = jax.lax.scan(back, r, rows)
     newest = rows[0]
-    squares = jnp.sum(images[newest] ** 2)
-    scale = jnp.where(usable[newest], curvature[newest] / jnp.where(squares > 0, squares, 1.0), 1.0)
+    squares = jnp.sum(directions[newest] ** 2)
+    scale = jnp.where(usable[newest], squares * weight[newest], 1.0)
 
     def forth(z: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         row, alpha = step
