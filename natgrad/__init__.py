@@ -24,6 +24,7 @@ from .metrics import (
     MatrixMetric,
     Metric,
     Mobility,
+    Newton,
     Sobolev,
     Wasserstein,
 )
@@ -32,6 +33,7 @@ from .minimize import minimize
 from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, SparseLU
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
+from .proximal import ProximalStep
 from .result import Direction, Info, Progress, Result, Status
 from .solvers import (
     CG,
@@ -53,6 +55,7 @@ from .solvers import (
     SolveInfo,
     Solver,
 )
+from .spectrum import Spectrum, information_spectrum
 from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
 
 __version__ = "0.1.0"
@@ -99,6 +102,7 @@ __all__ = [
     "Mobility",
     "Model",
     "ModelStep",
+    "Newton",
     "Nystrom",
     "Outcome",
     "ParameterDamping",
@@ -107,6 +111,7 @@ __all__ = [
     "PrecisionWarning",
     "Problem",
     "Progress",
+    "ProximalStep",
     "RandomizedSVD",
     "Recycled",
     "RelativeDamping",
@@ -115,12 +120,14 @@ __all__ = [
     "SolveInfo",
     "Solver",
     "SparseLU",
+    "Spectrum",
     "SquaredDistance",
     "Status",
     "Step",
     "Undamped",
     "Wasserstein",
     "information_matrix",
+    "information_spectrum",
     "lbfgs",
     "minimize",
     "natural_gradient",

@@ -15,6 +15,7 @@ from .metrics.base import Metric
 from .models.base import Evaluation
 from .parameters import Bounds, flatten
 from .problems import Problem
+from .proximal import Inner
 from .solvers import SolveInfo
 from .steps import Outcome, Path, Step, Trial
 
@@ -47,9 +48,9 @@ def attempt(
 ) -> Attempt:
     """Solve for the present λ, take a step along η, and let the damping learn from it.
 
-    Compiled, unless the model is outside JAX: then only its parts are.
+    Compiled, unless the model or the step is driven from Python: then only its parts are.
     """
-    run = _attempt if problem.model.on_host else _attempt_compiled
+    run = _attempt if problem.model.on_host or step.on_host else _attempt_compiled
     return run(problem, theta, metric, lin, damping, damping_state, step, bounds)
 
 
@@ -67,12 +68,13 @@ def _attempt(
     strength = damping.strength(damping_state, lin.trace, flat.size)
     eta, info, motion, memory = solve(lin, strength)
     slope = lin.gradient @ eta
-    measured = None if lin.solver is None else metric
+    measured, D = None if lin.solver is None else metric, damping.parameter_operator()
 
     def trial(tau: Array) -> Trial:
         point = flat + tau.astype(flat.dtype) * eta
-        if bounds is not None:
-            point = jnp.clip(point, bounds.lower, bounds.upper)
+        return at(point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper))
+
+    def at(point: Array) -> Trial:
         moved = unravel(point)
         known = problem.model.evaluate(moved)
         value, admissible = _judged(problem, measured, moved, known.rho)
@@ -86,6 +88,10 @@ def _attempt(
         slope=slope,
         curvature=lambda: _curvature(problem, theta, eta, carried),
         curvature_products=0 if carried is not None and problem.objective is None else 1,
+        at=at,
+        around=lambda tau, nearness: Inner(
+            problem, theta, metric, lin, eta, strength, D, bounds, tau, nearness
+        ),
     )
     outcome, known = step.take(path)
     return Attempt(

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import minimize as scipy_minimize
 
 from .damping import Undamped
-from .direction import check_inputs
 from .errors import InputError
 from .history import Budget, Run, check_run
+from .inputs import check_inputs
 from .linearisation import linearise
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation

@@ -11,13 +11,11 @@ from jax.flatten_util import ravel_pytree
 
 from .counts import Counts
 from .damping import Damping, Undamped, as_damping
-from .errors import InputError, warn_once
-from .linearisation import Linearisation, linearise, matrix_free, solve
+from .inputs import check_inputs
+from .linearisation import Linearisation, linearise, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation
-from .models.checks import check_model, check_parameters, check_state
-from .operators import structure_of
 from .parameters import flatten
 from .problems import Problem
 from .result import Direction, Info
@@ -99,70 +97,6 @@ def traced_direction(
     lin = linearise(problem, theta, metric, solver, damping, None)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
     return solve(lin, strength).eta, lin.loss
-
-
-def check_inputs(
-    problem: Problem, theta: PyTree, metric: Metric, solver: Solver, damping: Damping
-) -> Evaluation | None:
-    """Everything that can be said about the input; most of it before a program is compiled.
-
-    Returns the evaluation of the model at θ, if it was made and can be used again.
-    """
-    for name, value, kind in (
-        ("problem", problem, Problem),
-        ("metric", metric, Metric),
-        ("solver", solver, Solver),
-    ):
-        if not isinstance(value, kind):
-            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
-    flat, unravel = flatten(theta)
-    check_parameters(theta, flat)
-    model, known = problem.model, None
-    if model.on_host:
-        known = model.evaluate(theta)
-        structure = check_state(structure_of(known.rho))
-    else:
-        structure = check_model(lambda v: model(unravel(v)), flat)
-    problem.check(theta, structure)
-    D = damping.parameter_operator()
-    if D is not None and D.size != flat.size:
-        raise InputError(
-            "damping", f"acts on {D.size} parameters, theta has {flat.size}", "a p × p D"
-        )
-    if isinstance(metric, Euclidean):
-        if D is not None:
-            raise InputError(
-                "damping",
-                "Euclidean has G = I and no system to add an operator to",
-                "AbsoluteDamping(λ), or a metric on states",
-            )
-        if not model.solves:
-            return None
-    else:
-        metric.check_structure(structure)
-    iterative = matrix_free(solver, structure, flat, model.solves)
-    known = _evaluated(model, theta) if known is None else known
-    model.check(theta, known)
-    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
-        raise InputError(
-            "model", "the state at theta has entries that are not finite", "another starting point"
-        )
-    if not isinstance(metric, Euclidean):
-        metric.check_values(known.rho)
-    if iterative is None and any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(known.rho)):
-        warn_once(
-            "float32",
-            "the state is in single precision: a direct solver then loses all digits of a "
-            "direction once the condition number of Y nears 1e4 (Cholesky) or 1e7 (QR, SVD). "
-            'Try: jax.config.update("jax_enable_x64", True) and float64 data.',
-        )
-    return known if model.solves else None
-
-
-@eqx.filter_jit
-def _evaluated(model: Any, theta: PyTree) -> Evaluation:
-    return model.evaluate(theta)
 
 
 def describe(

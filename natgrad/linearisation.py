@@ -13,26 +13,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
+from .assembled import assembled
 from .counts import Counts
 from .damping import Damping
-from .matrix_free import matrix_free_system
+from .errors import InputError
+from .matrix_free import matrix_free_system, newton_point
 from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
+from .metrics.newton import Newton
 from .models.base import Evaluation
-from .parameters import Bounds, flatten
+from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
 from .slopes import slopes
 from .solvers import (
+    CG,
     DenseSolver,
-    InformationSolver,
     MatrixFreeSolver,
     Solution,
     SolveInfo,
     Solver,
 )
+from .solvers.system import LinearSystem
 
 PyTree = Any
 
@@ -93,13 +96,23 @@ def _linearise(
     model = problem.model
     if isinstance(metric, Euclidean):
         return _plain_gradient(problem, theta, bounds, known)
+    first = jnp.nan if first_norm is None else jnp.asarray(first_norm)
+    D = damping.parameter_operator()
+    if isinstance(metric, Newton):
+        value, rho, gradient, *_, counts = point = newton_point(problem, theta, known)
+        free = None if bounds is None else free_parameters(flat, gradient, bounds)
+        system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
+        iterative = newton_solver(solver)
+        return _iterative(value, rho, system, iterative, damping, counts, {}, model.on_host)
     rho = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
     iterative = matrix_free(solver, rho, flat, model.solves)
     if iterative is None:
         rho, columns, counts = model.jacobian(unravel, flat, known)
-        return _dense(problem, theta, metric, solver, damping, bounds, rho, columns, counts)
+        found = assembled(problem, theta, metric, solver, damping, bounds, rho, columns, counts)
+        norm = jnp.linalg.norm(found.gradient)
+        return Linearisation(**found._asdict(), gradient_norm=norm)
     products = model.products(unravel, flat, known)
-    loss, covector, direct = slopes(problem, theta, products.rho)
+    value, covector, direct = slopes(problem, theta, products.rho)
     gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
     gradient = gradient if direct is None else gradient + direct
     system = matrix_free_system(
@@ -107,27 +120,43 @@ def _linearise(
         gradient,
         metric,
         iterative,
-        free=None if bounds is None else _free(flat, gradient, bounds),
-        parameter=damping.parameter_operator(),
-        first_norm=jnp.nan if first_norm is None else jnp.asarray(first_norm),
+        free=None if bounds is None else free_parameters(flat, gradient, bounds),
+        parameter=D,
+        first_norm=first,
         covector=covector if direct is None else None,
         memory=memory,
     )
-    samples = damping.trace_samples
-    trace = system.trace(samples) if samples else jnp.full((), jnp.nan, flat.dtype)
-    counts = Counts(products.evaluations + (covector is None), samples, 1)
+    counts = Counts(products.evaluations + (covector is None), 0, 1)
+    rho, report = products.rho, metric.report(products.rho)
+    return _iterative(value, rho, system, iterative, damping, counts, report, model.on_host)
+
+
+def _iterative(
+    value: Array,
+    rho: PyTree,
+    system: LinearSystem,
+    solver: MatrixFreeSolver,
+    damping: Damping,
+    counts: Counts,
+    report: Report,
+    on_host: bool,
+) -> Linearisation:
+    """The system with its solver, prepared."""
+    samples, dtype = damping.trace_samples, system.gradient.dtype
+    trace = system.trace(samples) if samples else jnp.full((), jnp.nan, dtype)
+    sampled = Counts(0, samples, samples if system.indefinite else 0)
     return Linearisation(
-        loss=loss,
+        loss=value,
         gradient=system.gradient,
         gradient_norm=jnp.linalg.norm(system.gradient),
         trace=trace,
         parameter_factor=None,
-        prepared=iterative.prepare(system),
-        solver=iterative,
-        counts=counts.plus(*iterative.spent(system)),
-        report=metric.report(products.rho),
-        rho=products.rho,
-        on_host=model.on_host,
+        prepared=solver.prepare(system),
+        solver=solver,
+        counts=counts.plus(*solver.spent(system)).plus(*sampled),
+        report=report,
+        rho=rho,
+        on_host=on_host,
     )
 
 
@@ -148,70 +177,17 @@ def _plain_gradient(
         objective = lambda v: problem.value(unravel(v), problem.model(unravel(v)))
         loss, gradient = jax.value_and_grad(objective)(flat)
         counts = Counts(1, 0, 1)
-    gradient = gradient * _free(flat, gradient, bounds)
+    gradient = gradient * free_parameters(flat, gradient, bounds)
     trace, norm = jnp.asarray(flat.size, flat.dtype), jnp.linalg.norm(gradient)
     return Linearisation(loss, gradient, norm, trace, None, None, None, counts.plus(), {})
 
 
-@eqx.filter_jit
-def _dense(
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    solver: Solver,
-    damping: Damping,
-    bounds: Bounds | None,
-    rho: PyTree,
-    columns: PyTree,
-    counts: Counts,
-) -> Linearisation:
-    """The factorised least-squares problem, from ρ and the columns of Z."""
-    flat, _ = flatten(theta)
-    Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
-    whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
-    k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
-    chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
-    loss, c, direct = slopes(problem, theta, rho)
-    if c is None:
-        assert direct is not None
-        gradient = direct
-        b, r = jnp.zeros(k, whitened[0].dtype), gradient
-        counts = counts.plus(forward=1, adjoint=1)
-    else:
-        gradient = Zt @ ravel_pytree(c)[0]
-        b = ravel_pytree(metric.whiten(rho, c))[0]
-        r = _leftover(metric, rho, c, Zt)
-        if direct is not None:
-            gradient, r = gradient + direct, r + direct
-
-    free = _free(flat, gradient, bounds)
-    r, gradient = r * free, gradient * free
-    D = damping.parameter_operator()
-    factor = None if D is None else D.triangle()
-    if factor is not None and bounds is not None:
-        factor = _restricted(factor, free)
-    if isinstance(chosen, InformationSolver):
-        G, report = metric.information(rho, columns)
-        G = _in_coordinates(_in_coordinates(G * free * free[:, None], factor).T, factor)
-        slope = _in_coordinates(gradient, factor).astype(G.dtype)
-        prepared, trace = chosen.prepare_information(G, slope, k), jnp.trace(G)
-    else:
-        Yt, report = metric.image(rho, columns)
-        Yt, r = _in_coordinates(Yt * free[:, None], factor), _in_coordinates(r, factor)
-        dtype = jnp.result_type(Yt, b, r)
-        Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
-        prepared, trace = chosen.prepare(Yt.T, b, r), jnp.sum(Yt**2)
-    return Linearisation(
-        loss=loss,
-        gradient=gradient.astype(flat.dtype),
-        gradient_norm=jnp.linalg.norm(gradient),
-        trace=trace,
-        parameter_factor=factor,
-        prepared=prepared,
-        solver=chosen,
-        counts=counts.plus(),
-        report=metric.report(rho) | report,
-    )
+def newton_solver(solver: Solver) -> MatrixFreeSolver:
+    """The solver for Newton's system, which is indefinite and never formed."""
+    chosen = solver.matrix_free(2**31, 2**31, 8, True)
+    if not isinstance(chosen, CG):
+        raise InputError("solver", f"Newton does not work with {solver.name}", "CG(...)")
+    return chosen
 
 
 def matrix_free(
@@ -221,38 +197,6 @@ def matrix_free(
     leaves = jax.tree.leaves(state)
     k = sum(math.prod(leaf.shape) for leaf in leaves)
     return solver.matrix_free(k, flat.size, jnp.result_type(*leaves).itemsize, solves)
-
-
-def _in_coordinates(rows: Array, factor: Array | None) -> Array:
-    """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
-    return rows if factor is None else solve_triangular(factor, rows, trans="T")
-
-
-def _restricted(factor: Array, free: Array) -> Array:
-    """The factor of D on the parameters that may move, of the identity on those held."""
-    both = free[:, None] * free
-    return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
-
-
-def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:
-    """r = Zᵀ(c − Lᵀb), set to zero where it is only rounding error.
-
-    G† amplifies r by the square of the condition number, so noise must not pass for signal.
-    """
-    if not metric.annihilates:
-        return jnp.zeros(Zt.shape[0], Zt.dtype)
-    rest = ravel_pytree(metric.remainder(rho, c))[0]
-    r = Zt @ rest
-    noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size) * (jnp.abs(Zt) @ jnp.abs(rest))
-    return jnp.where(jnp.abs(r) > noise, r, 0.0)
-
-
-def _free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
-    """1 for parameters that may move, 0 for those that a descent would push out of the box."""
-    if bounds is None:
-        return jnp.ones_like(flat)
-    held = ((flat <= bounds.lower) & (gradient > 0)) | ((flat >= bounds.upper) & (gradient < 0))
-    return jnp.where(held, 0.0, 1.0).astype(flat.dtype)
 
 
 def solve(lin: Linearisation, strength: Array) -> Solution:

@@ -9,12 +9,14 @@ import numpy as np
 
 from .attempt import Attempt, attempt
 from .damping import Damping, as_damping
-from .direction import check_inputs, describe
+from .direction import describe
 from .errors import InputError
 from .history import Budget, Run, check_run
-from .linearisation import linearise, matrix_free
+from .inputs import check_inputs
+from .linearisation import linearise, matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
+from .metrics.newton import Newton
 from .minibatch import MiniBatch
 from .models.base import Evaluation
 from .parameters import Bounds, as_box, flatten, settled
@@ -184,6 +186,8 @@ def _memory(
     if isinstance(metric, Euclidean):
         return None
     flat, unravel = flatten(theta)
+    if isinstance(metric, Newton):
+        return newton_solver(solver).initial_memory(flat.size, flat.dtype)
     model = problem.model
     state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
     iterative = matrix_free(solver, state, flat, model.solves)

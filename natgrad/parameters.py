@@ -22,6 +22,14 @@ class Bounds(NamedTuple):
     upper: Array
 
 
+def free_parameters(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
+    """1 for parameters that may move, 0 for those that a descent would push out of the box."""
+    if bounds is None:
+        return jnp.ones_like(flat)
+    held = ((flat <= bounds.lower) & (gradient > 0)) | ((flat >= bounds.upper) & (gradient < 0))
+    return jnp.where(held, 0.0, 1.0).astype(flat.dtype)
+
+
 def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
     """The floating-point arrays of θ as one vector, and the way back; other leaves are kept."""
     parameters, rest = eqx.partition(theta, eqx.is_inexact_array)

@@ -31,7 +31,9 @@ class Path(NamedTuple):
     value: Array
     slope: Array  # ⟨∂_θ f, η⟩
     curvature: Callable[[], Array]  # ⟨Zη, ∇²f Zη⟩
-    curvature_products: int = 1  # what that costs; nothing where Zη is known
+    curvature_products: int  # what that costs; nothing where Zη is known
+    at: Callable[[Array], Trial]  # any other point
+    around: Callable[[float, Any], Any]  # the inner problem of a proximal step
 
 
 class Outcome(NamedTuple):
@@ -56,6 +58,11 @@ class Outcome(NamedTuple):
 
 class Step(eqx.Module):
     """A rule for the length τ of θ ← θ + τ η."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the step is driven from Python."""
+        return False
 
     @abc.abstractmethod
     def take(self, path: Path) -> tuple[Outcome, Any]:

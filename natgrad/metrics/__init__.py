@@ -5,6 +5,7 @@ from .combine import Blocks
 from .fisher_rao import FisherRao
 from .l2 import L2, Euclidean
 from .matrix import FactorMetric, MatrixMetric
+from .newton import Newton
 from .sobolev import HomogeneousSobolev, Sobolev
 from .transport import Mobility, Wasserstein
 
@@ -18,6 +19,7 @@ __all__ = [
     "MatrixMetric",
     "Metric",
     "Mobility",
+    "Newton",
     "Sobolev",
     "Wasserstein",
 ]

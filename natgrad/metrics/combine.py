@@ -44,6 +44,10 @@ class Scaled(Metric):
     def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
         return self.metric.remainder(rho, c)
 
+    def squared_distance(self, a: PyTree, b: PyTree) -> Array:
+        square = self.metric.squared_distance(a, b)
+        return jnp.asarray(self.weight, square.dtype) * square
+
     def check_structure(self, state: PyTree) -> None:
         self.metric.check_structure(state)
 
@@ -62,6 +66,10 @@ class Sum(Metric):
 
     A covector is whitened by the first part that annihilates nothing, with zeros for the others:
     then Lᵀb = L₁ᵀb₁ = c. (Stacking the parts' whitened covectors would give a multiple of c.)
+
+    Squared distances are added, which is what the paper's damped proximal step takes (section
+    3.5.1, second form); the geodesics of the parts differ, so the geodesic distance of the
+    summed metric is at least the root of that sum.
     """
 
     parts: tuple[Metric, ...]
@@ -123,6 +131,10 @@ class Sum(Metric):
 
     def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
         return self.parts[self._whitening()].remainder(rho, c)
+
+    def squared_distance(self, a: PyTree, b: PyTree) -> Array:
+        squares = jnp.stack([part.squared_distance(a, b) for part in self.parts])
+        return jnp.sum(squares)
 
     def check_structure(self, state: PyTree) -> None:
         for part in self.parts:
@@ -211,6 +223,11 @@ class Blocks(Metric):
             else jax.tree.map(jnp.zeros_like, c[key])
         )
         return self._collect([part(key, metric) for key, metric in self._items()], rho)
+
+    def squared_distance(self, a: PyTree, b: PyTree) -> Array:
+        self.check_structure(a)
+        self.check_structure(b)
+        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self._items()]))
 
     def check_structure(self, state: PyTree) -> None:
         keys = tuple(state) if isinstance(state, dict) else None

@@ -13,6 +13,7 @@ from .base import (
     admissible_density,
     check_density,
     check_on_grid,
+    check_pair,
     diagonal_operator,
     floored,
     grid_axes,
@@ -23,7 +24,9 @@ class FisherRao(Metric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ / ρ dx, so A = diag(w/ρ).
 
     ρ is raised to `floor` times its maximum where it is smaller (default 1e-14 in double, 1e-8 in
-    single precision); `info.metric["floored"]` is the share of cells that were.
+    single precision); `info.metric["floored"]` is the share of cells that were. The distance is
+    Hellinger's, d(a, b)² = 4 ∫ (√a − √b)² dx, with both densities raised in the same way: its
+    gradient is finite where one is zero, and does not see changes below the floor.
 
     ```python
     ng.FisherRao(grid)
@@ -40,6 +43,11 @@ class FisherRao(Metric):
 
     def whiten(self, rho: Array, c: Array) -> Array:
         return c * jnp.sqrt(self._density(rho) / self.grid.cell_volume)
+
+    def squared_distance(self, a: Array, b: Array) -> Array:
+        check_pair(self, a, b)
+        difference = jnp.sqrt(self._density(a)) - jnp.sqrt(self._density(b))
+        return 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
 
     def _density(self, rho: Array) -> Array:
         return floored(rho, self.floor, grid_axes(self.grid))

@@ -7,7 +7,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..grids import Grid
-from .base import Metric, PyTree, check_on_grid, diagonal_operator
+from .base import FlatMetric, Metric, PyTree, check_on_grid, diagonal_operator
 
 
 class Euclidean(Metric):
@@ -27,7 +27,7 @@ class Euclidean(Metric):
         return self.factor(rho)
 
 
-class L2(Metric):
+class L2(FlatMetric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ dx, so A = w I with the cell volume w.
 
     On a least-squares loss the natural gradient step of length 1 is Gauss–Newton.

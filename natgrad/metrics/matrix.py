@@ -10,10 +10,10 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import InputError
 from ..operators import AdjointOperator
-from .base import Metric, PyTree
+from .base import FlatMetric, PyTree
 
 
-class MatrixMetric(Metric):
+class MatrixMetric(FlatMetric):
     """A given symmetric positive (semi)definite matrix A on the flattened state.
 
     The factor is found once, at construction: A = V diag(λ) Vᵀ, L = diag(√λ) Vᵀ over the
@@ -64,7 +64,7 @@ class MatrixMetric(Metric):
         _check_size("A", self._factor.shape[1], state)
 
 
-class FactorMetric(Metric):
+class FactorMetric(FlatMetric):
     """A given factor L, A = LᵀL: a matrix on the flattened state, or a lineax operator on it.
 
     A covector is whitened with (Lᵀ)†, found once, when L is a matrix. For an operator the

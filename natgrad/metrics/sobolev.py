@@ -11,12 +11,12 @@ from ..elliptic.spectral import Scheme, inverse_transform, sobolev_symbol, trans
 from ..errors import InputError
 from ..grids import Grid
 from ..operators import AdjointOperator
-from .base import POSITIVE, Metric, PyTree, check_on_grid
+from .base import POSITIVE, FlatMetric, PyTree, check_on_grid
 
 SCHEMES: tuple[Scheme, ...] = ("staggered", "collocated")
 
 
-class _SpectralMetric(Metric):
+class _SpectralMetric(FlatMetric):
     """A = w Tᵀ diag(symbol) T, with the factor L = √w diag(√symbol) T: one transform a product."""
 
     grid: Grid = eqx.field(static=True)

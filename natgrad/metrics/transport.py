@@ -1,6 +1,7 @@
 """Transport metrics: Wasserstein W₂ and its generalisation to other mobilities."""
 
 import math
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -24,9 +25,12 @@ from .base import (
     admissible_density,
     check_density,
     check_on_grid,
+    check_pair,
     floored,
     grid_axes,
+    squared_length,
 )
+from .optimal_transport import squared_wasserstein
 from .transport_equation import TransportEquation, TransportScheme, over_densities, told
 
 
@@ -182,6 +186,25 @@ class Mobility(Metric):
         mean = jnp.sum(a * c, axes, keepdims=True) / jnp.sum(a, axes, keepdims=True)
         return jnp.broadcast_to(mean, c.shape)
 
+    def squared_distance(self, a: Array, b: Array) -> Array:
+        """W₂² for k = ½ and the squared norm of Ḣ⁻¹ for k = 0; no other k has a formula.
+
+        W₂² is that of `squared_wasserstein`, between the densities raised to the floor; its
+        derivative with respect to a density of zero is that at the floor. The schemes of the
+        paper's appendix B.1 conserve no mass and have a distance for k = 0 only.
+        """
+        if self.exponent == 0:
+            return squared_length(self, a, b)
+        if self.exponent != 0.5 or self.scheme != "staggered":
+            return super().squared_distance(a, b)
+        check_pair(self, a, b)
+        raised = lambda x: x + jax.lax.stop_gradient(self._mobility(x) - x)
+        pairs = self._batch(raised(jnp.asarray(a))), self._batch(raised(jnp.asarray(b)))
+        one = partial(squared_wasserstein, self.grid)
+        # a line is one formula, a Sinkhorn iteration ends for each density in its own time
+        method = "line" if self.grid.dimension == 1 else "multigrid"
+        return jnp.sum(over_densities(method, one, *pairs))
+
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.
 
@@ -249,8 +272,13 @@ class Wasserstein(Mobility):
     ⟨ζ, ζ⟩ is the kinetic energy ∫ ρ|∇φ|² dx of the cheapest flow −∇·(ρ∇φ) = ζ. The density is
     used as given, not divided by its mass.
 
+    `squared_distance(a, b)` is W₂² itself, times the mass: exact on lines and rings for densities
+    that are constant on cells, a Sinkhorn divergence with ε = 2h² in 2D and 3D. Both agree with
+    the metric to second order in h for smooth densities; masses that differ are scaled to one.
+
     ```python
-    ng.Wasserstein(grid)
+    metric = ng.Wasserstein(grid)
+    metric.squared_distance(a, b)
     ```
 
     Cost and schemes: those of `Mobility`. Reference: section 2.5 and appendix B.1 of the paper.

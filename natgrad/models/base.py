@@ -8,6 +8,7 @@ import equinox as eqx
 from jax import Array
 
 from ..counts import Counts
+from ..errors import InputError
 from .products import Products
 
 PyTree = Any
@@ -44,6 +45,20 @@ class Model(eqx.Module):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         """ρ, Zη and Zᵀξ, without Z."""
+
+    def second_order(
+        self,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        known: Evaluation | None,
+        loss: Callable[[PyTree], Array],
+    ) -> Any:
+        """f(ρ(θ)), its gradient, and products with its Hessian, as a `SecondOrder`."""
+        raise InputError(
+            "metric",
+            f"Newton needs second derivatives, which a {type(self).__name__} does not have",
+            "L2, which on a least-squares loss is Gauss–Newton",
+        )
 
     def evaluate(self, theta: PyTree) -> Evaluation:
         """ρ(θ) with what is worth keeping."""

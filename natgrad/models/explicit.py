@@ -14,6 +14,7 @@ from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
 from .products import Products, linearised
+from .second_order import SecondOrder, differentiated_twice
 
 PyTree = Any
 DEFAULT_MEMORY = 512 * 2**20
@@ -66,6 +67,15 @@ class Explicit(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
+
+    def second_order(
+        self,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        known: Evaluation | None,
+        loss: Callable[[PyTree], Array],
+    ) -> SecondOrder:
+        return differentiated_twice(self, unravel, flat, loss)
 
 
 class Pointwise(Model):
@@ -121,6 +131,15 @@ class Pointwise(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return linearised(lambda v: self(unravel(v)), flat)
+
+    def second_order(
+        self,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        known: Evaluation | None,
+        loss: Callable[[PyTree], Array],
+    ) -> SecondOrder:
+        return differentiated_twice(self, unravel, flat, loss)
 
 
 def as_model(model: Any) -> Any:

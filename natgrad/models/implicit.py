@@ -18,6 +18,7 @@ from .explicit import DEFAULT_MEMORY, chunk_size, mapped
 from .host import columns_by_products, named, to_numpy
 from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
 from .products import Products
+from .second_order import SecondOrder, constrained_twice
 from .state_solve import solve_state
 
 PyTree = Any
@@ -161,6 +162,15 @@ class ImplicitModel(Model):
         rows = mapped(lambda e: products.pull(shaped(e)), jnp.eye(k, dtype=vector.dtype), chunk)
         columns = jax.vmap(shaped)(rows.T.astype(vector.dtype))
         return rho, columns, Counts(products.evaluations, 0, k)
+
+    def second_order(
+        self,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        known: Evaluation | None,
+        loss: Callable[[PyTree], Array],
+    ) -> SecondOrder:
+        return constrained_twice(self, unravel, flat, known, loss)
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """The residual must have the shape of ρ, and vanish at the state that was found."""

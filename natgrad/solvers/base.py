@@ -7,7 +7,7 @@ import equinox as eqx
 from jax import Array
 
 from ..counts import Counts
-from .system import System
+from .system import LinearSystem
 
 PyTree = Any
 
@@ -117,14 +117,14 @@ class MatrixFreeSolver(Solver):
         return None
 
     @abc.abstractmethod
-    def prepare(self, system: System) -> Any:
+    def prepare(self, system: LinearSystem) -> Any:
         """Everything that does not depend on λ."""
 
     @abc.abstractmethod
     def solve(self, prepared: Any, damping: Array) -> Solution:
         """η for this λ."""
 
-    def spent(self, system: System) -> Counts:
+    def spent(self, system: LinearSystem) -> Counts:
         """The products that `prepare` uses; those of `solve` are in its `SolveInfo`."""
         return Counts()
 

@@ -86,7 +86,7 @@ class Hutchinson(LowRankSolver):
         images, pulled = each(both, covectors, self.batch_size)
         weight = 1.0 if self.probes == "column_space" else 1.0 / self.samples
         approximation = _product_svd(images, weight * pulled)
-        return self.prepared(system, approximation, len(approximation.values), tail=False)
+        return self.prepared(system, approximation, len(approximation.values))
 
     def _covectors(self, system: System) -> Array:
         """The ξᵢ as rows."""

@@ -21,11 +21,12 @@ from .recurrences import (
     Stop,
     cg_start,
     cg_step,
+    descending,
     lsmr_start,
     lsmr_step,
 )
 from .recycling import Recycled
-from .system import System
+from .system import LinearSystem, System
 
 PyTree = Any
 
@@ -69,10 +70,10 @@ class CG(MatrixFreeSolver):
         M = self.preconditioner
         return M.memory(size, dtype) if isinstance(M, Recycled) else None
 
-    def prepare(self, system: System) -> "_Prepared":
+    def prepare(self, system: LinearSystem) -> "_Prepared":
         return _Prepared.of(system, self.preconditioner)
 
-    def spent(self, system: System) -> Counts:
+    def spent(self, system: LinearSystem) -> Counts:
         return Counts() if self.preconditioner is None else self.preconditioner.counts
 
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
@@ -99,6 +100,8 @@ class CG(MatrixFreeSolver):
         recycles = isinstance(self.preconditioner, Recycled)
         memory = system.memory if recycles else None
         state, memory = loop(lambda carry: carry[0].reason == RUNNING, step, (start, memory))
+        if system.indefinite:
+            state = descending(state)
         return _solution(state, jnp.nan, memory)
 
 
@@ -142,14 +145,15 @@ class LSMR(MatrixFreeSolver):
     def uses(self) -> tuple[Literal["gram", "factor"], ...]:
         return ("factor",)
 
-    def prepare(self, system: System) -> "_Prepared":
+    def prepare(self, system: LinearSystem) -> "_Prepared":
         return _Prepared.of(system, self.preconditioner)
 
-    def spent(self, system: System) -> Counts:
+    def spent(self, system: LinearSystem) -> Counts:
         return Counts() if self.preconditioner is None else self.preconditioner.counts
 
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient
+        assert isinstance(system, System)
         assert system.factor is not None
         factor, root = system.factor, jnp.sqrt(damping).astype(g.dtype)
         precondition = prepared.product(damping.astype(g.dtype))
@@ -175,12 +179,12 @@ class LSMR(MatrixFreeSolver):
 class _Prepared(eqx.Module):
     """The system, and the preconditioner as it was set up there."""
 
-    system: System
+    system: LinearSystem
     preconditioner: Preconditioner | None
     setup: Any
 
     @classmethod
-    def of(cls, system: System, preconditioner: Preconditioner | None) -> "_Prepared":
+    def of(cls, system: LinearSystem, preconditioner: Preconditioner | None) -> "_Prepared":
         setup = None if preconditioner is None else preconditioner.prepare(system)
         return cls(system, preconditioner, setup)
 
@@ -197,7 +201,7 @@ def _uses(preconditioner: Preconditioner | None) -> tuple[Literal["gram", "facto
     return () if preconditioner is None else preconditioner.uses
 
 
-def _stop(solver: CG | LSMR, system: System) -> Stop:
+def _stop(solver: CG | LSMR, system: LinearSystem) -> Stop:
     tolerance = jnp.asarray(solver.tolerance, system.gradient.dtype)
     if solver.forcing:
         tolerance = jnp.maximum(tolerance, jnp.minimum(0.5, jnp.sqrt(system.progress)))

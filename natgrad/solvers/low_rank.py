@@ -30,7 +30,7 @@ class Projection(NamedTuple):
     coefficients: Array  # Vᵀ∂_θf
     rest: Array  # ∂_θf − VVᵀ∂_θf
     leading: Array  # how many of the directions are inverted without damping
-    tail: Array  # what stands for G outside of the directions
+    floor: Array  # what stands for the eigenvalues of G that are not found, and for smaller ones
     tolerance: Array  # of singular values, relative to the largest
 
 
@@ -44,8 +44,9 @@ class Prepared(NamedTuple):
 class LowRankSolver(MatrixFreeSolver):
     """η from σ and V with G ≈ V diag(σ²) Vᵀ: exactly, with a check of the true residual.
 
-    η = −V(σ² + λ)⁻¹Vᵀg − (g − VVᵀg)/(λ + tail) for g = ∂_θ f; with λ = 0 the leading directions
-    only, and no rest. Cost: 4pr for r directions, one product Zη and one Zᵀξ.
+    η = −V(max(σ², τ) + λ)⁻¹Vᵀg − (g − VVᵀg)/(τ + λ) for g = ∂_θ f, where τ estimates the largest
+    eigenvalue of G that V misses; with λ = 0 the leading directions only, and no rest. Cost: 4pr
+    for r directions, one product Zη and one Zᵀξ.
     """
 
     rtol: eqx.AbstractVar[Array | None]
@@ -59,31 +60,27 @@ class LowRankSolver(MatrixFreeSolver):
         assert system.factor is not None
         damping = damping.astype(g.dtype)
         eta, info = _filtered(prepared.projection, damping)
+        eta = eta if system.free is None else eta * system.free
         motion = system.push(eta)
         product = system.pull(system.factor.rmv(system.factor.mv(motion))) + damping * eta
         return Solution(eta, _checked(info, product, g), motion)
 
-    def prepared(
-        self, system: System, approximation: LowRank, leading: int, *, tail: bool
-    ) -> Prepared:
-        """What `solve` needs. `tail`: G goes on outside with the smallest eigenvalue found."""
+    def prepared(self, system: System, approximation: LowRank, leading: int) -> Prepared:
+        """What `solve` needs, for any λ."""
         g = system.gradient
         tolerance = max(shape_of(system)) * jnp.finfo(g.dtype).eps
         tolerance = jnp.asarray(tolerance if self.rtol is None else self.rtol, g.dtype)
-        least = jnp.asarray(leading), jnp.asarray(1.0 if tail else 0.0, g.dtype)
-        return Prepared(system, _projected(g, approximation, *least, tolerance))
+        return Prepared(system, _projected(g, approximation, jnp.asarray(leading), tolerance))
 
 
 @jax.jit
-def _projected(
-    g: Array, approximation: LowRank, leading: Array, tail: Array, tolerance: Array
-) -> Projection:
-    values, vectors = approximation.values, approximation.vectors
+def _projected(g: Array, approximation: LowRank, leading: Array, tolerance: Array) -> Projection:
+    vectors, missed = approximation.vectors, approximation.missed
     coefficients = vectors @ g
-    # directions that Y does not see are among those found: then nothing is left outside
-    least = jnp.where(values[-1] > tolerance * values[0], values[-1] ** 2, 0.0)
     rest = g - vectors.T @ coefficients
-    return Projection(approximation, coefficients, rest, leading, tail * least, tolerance)
+    rest = rest - vectors.T @ (vectors @ rest)  # once more: 1/λ amplifies what is left along V
+    floor = jnp.where(jnp.isnan(missed), 0.0, missed**2)
+    return Projection(approximation, coefficients, rest, leading, floor, tolerance)
 
 
 @jax.jit
@@ -92,12 +89,13 @@ def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]
     damped = damping > 0
     wanted = damped | (jnp.arange(len(values)) < projection.leading)
     used = (values > projection.tolerance * values[0]) & wanted
-    divisor = jnp.where(used, values**2, 0.0) + damping
+    floor = jnp.where(used | damped, projection.floor, 0.0)
+    divisor = jnp.maximum(jnp.where(used, values**2, 0.0), floor) + damping
     divided = projection.coefficients / jnp.where(divisor > 0, divisor, 1.0)
-    outside = projection.rest / jnp.where(damped, damping + projection.tail, 1.0)
+    outside = projection.rest / jnp.where(damped, damping + projection.floor, 1.0)
     inside = vectors.T @ jnp.where(divisor > 0, divided, 0.0)
     eta = -inside - jnp.where(damped, outside, 0.0)
-    smallest = jnp.min(jnp.where(used, values, jnp.inf))
+    smallest = jnp.min(jnp.where(used, values, values[0]))
     cut = jnp.hypot(jnp.max(jnp.where(used, 0.0, values)), missed)
     info = SolveInfo(
         rank=jnp.sum(used),

@@ -15,7 +15,7 @@ from ..control import each
 from ..counts import Counts
 from ..errors import InputError
 from ..linalg.randomised import nystrom
-from .system import System
+from .system import LinearSystem, System
 
 Product = Callable[[Array], Array]
 
@@ -24,11 +24,11 @@ class Preconditioner(eqx.Module):
     """M ≈ (G + λD)⁻¹, symmetric and positive definite; set up at θ, then applied for any λ."""
 
     @abc.abstractmethod
-    def prepare(self, system: System) -> Any:
+    def prepare(self, system: LinearSystem) -> Any:
         """Everything that does not depend on λ; None where there is nothing to go by yet."""
 
     @abc.abstractmethod
-    def product(self, prepared: Any, system: System, damping: Array) -> Product:
+    def product(self, prepared: Any, system: LinearSystem, damping: Array) -> Product:
         """r ↦ M r for this λ."""
 
     @property
@@ -71,8 +71,9 @@ class Diagonal(Preconditioner):
     def counts(self) -> Counts:
         return Counts(adjoint=self.samples)
 
-    def prepare(self, system: System) -> Array:
-        assert system.factor is not None
+    def prepare(self, system: LinearSystem) -> Array:
+        if not isinstance(system, System) or system.factor is None:
+            raise InputError("preconditioner", "Diagonal needs a factor Y", "Recycled or Nystrom")
         factor = system.factor
 
         def sample(key: Array) -> Array:
@@ -87,7 +88,7 @@ class Diagonal(Preconditioner):
         keys = jax.random.split(jax.random.key(self.seed), self.samples)
         return jnp.mean(each(sample, keys), axis=0)
 
-    def product(self, prepared: Array, system: System, damping: Array) -> Product:
+    def product(self, prepared: Array, system: LinearSystem, damping: Array) -> Product:
         diagonal = prepared + damping
         floor = jnp.finfo(diagonal.dtype).eps * jnp.max(diagonal)
         scale = 1.0 / jnp.where(floor > 0, jnp.maximum(diagonal, floor), 1.0)
@@ -119,12 +120,14 @@ class Nystrom(Preconditioner):
     def counts(self) -> Counts:
         return Counts(linearised=self.rank, adjoint=self.rank)
 
-    def prepare(self, system: System) -> tuple[Array, Array]:
+    def prepare(self, system: LinearSystem) -> tuple[Array, Array]:
         g = system.gradient
         product = lambda eta: system.information(eta)[1]
         return nystrom(product, g.size, self.rank, jax.random.key(self.seed), g.dtype)
 
-    def product(self, prepared: tuple[Array, Array], system: System, damping: Array) -> Product:
+    def product(
+        self, prepared: tuple[Array, Array], system: LinearSystem, damping: Array
+    ) -> Product:
         U, values = prepared
         least = values[-1] + damping
         weights = least / jnp.where(values + damping > 0, values + damping, 1.0) - 1.0
@@ -136,10 +139,10 @@ class Given(Preconditioner):
 
     operator: lx.AbstractLinearOperator
 
-    def prepare(self, system: System) -> None:
+    def prepare(self, system: LinearSystem) -> None:
         return None
 
-    def product(self, prepared: None, system: System, damping: Array) -> Product:
+    def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
         theta = self.operator.in_structure()
         return lambda r: ravel_pytree(self.operator.mv(r.reshape(theta.shape).astype(theta.dtype)))[
             0

@@ -23,20 +23,20 @@ from .system import System
 class RandomizedSVD(LowRankSolver):
     """The randomised singular value decomposition of Y: G ≈ V diag(σ²) Vᵀ, inverted exactly.
 
-    η = −V(σ² + λ)⁻¹Vᵀg − (g − VVᵀg)/(λ + σ_M²) for the gradient g = ∂_θ f. `rank` +
+    η = −V(max(σ², τ) + λ)⁻¹Vᵀg − (g − VVᵀg)/(τ + λ) for the gradient g = ∂_θ f. `rank` +
     `oversampling` random combinations of the columns of Y are followed through `power_iterations`
-    products with YYᵀ. All the blocks on the way are kept (a block Krylov space, far more accurate
-    than its last block at the same products), and with λ > 0 all M directions found are used. Where
-    G goes on beyond them it is taken to be σ_M², the smallest found, so that a λ much below it does
-    not blow up what was not resolved. Without damping the leading `rank` directions are inverted,
-    those that are accurate, and nothing beyond; of them those with σ above `rtol` times the first
-    (default max(k, p)·eps).
+    products with YYᵀ. All the blocks on the way are kept: a block Krylov space, which contains what
+    its last block gives, at the same products. τ is an estimate of the largest eigenvalue of G that
+    this misses; it stands for all that are not resolved, so that a λ far below them shortens the
+    direction instead of blowing it up. With λ > 0 all M directions found are used. Without damping
+    the leading `rank`, those that are accurate, and nothing beyond; of them those with σ above
+    `rtol` times the first (default max(k, p)·eps).
 
-    It works where the spectrum of Y falls fast, to about √λ within the directions found. On others,
+    It works where the singular values of Y fall to about √λ within the directions found. On others,
     and for a single direction in general, `CG` gets further with the same products, because it
-    builds its space from the gradient. What speaks for this solver: its products are independent of
-    each other (`batch_size` of them run as one), every further λ costs one pair, and a small λ does
-    not slow it down. Parameters are damped by the identity only.
+    builds its space from the gradient. What speaks for this solver: the products of a block are
+    independent of each other (`batch_size` of them run as one), every further λ costs one pair, and
+    a small λ does not slow it down. Parameters are damped by the identity only.
 
     `info.truncation` estimates the largest singular value of Y that was cut, relative to the
     largest of all; `info.residual` is the true one of (G + λI) η = −∂_θ f; `info.rank` counts the
@@ -53,8 +53,8 @@ class RandomizedSVD(LowRankSolver):
     vectors like θ and like Lρ.
 
     Reference: Halko, Martinsson and Tropp, SIAM Review 53 (2011); Musco and Musco, NeurIPS 2015;
-    Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023), for σ_M²; the paper's
-    appendix B.4.
+    for a floor in place of what is cut Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44
+    (2023); the end of the paper's appendix B.4.
     """
 
     rank: int = eqx.field(static=True)
@@ -104,4 +104,4 @@ class RandomizedSVD(LowRankSolver):
             power_iterations=self.power_iterations,
             batch_size=self.batch_size,
         )
-        return self.prepared(system, decomposed(basis), self.rank, tail=True)
+        return self.prepared(system, decomposed(basis), self.rank)

@@ -37,7 +37,7 @@ class ConjugateGradients(NamedTuple):
     direction: Array
     energy: Array  # ⟨residual, M residual⟩
     relative_residual: Array
-    stiffness: Array  # the largest Rayleigh quotient met
+    stiffness: Array  # the largest Rayleigh quotient met, in size
     scale: Array
     iterations: Array
     reason: Array
@@ -85,7 +85,7 @@ def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> Conj
     d, eps = state.direction, jnp.finfo(state.eta.dtype).eps
     size, curvature = d @ d, product.curvature
     quotient = curvature / jnp.where(size > 0, size, 1.0)
-    stiffness = jnp.maximum(state.stiffness, quotient)
+    stiffness = jnp.maximum(state.stiffness, jnp.abs(quotient))
     positive = (quotient > eps * stiffness) & (stiffness > 0) & (state.energy > 0)
     alpha = state.energy / jnp.where(positive, curvature, 1.0)
     residual = state.residual - alpha * product.image
@@ -118,7 +118,20 @@ def _cg_turn(
     ratio = energy / jnp.where(old.energy > 0, old.energy, 1.0)
     new = new._replace(direction=preconditioned + ratio * old.direction, energy=energy)
     taken = (new.reason != NOT_FINITE) & (new.reason != BREAKDOWN)
-    return pick(taken, new, old._replace(iterations=new.iterations, reason=new.reason))
+    told = {"iterations": new.iterations, "reason": new.reason, "stiffness": new.stiffness}
+    return pick(taken, new, old._replace(**told))
+
+
+def descending(state: ConjugateGradients) -> ConjugateGradients:
+    """With a direction of descent where negative curvature ended the iteration at once.
+
+    The first direction, as long as if its curvature were positive.
+    """
+    d = state.direction
+    at_once = (state.reason == BREAKDOWN) & (state.iterations == 1)
+    curvature = state.stiffness * (d @ d)
+    length = state.energy / jnp.where(curvature > 0, curvature, 1.0)
+    return state._replace(eta=jnp.where(at_once, length * d, state.eta))
 
 
 class LSMRState(NamedTuple):

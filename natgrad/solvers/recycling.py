@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .preconditioners import Preconditioner, Product, check_positive
-from .system import System
+from .system import LinearSystem
 
 
 class Pairs(NamedTuple):
@@ -56,10 +56,10 @@ class Recycled(Preconditioner):
         ring = jnp.zeros((self.pairs, size), dtype)
         return Pairs(ring, ring, jnp.zeros((), jnp.int32))
 
-    def prepare(self, system: System) -> Pairs | None:
+    def prepare(self, system: LinearSystem) -> Pairs | None:
         return system.memory
 
-    def product(self, prepared: Pairs | None, system: System, damping: Array) -> Product:
+    def product(self, prepared: Pairs | None, system: LinearSystem, damping: Array) -> Product:
         if prepared is None:
             return lambda r: r
         directions, images = prepared.directions, prepared.images

@@ -1,5 +1,6 @@
 """The linear system at one θ as products: what a matrix-free solver is given."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -56,54 +57,117 @@ class Gram(eqx.Module):
         return _applied(self._product, zeta)
 
 
-class System(eqx.Module):
-    """(G + λD) η = −∂_θ f with G = ZᵀAZ, A = LᵀL, as products; set up once for each θ.
+class LinearSystem(eqx.Module):
+    """(G + λD) η = −∂_θ f with G as a product, set up once for each θ.
 
-    Of the metric's operators those that the solver uses are there, `gram` or `factor` or both.
-    `whitened` is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over.
-    Parameters held by bounds do not take part: every vector is zero there. `progress` is ‖∂_θ f‖
-    over that of the first iteration, for forcing terms; `memory` what the solver asked to keep
-    from the iteration before, None in a single direction.
+    Parameters held by bounds do not take part: every vector is zero there (`free` is 1 elsewhere).
+    `progress` is ‖∂_θ f‖ over that of the first iteration, for forcing terms; `memory` what the
+    solver asked to keep from the iteration before, None in a single direction.
     """
 
-    products: Products
-    gradient: Array
-    whitened: PyTree | None
-    gram: Gram | None
-    factor: Factor | None
-    free: Array | None
-    parameter: ParameterOperator | None
-    progress: Array
-    memory: Any = None
+    gradient: eqx.AbstractVar[Array]
+    free: eqx.AbstractVar[Array | None]
+    parameter: eqx.AbstractVar[ParameterOperator | None]
+    progress: eqx.AbstractVar[Array]
+    memory: eqx.AbstractVar[Any]
 
-    def push(self, eta: Array) -> PyTree:
-        """Zη: one linearised propagation."""
-        return self.products.push(self._mask(eta))
+    @abc.abstractmethod
+    def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
+        """Zη (or zero), Gη and ⟨η, Gη⟩: one linearised and one adjoint product."""
 
-    def pull(self, xi: PyTree) -> Array:
-        """Zᵀξ: one adjoint propagation."""
-        return self._mask(self.products.pull(xi)).astype(self.gradient.dtype)
-
+    @abc.abstractmethod
     def zero_motion(self) -> PyTree:
         """The zero of the state's tangents."""
-        return jax.tree.map(jnp.zeros_like, self.products.rho)
+
+    @abc.abstractmethod
+    def trace(self, samples: int) -> Array:
+        """An estimate of trace G from this many products, seeded."""
+
+    @property
+    def indefinite(self) -> bool:
+        """Whether G may have negative eigenvalues."""
+        return False
 
     def damp(self, eta: Array) -> Array:
         """Dη."""
         if self.parameter is None:
             return eta
-        return self._mask(self.parameter.apply(self._mask(eta))).astype(self.gradient.dtype)
+        return self.mask(self.parameter.apply(self.mask(eta))).astype(self.gradient.dtype)
+
+    def mask(self, eta: Array) -> Array:
+        """η on the parameters that may move, and zero on the others."""
+        return eta if self.free is None else eta * self.free
+
+
+class HessianSystem(LinearSystem):
+    """Newton's system: G is the Hessian of the loss."""
+
+    gradient: Array
+    free: Array | None
+    parameter: ParameterOperator | None
+    progress: Array
+    memory: Any
+    rho: PyTree
+    parts: tuple[Callable[[Array], Array], ...]  # products whose sum is that with the Hessian
+
+    def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
+        eta = self.mask(eta)
+        products = [part(eta) for part in self.parts]
+        product = self.mask(sum(products[1:], products[0])).astype(eta.dtype)
+        return self.zero_motion(), product, eta @ product
+
+    def zero_motion(self) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, self.rho)
+
+    def trace(self, samples: int) -> Array:
+        g = self.gradient
+        sample = lambda key: self.information(jax.random.rademacher(key, g.shape, g.dtype))[2]
+        mean = jnp.mean(each(sample, jax.random.split(jax.random.key(0), samples)))
+        return jnp.maximum(mean, 0.0)
+
+    @property
+    def indefinite(self) -> bool:
+        return True
+
+
+class System(LinearSystem):
+    """(G + λD) η = −∂_θ f with G = ZᵀAZ, A = LᵀL, as products; set up once for each θ.
+
+    Of the metric's operators those that the solver uses are there, `gram` or `factor` or both.
+    `whitened` is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over.
+    """
+
+    gradient: Array
+    free: Array | None
+    parameter: ParameterOperator | None
+    progress: Array
+    memory: Any
+    products: Products
+    whitened: PyTree | None
+    gram: Gram | None
+    factor: Factor | None
+
+    def push(self, eta: Array) -> PyTree:
+        """Zη: one linearised propagation."""
+        return self.products.push(self.mask(eta))
+
+    def pull(self, xi: PyTree) -> Array:
+        """Zᵀξ: one adjoint propagation."""
+        return self.mask(self.products.pull(xi)).astype(self.gradient.dtype)
+
+    def zero_motion(self) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, self.products.rho)
 
     def rows(self, eta: Array) -> Array:
         """Cη, with D = CᵀC."""
-        return eta if self.parameter is None else self.parameter.root(self._mask(eta))
+        return eta if self.parameter is None else self.parameter.root(self.mask(eta))
 
     def rows_transposed(self, y: Array) -> Array:
         """Cᵀy."""
-        return y if self.parameter is None else self._mask(self.parameter.root_transposed(y))
+        return y if self.parameter is None else self.mask(self.parameter.root_transposed(y))
 
     def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
-        """Zη, Gη and ⟨η, Gη⟩: the paper's Algorithm 2, one linearised and one adjoint product."""
+        """Zη, Gη and ⟨η, Gη⟩: the paper's Algorithm 2."""
         image = self.push(eta)
         covector = self.measured(image)
         return image, self.pull(covector), dot(image, covector).astype(eta.dtype)
@@ -131,9 +195,6 @@ class System(eqx.Module):
             return dot(image, self.measured(image)).astype(g.dtype)
 
         return jnp.mean(each(sample, jax.random.split(jax.random.key(0), samples)))
-
-    def _mask(self, eta: Array) -> Array:
-        return eta if self.free is None else eta * self.free
 
 
 # Compiled by themselves where the loop around them is not.
