@@ -1,11 +1,12 @@
 """The permeability to be found, and noisy pressures computed from it on a finer grid."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.fft import idctn
 
 from .flow import centres, coarsened, inflows, pressure
+from .settings import Settings
 
 
 def log_permeability(n: int, seed: int) -> np.ndarray:
@@ -47,14 +48,20 @@ class Data:
     model_error: float  # rms of what the coarse grid gets wrong of the clean data, over σ
 
 
-def measured(n: int, settings: "Settings", every: int) -> Data:
+def observed(pressures: Any, every: int) -> Any:
+    """The pressures in the middle of every block of `every` × `every` cells, or next to it."""
+    return pressures[..., every // 2 :: every, every // 2 :: every]
+
+
+def measured(settings: Settings, every: int) -> Data:
     """Data of one variant: pressures at the centre of every `every`-th cell in each direction.
 
     They come from a grid of twice as many cells a side, whose values around a cell's centre are
     averaged: data from the grid of the inversion itself would be an inverse crime, since they carry
     its errors. The noise is white, with a standard deviation relative to the rms of the data.
     """
-    fine, shape = log_permeability(2 * n, settings.seed), (settings.sources, settings.width)
+    n, shape = settings.cells, (settings.sources, settings.width)
+    fine = log_permeability(2 * n, settings.seed)
     truth, inflow = coarsened(fine), inflows(n, *shape)
     clean = observed(coarsened(pressure(fine, inflows(2 * n, *shape))), every)
     sigma = settings.noise * float(np.sqrt(np.mean(clean**2)))
