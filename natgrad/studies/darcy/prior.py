@@ -1,5 +1,6 @@
 """Smoothness of a field: the operator M = I − ℓ²Δ, its inverse, and coordinates in which it is I."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import jax
@@ -9,6 +10,8 @@ import numpy as np
 from jax import Array
 
 from ... import AdjointOperator, Grid, Sobolev
+
+POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})
 
 
 class Smoothness:
@@ -48,13 +51,18 @@ class Smoothness:
     @cached_property
     def gain(self) -> float:
         """γ, from the mean of the diagonal of M⁻²: that is the mean of its eigenvalues."""
-        one_side = 4 * (self.n * self.length) ** 2 * np.sin(np.pi * np.arange(self.n) / 2 / self.n) ** 2
+        angles = np.pi * np.arange(self.n) / (2 * self.n)
+        one_side = (2 * self.n * self.length * np.sin(angles)) ** 2  # of −ℓ²∂²
         eigenvalues = 1 + one_side[:, None] + one_side
         return float(self.size / np.sqrt(np.mean(eigenvalues**-2.0)))
 
     def field(self, coordinates: Array) -> Array:
         """γM⁻¹x: the field whose coordinates are x, in which D is the identity."""
         return self.gain * self.smooth(coordinates)
+
+    def coordinates(self, field: Array) -> Array:
+        """x with γM⁻¹x = field."""
+        return self.rough(field) / self.gain
 
     def precision(self) -> lx.AbstractLinearOperator:
         """D = M²/γ², for `ParameterDamping`."""
@@ -64,9 +72,7 @@ class Smoothness:
         """D⁻¹ = γ²M⁻², as a preconditioner."""
         return self._operator(lambda v: self.gain**2 * self.smooth(self.smooth(v)))
 
-    def _operator(self, product) -> lx.AbstractLinearOperator:
+    def _operator(self, product: Callable[[Array], Array]) -> lx.AbstractLinearOperator:
         like = jax.ShapeDtypeStruct((self.n, self.n), jnp.result_type(float))
+        product = jax.jit(product)  # a run on the host applies it by itself
         return AdjointOperator(product, product, like, like, POSITIVE)
-
-
-POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})

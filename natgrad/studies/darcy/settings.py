@@ -39,7 +39,7 @@ class Settings:
     """Wells that inject, per side."""
     width: float = 0.05
     """Standard deviation of a source, as a share of the side."""
-    noise: float = 0.01
+    noise: float = 0.02
     """Standard deviation of the noise over the rms of the pressures observed."""
     seed: int = 2
     """Seed of the permeability; that of the noise is the next."""
@@ -91,6 +91,7 @@ PRESETS: dict[Preset, Settings] = {
     "paper": Settings(
         preset="paper",
         cells=128,
+        noise=0.01,
         variants=tuple(EVERY),
         methods=(
             *("GD", "LBFGS", "LBFGS_long", "Newton", "L2"),
