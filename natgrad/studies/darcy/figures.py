@@ -56,8 +56,8 @@ def _convergence(variant: VariantResult, path: Path) -> Path:
         upper.set_yscale("log")
         level = variant.inversion.settings.discrepancy
         upper.axhline(level, color=PALETTE["grey"], lw=1.0, ls=(0, (1, 1)))
-        text = {"xytext": (0, -11), "textcoords": "offset points", "ha": "right", "fontsize": 8.5}
-        upper.annotate("the noise", (1.0, level), xycoords=("axes fraction", "data"), **text)
+        text = {"xytext": (0, -11), "textcoords": "offset points", "fontsize": 8.5}
+        upper.annotate("the noise", (0.01, level), xycoords=("axes fraction", "data"), **text)
         _curves(lower, runs, lambda run: run.error)
         lower.set(xlabel="propagations", ylim=(0, 1.1))
         upper.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)

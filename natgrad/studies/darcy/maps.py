@@ -56,17 +56,13 @@ def draw_fields(variant: VariantResult, path: Path) -> Path:
     ]
     for white in (False, True):
         for run in variant.with_prior(white):
-            mark = "" if run.reached else f", misfit {run.misfit[-1]:.2g} σ"
-            panels.append(
-                (
-                    f"{run.method.full_name}\nerror {run.error[-1]:.3f}, {run.total} prop.{mark}",
-                    run.field,
-                )
-            )
+            lines = [run.method.full_name, f"error {run.error[-1]:.3f}, {run.total} prop."]
+            lines += [] if run.reached else [f"misfit {run.misfit[-1]:.2g} σ"]
+            panels.append(("\n".join(lines), run.field))
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(2.35 * columns, 2.75 * rows))
-    image = None
+    image: Any = None
     for axis, panel in zip(axes.flat, [*panels, *[None] * (axes.size - len(panels))], strict=True):
         if panel is None:
             axis.set_axis_off()
@@ -78,9 +74,10 @@ def draw_fields(variant: VariantResult, path: Path) -> Path:
 
 
 def draw_posterior(found: Posterior, path: Path) -> Path:
-    """Deviations before and after the data, the error, the spectrum and its first vectors."""
+    """Deviations before and after the data, the error, the spectrum, eigenvectors and a sample."""
     figure, axes = plt.subplots(2, 4, figsize=(12.4, 6.0))
     top = found.prior_deviation.max()
+    image: Any = None
     for axis, values, title in (
         (axes[0, 0], found.prior_deviation, "prior deviation of $m$"),
         (axes[0, 1], found.deviation, "posterior deviation"),
@@ -88,17 +85,20 @@ def draw_posterior(found: Posterior, path: Path) -> Path:
     ):
         image = show(axis, values, title, cmap=SIZE, vmin=0, vmax=top)
     figure.colorbar(image, ax=axes[0, 2], shrink=0.85)
-    spectrum = axes[0, 3]
-    spectrum.semilogy(
-        np.arange(1, 1 + len(found.values)), found.values, ".-", color=PALETTE["blue"], ms=4
-    )
-    spectrum.axhline(1.0, color=PALETTE["grey"], lw=1.0, ls="--")
-    spectrum.annotate(
-        "data and prior alike", (1, 1.0), (0, 3), textcoords="offset points", fontsize=8
-    )
-    spectrum.set_xlabel("eigenpair")
-    spectrum.set_title("eigenvalues $\\mu$", loc="left", fontsize=9.5)
-    for axis, vector, value in zip(axes[1], found.vectors, found.values, strict=False):
+    _spectrum(axes[0, 3], found.values)
+    for axis, (i, vector) in zip(axes[1], found.vectors.items(), strict=False):
         size = np.abs(vector).max()
-        show(axis, vector, f"eigenvector, $\\mu$ = {value:.2g}", cmap=SIGNED, vmin=-size, vmax=size)
+        title = f"eigenvector {i + 1}, $\\mu$ = {found.values[i]:.2g}"
+        show(axis, vector, title, cmap=SIGNED, vmin=-size, vmax=size)
+    image = show(axes[1, 3], found.sample, "a sample of $m$", cmap=FIELD)
+    figure.colorbar(image, ax=axes[1, 3], shrink=0.85)
     return save(figure, path)
+
+
+def _spectrum(axes: Any, values: np.ndarray) -> None:
+    axes.loglog(np.arange(1, 1 + len(values)), values, color=PALETTE["blue"])
+    axes.axhline(1.0, color=PALETTE["grey"], lw=1.0, ls="--")
+    place = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 8}
+    axes.annotate("data and prior alike", (1, 1.0), **place)
+    axes.set_xlabel("eigenpair")
+    axes.set_title("eigenvalues $\\mu$", loc="left", fontsize=9.5)

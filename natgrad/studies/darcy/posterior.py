@@ -4,28 +4,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ... import L2, information_spectrum
 from .inversion import Inversion
 
-SAMPLES = 400  # the standard deviations of m are those of so many samples
-SHOWN = 4
+SHOWN = (0, 1, 9)  # eigenvectors that are drawn
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """N(m, Γ) with Γ⁻¹ = G/σ² + D: eigenvalues, leading eigenvectors, and deviations cell by cell.
+    """N(m, Γ) with Γ⁻¹ = G/(wσ²) + D: eigenvalues, eigenvectors, and deviations cell by cell.
 
     An eigenvalue compares what data and prior say along its vector, as in `Spectrum`.
     """
 
     values: np.ndarray
     beyond: float  # an estimate of the largest eigenvalue that is missing
-    vectors: np.ndarray  # the leading ones, as fields m
+    vectors: dict[int, np.ndarray]  # some of them, as fields
     prior_deviation: np.ndarray
     deviation: np.ndarray
+    sample: np.ndarray  # of m
     error: np.ndarray  # m − m*
     propagations: int
 
@@ -46,25 +46,33 @@ class Posterior:
         }
 
 
-def posterior(inversion: Inversion, x: Any, rank: int) -> Posterior:
+def posterior(inversion: Inversion, x: Array, rank: int) -> Posterior:
     """The posterior at the prior's coordinates x, linearised there (Laplace's approximation).
 
-    In these coordinates D is the identity. The metric is that of the noise, Σ|ζ|²/σ². Cost: that
-    of `information_spectrum`, and transforms for the samples.
+    In these coordinates D is the identity, and the metric of the noise is Σ|ζ|²/σ². With fields
+    vᵢ of the eigenvectors, diag Γ = diag D⁻¹ − Σ vᵢ² μᵢ/(1 + μᵢ).
+
+    Cost: about 4 · rank propagations, and as many transforms.
     """
     weight = 1 / (inversion.grid.cell_volume * inversion.data.noise**2)
-    metric = weight * L2(inversion.grid)
-    spectrum = information_spectrum(inversion.white_problem, x, metric=metric, rank=rank)
-    field = jax.jit(jax.vmap(inversion.prior.field))
-    keys = jax.random.split(jax.random.key(0), SAMPLES)
-    white = jax.vmap(lambda key: jax.random.normal(key, x.shape))(keys)
-    samples = jnp.stack([spectrum.sample(key) for key in keys])
+    spectrum = information_spectrum(
+        inversion.white_problem,
+        x,
+        metric=weight * L2(inversion.grid),
+        rank=rank,
+        power_iterations=1,
+    )
+    values, m = np.asarray(spectrum.values), inversion.field(x)
+    fields = np.asarray(jax.jit(jax.vmap(inversion.prior.field))(spectrum.vectors))
+    before = inversion.prior.variance()
+    known = np.einsum("i,ijk->jk", values / (1 + values), fields**2)
     return Posterior(
-        values=np.asarray(spectrum.values),
+        values=values,
         beyond=float(spectrum.error),
-        vectors=np.asarray(field(spectrum.vectors[:SHOWN])),
-        prior_deviation=np.asarray(jnp.std(field(white), axis=0)),
-        deviation=np.asarray(jnp.std(field(samples), axis=0)),
-        error=inversion.field(x) - inversion.data.truth,
+        vectors={i: fields[i] for i in SHOWN if i < rank},
+        prior_deviation=np.sqrt(before),
+        deviation=np.sqrt(np.maximum(before - known, 0.0)),
+        sample=inversion.field(x + spectrum.sample(jax.random.key(0))),
+        error=m - inversion.data.truth,
         propagations=int(sum(spectrum.counts)),
     )

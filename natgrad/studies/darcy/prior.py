@@ -1,4 +1,4 @@
-"""Smoothness of a field: the operator M = I − ℓ²Δ, its inverse, and coordinates in which it is I."""
+"""Smoothness of a field: M = I − ℓ²Δ, its inverse, and coordinates in which the prior is white."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -29,9 +29,8 @@ class Smoothness:
     def __init__(self, n: int, length: float, size: float):
         self.n, self.length, self.size = n, length, size
         self.grid = Grid((0.0, 0.0), (1 / length, 1 / length), (n, n))
-        like = jax.ShapeDtypeStruct((n, n), jnp.result_type(float))
-        self._forward = Sobolev(self.grid, 1).gram(like)
-        self._inverse = Sobolev(self.grid, -1).gram(like)
+        self._forward = Sobolev(self.grid, 1).gram(jnp.zeros((n, n)))
+        self._inverse = Sobolev(self.grid, -1).gram(jnp.zeros((n, n)))
 
     def __hash__(self) -> int:
         return hash((self.n, self.length, self.size))
@@ -49,12 +48,23 @@ class Smoothness:
         return self._inverse.mv(field) / self.grid.cell_volume
 
     @cached_property
-    def gain(self) -> float:
-        """γ, from the mean of the diagonal of M⁻²: that is the mean of its eigenvalues."""
+    def _spectrum(self) -> np.ndarray:
+        """The eigenvalues of M, for the products of cosines of both directions."""
         angles = np.pi * np.arange(self.n) / (2 * self.n)
         one_side = (2 * self.n * self.length * np.sin(angles)) ** 2  # of −ℓ²∂²
-        eigenvalues = 1 + one_side[:, None] + one_side
-        return float(self.size / np.sqrt(np.mean(eigenvalues**-2.0)))
+        return 1 + one_side[:, None] + one_side
+
+    @cached_property
+    def gain(self) -> float:
+        """γ, from the mean of the diagonal of M⁻²: that is the mean of its eigenvalues."""
+        return float(self.size / np.sqrt(np.mean(self._spectrum**-2.0)))
+
+    def variance(self) -> np.ndarray:
+        """diag D⁻¹, from the squares of the eigenvectors. Cost: O(n³)."""
+        k = np.arange(self.n)
+        cosines = np.cos(np.pi * (k[:, None] + 0.5) * k / self.n) * np.sqrt(2 / self.n)
+        cosines[:, 0] = np.sqrt(1 / self.n)
+        return self.gain**2 * cosines**2 @ self._spectrum**-2.0 @ (cosines**2).T
 
     def field(self, coordinates: Array) -> Array:
         """γM⁻¹x: the field whose coordinates are x, in which D is the identity."""

@@ -1,7 +1,7 @@
 """One run of a method: what it found, and what it spent."""
 
 from dataclasses import dataclass
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Run:
     adjoint: int
     krylov: int  # steps of conjugate gradients in all
     factorisations: int
-    seconds: float
+    seconds: float  # of the CPU, without compiling
     field: np.ndarray
 
     @property
@@ -80,9 +80,9 @@ def run(method: Method, inversion: Inversion) -> Run:
         errors.append(inversion.error(method.field(inversion, progress.theta)))
 
     inversion.factorisations = 0
-    clock = perf_counter()
+    clock = process_time()
     found = method.run(inversion, [record], budget)
-    return _told(method, inversion, found, np.array(errors), perf_counter() - clock)
+    return _told(method, inversion, found, np.array(errors), process_time() - clock)
 
 
 def _told(

@@ -37,11 +37,14 @@ def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyRe
 def compute(settings: Settings, say: Say) -> StudyResult:
     """All numbers, no files."""
     start = perf_counter()
-    variants = {name: _variant(name, settings, say) for name in settings.variants}
+    variants = {}
+    for name in settings.variants:
+        rank = 0 if variants else settings.posterior_rank
+        variants[name] = _variant(name, settings, rank, say)
     return StudyResult(settings, variants, perf_counter() - start)
 
 
-def _variant(name: str, settings: Settings, say: Say) -> VariantResult:
+def _variant(name: str, settings: Settings, rank: int, say: Say) -> VariantResult:
     inversion = Inversion.of(name, settings)
     known = methods()
     runs = []
@@ -52,7 +55,7 @@ def _variant(name: str, settings: Settings, say: Say) -> VariantResult:
             f"{name}, {found.method.full_name}: {found.status}, {found.total} propagations, "
             f"misfit {found.misfit[-1]:.3g} σ, error {found.error[-1]:.3f}, {found.seconds:.1f} s"
         )
-    return VariantResult(inversion, runs, _posterior(inversion, runs, settings.posterior_rank))
+    return VariantResult(inversion, runs, _posterior(inversion, runs, rank))
 
 
 def _posterior(inversion: Inversion, runs: list[Run], rank: int) -> Posterior | None:

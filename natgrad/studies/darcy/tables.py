@@ -5,6 +5,7 @@ from .results import StudyResult, VariantResult
 from .runs import Run
 
 LEVELS = (2.0, 1.2, 1.05)  # misfits over the noise, on the way to the last
+ENDS = {"max_propagations": "budget", "no_decrease": "stalled"}
 # Table 1 of the paper: forward, backward and linearised propagations per iteration.
 PAPER = {"GD": (1, 1, 0), "L2": (1, 1, 1), "Newton": (1, 2, 1)}
 
@@ -24,19 +25,19 @@ def run_table(variant: VariantResult) -> Table:
             rows.append(
                 (
                     run.method.full_name,
-                    "noise reached" if run.reached else run.status.replace("_", " "),
+                    "noise" if run.reached else ENDS.get(run.status, run.status),
                     *(str(run.iterations), str(run.total), ratio, str(run.factorisations)),
                     *(f"{run.seconds:.1f}", f"{run.misfit[-1]:.3f}", f"{run.error[-1]:.3f}"),
                 )
             )
     inversion = variant.inversion
     return Table(
-        ("method", "end", "iter.", "prop.", "ratio", "fact.", "s", "misfit/σ", "error"),
+        ("method", "end", "iter.", "prop.", "ratio", "fact.", "CPU s", "misfit/σ", "error"),
         rows,
         f"Runs from a constant, pressure known {_where(variant)}: iterations, propagations "
         "(forward, linearised and adjoint, all sources at once), their ratio to those of the best "
-        "L-BFGS with the same knowledge of the prior, factorisations, seconds without compiling, "
-        f"the rms misfit over the noise (a run ends at {inversion.settings.discrepancy:g}) and "
+        "L-BFGS with the same knowledge of the prior, factorisations, CPU seconds without "
+        f"compiling, the rms misfit over the noise (a run ends at {inversion.settings.discrepancy:g}) and "
         "‖m − m*‖/‖m* − m₀‖.",
     )
 

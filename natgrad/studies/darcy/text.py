@@ -54,8 +54,8 @@ def _short(variant: VariantResult) -> str:
         said.append(
             f"{where} the best natural gradient ({best.method.name}) is at the noise after "
             f"{best.total} propagations and {best.factorisations} factorisations "
-            f"({best.seconds:.1f} s), the best L-BFGS ({rival.method.name}) after {rival.total} "
-            f"and {rival.factorisations} ({rival.seconds:.1f} s): "
+            f"({best.seconds:.1f} CPU s), the best L-BFGS ({rival.method.name}) after "
+            f"{rival.total} and {rival.factorisations} ({rival.seconds:.1f} CPU s): "
             f"{best.total / rival.total:.2f} times the propagations and "
             f"{best.factorisations / rival.factorisations:.2f} times the factorisations. Errors of "
             f"m: {best.error[-1]:.3f} and {rival.error[-1]:.3f}."
@@ -81,11 +81,11 @@ def _problem(result: StudyResult) -> Section:
             "the permeability on faces. The parameters are m in every cell. One propagation is "
             "the solution of the equation, of its linearisation or of its adjoint for all sources; "
             "one sparse factorisation for each m serves them all.",
-            f"The truth is a smooth random field with a channel and two inclusions. Its data come "
+            "The truth is a smooth random field with a channel and two inclusions. Its data come "
             f"from a grid of {2 * s.cells}² cells (data from the grid of the inversion would be an "
-            f"inverse crime), with white noise of {100 * s.noise:g}% of their rms. What the coarser "
-            f"grid gets wrong of them at the true m is {model} times the noise. All runs start "
-            "from m = 0 and end by the discrepancy principle, when the rms misfit is "
+            f"inverse crime), with white noise of {100 * s.noise:g}% of their rms. What the "
+            f"coarser grid gets wrong of them at the true m is {model} times the noise. All runs "
+            "start from m = 0 and end by the discrepancy principle, when the rms misfit is "
             f"{s.discrepancy:g} times the noise, or after {s.max_propagations} propagations.",
             "The prior says that m is smooth: D = (I − ℓ²Δ)²/γ² is its precision, ℓ = "
             f"{s.correlation:g}, γ such that m has unit deviation. With m = γ(I − ℓ²Δ)⁻¹x and x as "
@@ -163,9 +163,9 @@ def _posteriors(result: StudyResult, drawn: dict[str, Path]) -> list[Section]:
             Figure(
                 drawn[f"{name}_posterior"],
                 "Standard deviation of m before and after the data, the actual error, the "
-                "eigenvalues of G relative to the prior, and the fields that the data determine "
-                "best.",
-                "Prior and posterior deviation, error, spectrum and eigenvectors",
+                "eigenvalues of G relative to the prior, fields that the data determine well, and "
+                "a field that is as likely as the reconstruction.",
+                "Prior and posterior deviation, error, spectrum, eigenvectors and a sample",
             ),
         ]
     return [Section("What the data leave open", parts)] if parts else []
