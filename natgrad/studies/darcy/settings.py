@@ -47,7 +47,7 @@ class Settings:
     """τ: a run ends when the rms misfit is τ times the noise."""
     correlation: float = 0.03
     """Correlation length ℓ of the smoothness prior, as a share of the side."""
-    krylov: int = 6
+    krylov: int = 10
     """Conjugate gradient steps in a natural gradient direction."""
     pairs: int = 60
     """Pairs that the recycled preconditioner and the long L-BFGS keep."""

@@ -30,15 +30,14 @@ def run_table(variant: VariantResult) -> Table:
                     *(f"{run.seconds:.1f}", f"{run.misfit[-1]:.3f}", f"{run.error[-1]:.3f}"),
                 )
             )
-    inversion = variant.inversion
     return Table(
         ("method", "end", "iter.", "prop.", "ratio", "fact.", "CPU s", "misfit/σ", "error"),
         rows,
         f"Runs from a constant, pressure known {_where(variant)}: iterations, propagations "
         "(forward, linearised and adjoint, all sources at once), their ratio to those of the best "
         "L-BFGS with the same knowledge of the prior, factorisations, CPU seconds without "
-        f"compiling, the rms misfit over the noise (a run ends at {inversion.settings.discrepancy:g}) and "
-        "‖m − m*‖/‖m* − m₀‖.",
+        "compiling, the rms misfit over the noise (a run ends at "
+        f"{variant.inversion.settings.discrepancy:g}) and ‖m − m*‖/‖m* − m₀‖.",
     )
 
 
