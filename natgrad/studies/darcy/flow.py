@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from scipy import sparse
 
-from ... import SparseLU
+from ... import InputError, SparseLU
 
 
 class Balance(eqx.Module):
@@ -62,14 +62,29 @@ def stiffness(m: np.ndarray) -> sparse.csc_matrix:
     return sparse.csc_matrix((values, (rows, columns)), shape=(m.size, m.size))
 
 
-def factorised(u: np.ndarray, m: np.ndarray) -> SparseLU:
-    """LU of K(m), for `ImplicitModel(factorise=...)`; it does not depend on u."""
-    return SparseLU(stiffness(m), symmetric=True)
+class Unsolvable:
+    """Stands for the factors of a matrix that has none: solutions are NaN."""
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """NaN, with the shape of b."""
+        return np.full_like(b, np.nan)
+
+    solve_transposed = solve
+
+
+def factorised(m: np.ndarray) -> SparseLU | Unsolvable:
+    """LU of K(m). A step too long can make e^m range over more than a double does: no factors."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        K = stiffness(m)
+    try:
+        return SparseLU(K, symmetric=True)
+    except InputError:
+        return Unsolvable()
 
 
 def pressure(m: np.ndarray, inflow: np.ndarray) -> np.ndarray:
     """u with K(m)u = q for all sources, outside JAX."""
-    return factorised(inflow, m).solve(inflow)
+    return factorised(m).solve(inflow)
 
 
 def centres(n: int) -> np.ndarray:
