@@ -47,13 +47,13 @@ class Settings:
     """τ: a run ends when the rms misfit is τ times the noise."""
     correlation: float = 0.03
     """Correlation length ℓ of the smoothness prior, as a share of the side."""
-    krylov: int = 10
+    krylov: int = 6
     """Conjugate gradient steps in a natural gradient direction."""
     pairs: int = 60
     """Pairs that the recycled preconditioner and the long L-BFGS keep."""
     max_propagations: int = 150
     """A run that has not reached the noise ends after so many propagations."""
-    posterior_rank: int = 200
+    posterior_rank: int = 100
     """Eigenpairs of the information matrix for the approximate posterior, of the first variant
     and after the method L2_prior; 0 leaves it out."""
 
