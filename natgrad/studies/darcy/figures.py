@@ -60,9 +60,12 @@ def _convergence(variant: VariantResult, path: Path) -> Path:
         upper.annotate("the noise", (0.01, level), xycoords=("axes fraction", "data"), **text)
         _curves(lower, runs, lambda run: run.error)
         lower.set(xlabel="propagations", ylim=(0, 1.1))
-        upper.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
     axes[0, 0].set_ylabel("rms misfit over the noise")
     axes[1, 0].set_ylabel(r"error of $m$")
+    lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
+    place = {"loc": "outside lower center", "ncols": 7, "frameon": False, "fontsize": 8.5}
+    figure.legend(lines.values(), lines.keys(), **place)
     return save(figure, path)
 
 
