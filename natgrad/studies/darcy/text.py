@@ -137,8 +137,8 @@ def _metrics(variant: VariantResult) -> str:
         "The loss is least squares, and its Gauss–Newton matrix is the G of L²: a step in "
         "another metric A corrects the residual by A⁻¹ times it. H¹ leaves its fine scales for "
         "later, H⁻¹ attacks them first, which here are noise. W₂ by itself does not see changes of "
-        "a pressure's mass, which make up most of the first residual, so that it needs a part of "
-        "L² beside it."
+        "a pressure's mass, which make up a large part of the first residual; with a part of L² "
+        "beside it, it does."
     )
     if not slow:
         return told
