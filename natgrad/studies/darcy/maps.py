@@ -57,7 +57,7 @@ def draw_fields(variant: VariantResult, path: Path) -> Path:
     for white in (False, True):
         for run in variant.with_prior(white):
             lines = [run.method.full_name, f"error {run.error[-1]:.3f}, {run.total} prop."]
-            lines += [] if run.reached else [f"misfit {run.misfit[-1]:.2g} σ"]
+            lines += [] if run.reached else [f"misfit {run.misfit[-1]:.3g} σ"]
             panels.append(("\n".join(lines), run.field))
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
