@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .darcy import settings as darcy
 from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
 
@@ -34,6 +35,12 @@ def _metric_cost() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return study.run, tables.summary
 
 
+def _darcy() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from .darcy import study, tables
+
+    return study.run, tables.summary
+
+
 STUDIES = {
     study.name: study
     for study in (
@@ -48,6 +55,12 @@ STUDIES = {
             "what L, its pseudo-inverse and a direction cost in each metric (section 3.4)",
             dict(metric_cost.PRESETS),
             _metric_cost,
+        ),
+        Study(
+            "darcy",
+            "a permeability field from pressures: natural gradients beside L-BFGS",
+            dict(darcy.PRESETS),
+            _darcy,
         ),
     )
 }

@@ -1,0 +1,68 @@
+"""The whole study: invert, draw, write."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import jax.numpy as jnp
+
+from ...report.folder import ResultFolder
+from ...report.style import figure_style
+from . import figures, text
+from .inversion import START, Inversion
+from .methods import methods
+from .posterior import Posterior, posterior
+from .results import NAME, StudyResult, VariantResult
+from .runs import Run
+from .runs import run as run_method
+from .settings import Settings
+
+Say = Callable[[str], None]
+
+
+def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
+    """Run the study into `settings.output`; returns the report's path and all results."""
+    settings.check()
+    folder = ResultFolder(settings.output)
+    folder.claim(NAME, settings)
+    result = compute(settings, say)
+    folder.write("results.json", result.numbers())
+    say("drawing")
+    with figure_style():
+        drawn = figures.draw(result, folder.figures)
+    page = text.page(result, drawn)
+    return page.write(folder.path / "index.html"), result
+
+
+def compute(settings: Settings, say: Say) -> StudyResult:
+    """All numbers, no files."""
+    start = perf_counter()
+    variants = {}
+    for name in settings.variants:
+        rank = 0 if variants else settings.posterior_rank
+        variants[name] = _variant(name, settings, rank, say)
+    return StudyResult(settings, variants, perf_counter() - start)
+
+
+def _variant(name: str, settings: Settings, rank: int, say: Say) -> VariantResult:
+    inversion = Inversion.of(name, settings)
+    known = methods()
+    runs = []
+    for key in settings.methods:
+        found = run_method(known[key], inversion)
+        runs.append(found)
+        say(
+            f"{name}, {found.method.full_name}: {found.status}, {found.total} propagations, "
+            f"misfit {found.misfit[-1]:.3g} σ, error {found.error[-1]:.3f}, {found.seconds:.1f} s"
+        )
+    return VariantResult(inversion, runs, _posterior(inversion, runs, rank))
+
+
+def _posterior(inversion: Inversion, runs: list[Run], rank: int) -> Posterior | None:
+    """At the end of the L² run in the prior's coordinates, where there is one."""
+    found = next((run for run in runs if run.method.key == "L2_prior"), None)
+    if found is None or rank == 0:
+        return None
+    rank = min(rank, inversion.data.observed.size, inversion.data.truth.size)
+    x = inversion.prior.coordinates(jnp.asarray(found.field - START))
+    return posterior(inversion, x, rank)
