@@ -277,3 +277,12 @@ def test_safe_cholesky_factorises(dtype):
 )
 def test_safe_cholesky_says_when_it_fails(G):
     assert not compiled_cholesky(G)[1]
+
+
+def test_reflectors_hold_what_lapack_writes_into_them():
+    """`ormqr` puts ones into its input while it runs: an array that has them does not change."""
+    Y = np.random.default_rng(0).standard_normal((40, 12))
+    Q, R = minimum_norm_module._householder_qr(jnp.asarray(Y))
+    leading = np.asarray(Q.reflectors)[:, :12]
+    np.testing.assert_array_equal(np.tril(leading), np.eye(12))
+    np.testing.assert_allclose(Q.times(R), Y, atol=1e-13)

@@ -14,7 +14,10 @@ from .triangles import condition_estimate
 class _Orthogonal(eqx.Module):
     """The orthonormal columns of a QR factor, as Householder reflectors.
 
-    The reflectors are rows here, as LAPACK's columns lie in memory, which spares copies.
+    The reflectors are rows here, as LAPACK's columns lie in memory, which spares copies. Their
+    leading ones, which LAPACK leaves out, are there: on the CPU its `ormqr` writes them into its
+    input while it runs and restores what was there, so that others who read the same array at that
+    time, a triangle R or another product, would see them.
     """
 
     reflectors: Array
@@ -38,7 +41,8 @@ def _pad_rows(x: Array, rows: int) -> Array:
 def _householder_qr(A: Array) -> tuple[_Orthogonal, Array]:
     raw, scales = jnp.linalg.qr(A, mode="raw")
     m = len(scales)
-    return _Orthogonal(raw[:m], scales), jnp.triu(raw.T[:m])
+    ones = jnp.eye(m, raw.shape[1], dtype=raw.dtype)
+    return _Orthogonal(jnp.triu(raw[:m], 1) + ones, scales), jnp.triu(raw.T[:m])
 
 
 class MinimumNormFactor(eqx.Module):
