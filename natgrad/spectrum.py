@@ -14,6 +14,7 @@ from .counts import Counts
 from .damping import Undamped
 from .errors import InputError
 from .inputs import check_inputs
+from .linalg.products import accurate_product
 from .linalg.randomised import basis_sizes, decomposed, range_basis
 from .matrix_free import factor_at
 from .metrics.base import Metric
@@ -94,8 +95,8 @@ class Spectrum(eqx.Module):
     def apply(self, v: PyTree) -> PyTree:
         """Γv. Cost: one C⁻ᵀ and one C⁻¹, and 4pr for r pairs."""
         z = self.prior.whiten(self._vector(v))
-        shrunk = (self.values / (1 + self.values)) * (self._white @ z)
-        return self._field(self.prior.colour(z - self._white.T @ shrunk))
+        shrunk = (self.values / (1 + self.values)) * accurate_product(self._white, z)
+        return self._field(self.prior.colour(z - accurate_product(self._white.T, shrunk)))
 
     @eqx.filter_jit
     def sample(self, key: Array) -> PyTree:
@@ -132,8 +133,8 @@ class Spectrum(eqx.Module):
         return self._field(before - known)
 
     def _coloured(self, z: Array) -> Array:
-        shrunk = (1 - 1 / jnp.sqrt(1 + self.values)) * (self._white @ z)
-        return self.prior.colour(z - self._white.T @ shrunk)
+        shrunk = (1 - 1 / jnp.sqrt(1 + self.values)) * accurate_product(self._white, z)
+        return self.prior.colour(z - accurate_product(self._white.T, shrunk))
 
     def _vector(self, v: PyTree) -> Array:
         return ravel_pytree(eqx.filter(v, eqx.is_inexact_array))[0]

@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from ..control import each
+from .products import accurate_product
 
 # Vectors that measure what a basis misses before they join it.
 PROBES = 4
@@ -106,7 +107,7 @@ def decomposed(basis: Basis) -> LowRank:
     """The singular values and right singular vectors of QᵀQY. Cost: pr² for r rows in the basis."""
     Q, R = jnp.linalg.qr(basis.images.T)
     _, values, right = jnp.linalg.svd(R.T, full_matrices=False)
-    return LowRank(values, right @ Q.T, basis.missed)
+    return LowRank(values, accurate_product(right, Q.T), basis.missed)
 
 
 def nystrom(
@@ -141,11 +142,13 @@ def _from_sketch(sketch: Array, images: Array) -> tuple[Array, Array]:
     eps, tiny = jnp.finfo(images.dtype).eps, jnp.finfo(images.dtype).tiny
     shift = jnp.sqrt(size) * eps * jnp.linalg.norm(images) + tiny
     images = images + shift * sketch
-    core = images @ sketch.T
+    core = accurate_product(images, sketch.T)
     values, vectors = jnp.linalg.eigh(0.5 * (core + core.T))
     # A is positive, so that what is below the shift is rounding
     roots = jnp.sqrt(jnp.maximum(values, shift))
-    U, singular, _ = jnp.linalg.svd((images.T @ vectors) / roots, full_matrices=False)
+    U, singular, _ = jnp.linalg.svd(
+        accurate_product(images.T, vectors) / roots, full_matrices=False
+    )
     return U, jnp.maximum(singular**2 - shift, 0.0)
 
 

@@ -10,6 +10,7 @@ from jax import Array
 from ..control import each
 from ..counts import Counts
 from ..errors import InputError
+from ..linalg.products import accurate_product
 from ..linalg.randomised import LowRank
 from ..settings import Number, number, whole
 from .low_rank import LowRankSolver, Prepared, flat, only_identity, size_of, too_many, unraveller
@@ -103,6 +104,6 @@ class Hutchinson(LowRankSolver):
 def _product_svd(left: Array, right: Array) -> LowRank:
     """Singular values and right vectors of leftᵀ · right, by a QR of the first factor."""
     _, values, vectors = jnp.linalg.svd(
-        jnp.linalg.qr(left.T, mode="r") @ right, full_matrices=False
+        accurate_product(jnp.linalg.qr(left.T, mode="r"), right), full_matrices=False
     )
     return LowRank(values, vectors, jnp.full((), jnp.nan, values.dtype))

@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..counts import Counts
 from ..errors import InputError
+from ..linalg.products import accurate_product
 from ..linalg.randomised import LowRank
 from .base import NOT_FINITE, MatrixFreeSolver, Solution, SolveInfo
 from .system import System
@@ -76,9 +77,10 @@ class LowRankSolver(MatrixFreeSolver):
 @jax.jit
 def _projected(g: Array, approximation: LowRank, leading: Array, tolerance: Array) -> Projection:
     vectors, missed = approximation.vectors, approximation.missed
-    coefficients = vectors @ g
-    rest = g - vectors.T @ coefficients
-    rest = rest - vectors.T @ (vectors @ rest)  # once more: 1/λ amplifies what is left along V
+    coefficients = accurate_product(vectors, g)
+    rest = g - accurate_product(vectors.T, coefficients)
+    # once more: 1/λ amplifies what is left along V
+    rest = rest - accurate_product(vectors.T, accurate_product(vectors, rest))
     floor = jnp.where(jnp.isnan(missed), 0.0, missed**2)
     return Projection(approximation, coefficients, rest, leading, floor, tolerance)
 
@@ -93,7 +95,7 @@ def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]
     divisor = jnp.maximum(jnp.where(used, values**2, 0.0), floor) + damping
     divided = projection.coefficients / jnp.where(divisor > 0, divisor, 1.0)
     outside = projection.rest / jnp.where(damped, damping + projection.floor, 1.0)
-    inside = vectors.T @ jnp.where(divisor > 0, divided, 0.0)
+    inside = accurate_product(vectors.T, jnp.where(divisor > 0, divided, 0.0))
     eta = -inside - jnp.where(damped, outside, 0.0)
     smallest = jnp.min(jnp.where(used, values, values[0]))
     cut = jnp.hypot(jnp.max(jnp.where(used, 0.0, values)), missed)

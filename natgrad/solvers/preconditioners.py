@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from ..control import each
 from ..counts import Counts
 from ..errors import InputError
+from ..linalg.products import accurate_product
 from ..linalg.randomised import nystrom
 from .system import LinearSystem, System
 
@@ -131,7 +132,7 @@ class Nystrom(Preconditioner):
         shifted = jnp.maximum(values + damping, jnp.finfo(values.dtype).eps * values[0])
         weights = shifted[-1] / jnp.where(shifted > 0, shifted, 1.0) - 1.0
         weights = jnp.where(shifted > 0, weights, 0.0)
-        return lambda r: r + U @ (weights * (U.T @ r))
+        return lambda r: r + accurate_product(U, weights * accurate_product(U.T, r))
 
 
 class Given(Preconditioner):
