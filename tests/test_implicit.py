@@ -219,7 +219,7 @@ CASES = {
     "preconditioner not callable": ("preconditioner", "callable", lambda: implicit(preconditioner=3.0)),
     "linear solver of another kind": ("linear_solver", "str", lambda: implicit(linear_solver="lu")),
     "neither solve nor initial": ("solve", "Newton", lambda: ng.ImplicitModel(LINEAR)),
-    "singular on the host": ("matrix", "singular", lambda: implicit(linear=True, factorise=singular_matrix)),
+    "singular on the host": ("residual", "singular", lambda: implicit(linear=True, factorise=singular_matrix)),
     "singular for LU": ("residual", "singular", lambda: implicit(laplacian, linear=True, linear_solver=lx.LU())),
     "singular for GMRES": ("residual", "singular", lambda: implicit(laplacian, linear=True)),
     "solve of another equation": ("solve", "residual of", lambda: implicit(LINEAR, lambda t: t[0] * jnp.ones(N))),
@@ -348,3 +348,32 @@ def test_sparse_lu_solves_with_the_matrix_and_its_transpose(symmetric: bool):
     back = factor.solve_transposed(b)
     np.testing.assert_allclose(back.reshape(20, 6) @ A, rows, rtol=1e-10, atol=1e-12)
     assert back.shape == b.shape
+
+
+def test_a_trial_point_without_a_factorisation_is_a_rejected_step():
+    """tan θ u = 1, with a factorisation that gives up beyond θ = 1."""
+    seen = []
+
+    def factorise(u, theta):
+        seen.append(float(theta[0]))
+        if theta[0] > 1.0:
+            raise np.linalg.LinAlgError("no pivot")
+        return ng.SparseLU(sparse.eye(2) * np.tan(theta[0]))
+
+    model = ng.ImplicitModel(
+        lambda u, theta: jnp.tan(theta[0]) * u - 1.0,
+        initial=jnp.zeros(2),
+        linear=True,
+        factorise=factorise,
+    )
+    problem = ng.Problem(model, ng.LeastSquares(jnp.full(2, 1.0)))
+    result = ng.minimize(
+        problem,
+        jnp.array([0.2]),
+        metric=ng.MatrixMetric(np.eye(2)),
+        step=ng.Backtracking(16.0),
+        tolerance=1e-8,
+    )
+    assert result.converged
+    assert max(seen) > 1.0
+    np.testing.assert_allclose(result.theta, [np.pi / 4], rtol=1e-6)

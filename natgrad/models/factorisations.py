@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
@@ -9,6 +10,22 @@ from scipy.sparse.linalg import splu
 from ..errors import InputError
 
 COLUMNS = 16
+
+
+class SingularMatrix(InputError, np.linalg.LinAlgError):
+    """A matrix without a factorisation."""
+
+
+class Unsolvable:
+    """Stands for the factors of a matrix that has none: every solution is NaN."""
+
+    leading_axes = True
+
+    def solve(self, b: Any) -> Any:
+        """NaN, with the shape of b."""
+        return jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), b)
+
+    solve_transposed = solve
 
 
 class SparseLU:
@@ -39,7 +56,7 @@ class SparseLU:
         if matrix.shape[0] != matrix.shape[1]:
             raise InputError("matrix", f"has shape {matrix.shape}", "a square ∂h/∂ρ")
         if not np.all(np.isfinite(matrix.data)):
-            raise InputError("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
+            raise SingularMatrix("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
         options: dict[str, Any] = {}
         if symmetric:
             options = {
@@ -78,8 +95,8 @@ class SparseLU:
         return np.concatenate(blocks).reshape(b.shape)
 
 
-def _singular() -> InputError:
-    return InputError(
+def _singular() -> SingularMatrix:
+    return SingularMatrix(
         "matrix",
         "is singular to working precision: the equation does not determine the state",
         "a boundary condition or a constraint that fixes what is free (a constant, say)",

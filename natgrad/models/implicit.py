@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, chunk_size, mapped
+from .factorisations import Unsolvable
 from .host import check_function, columns_by_products, named, to_numpy
 from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
 from .products import Products
@@ -51,7 +52,9 @@ class ImplicitModel(Model):
       tolerances; a solve that fails makes the state or the direction NaN, and that a status. Or
     - on the host: `factorise(rho, theta)`, called with NumPy arrays, returns an object with
       `solve(b)` and `solve_transposed(b)` for b like ρ, such as `ng.SparseLU(matrix)`. It is made
-      once for each θ, and again for each step of Newton's method on a nonlinear h. If it has the
+      once for each θ, and again for each step of Newton's method on a nonlinear h. Where it raises
+      `numpy.linalg.LinAlgError`, as `SparseLU` does on a singular matrix, there is no state: an
+      input error at the start of a run, and a rejected step later. If the object has the
       attribute `leading_axes = True`, it may be given many b at once, stacked along a new first
       axis.
 
@@ -134,7 +137,10 @@ class ImplicitModel(Model):
     def factorised(self, field: PyTree, theta: PyTree) -> Any:
         """The user's factorisation of ∂_ρh, checked."""
         assert self.factorise is not None
-        factor = named("factorise", self.factorise, to_numpy(field), to_numpy(theta))
+        try:
+            factor = named("factorise", self.factorise, to_numpy(field), to_numpy(theta))
+        except np.linalg.LinAlgError:
+            return Unsolvable()
         for method in ("solve", "solve_transposed"):
             if not callable(getattr(factor, method, None)):
                 raise InputError(

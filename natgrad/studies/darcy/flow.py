@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from scipy import sparse
 
-from ... import InputError, SparseLU
+from ... import SparseLU
 
 
 class Balance(eqx.Module):
@@ -62,24 +62,11 @@ def stiffness(m: np.ndarray) -> sparse.csc_matrix:
     return sparse.csc_matrix((values, (rows, columns)), shape=(m.size, m.size))
 
 
-class Unsolvable:
-    """Stands for the factors of a matrix that has none: solutions are NaN."""
-
-    def solve(self, b: np.ndarray) -> np.ndarray:
-        """NaN, with the shape of b."""
-        return np.full_like(b, np.nan)
-
-    solve_transposed = solve
-
-
-def factorised(m: np.ndarray) -> SparseLU | Unsolvable:
+def factorised(m: np.ndarray) -> SparseLU:
     """LU of K(m). A step too long can make e^m range over more than a double does: no factors."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         K = stiffness(m)
-    try:
-        return SparseLU(K, symmetric=True)
-    except InputError:
-        return Unsolvable()
+    return SparseLU(K, symmetric=True)
 
 
 def pressure(m: np.ndarray, inflow: np.ndarray) -> np.ndarray:

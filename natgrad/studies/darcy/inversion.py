@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from ... import Grid, ImplicitModel, LeastSquares, Problem, SparseLU
-from .flow import Balance, Unsolvable, factorised
+from .flow import Balance, factorised
 from .prior import Smoothness
 from .settings import EVERY, Settings
 from .truth import Data, measured, observed
@@ -81,7 +81,7 @@ class Inversion:
     def _coloured(self):
         return jax.jit(self.prior.field)
 
-    def _factorise(self, u: np.ndarray, m: np.ndarray) -> SparseLU | Unsolvable:
+    def _factorise(self, u: np.ndarray, m: np.ndarray) -> SparseLU:
         self.factorisations += 1
         return factorised(m)
 
