@@ -11,6 +11,7 @@ from ..counts import Counts
 from ..errors import InputError
 from ..selection import Selection
 from .products import Products
+from .second_order import SecondOrder, differentiated_twice
 
 PyTree = Any
 
@@ -53,13 +54,15 @@ class Model(eqx.Module):
         flat: Array,
         known: Evaluation | None,
         loss: Callable[[PyTree], Array],
-    ) -> Any:
-        """f(ρ(θ)), its gradient, and products with its Hessian, as a `SecondOrder`."""
-        raise InputError(
-            "metric",
-            f"Newton needs second derivatives, which a {type(self).__name__} does not have",
-            "L2, which on a least-squares loss is Gauss–Newton",
-        )
+    ) -> SecondOrder:
+        """f(ρ(θ)), its gradient, and products with its Hessian."""
+        if self.on_host or self.solves:
+            raise InputError(
+                "metric",
+                f"Newton needs second derivatives, which a {type(self).__name__} does not have",
+                "L2, which on a least-squares loss is Gauss–Newton",
+            )
+        return differentiated_twice(self, unravel, flat, loss)
 
     def restricted(self, selection: Selection) -> "Model":
         """θ ↦ Sρ(θ), for a mini-batch."""

@@ -15,7 +15,6 @@ from ..errors import InputError
 from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .products import Products, linearised
-from .second_order import SecondOrder, differentiated_twice
 
 PyTree = Any
 DEFAULT_MEMORY = 512 * 2**20
@@ -74,15 +73,6 @@ class Explicit(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
-
-    def second_order(
-        self,
-        unravel: Callable[[Array], PyTree],
-        flat: Array,
-        known: Evaluation | None,
-        loss: Callable[[PyTree], Array],
-    ) -> SecondOrder:
-        return differentiated_twice(self, unravel, flat, loss)
 
 
 class Pointwise(Model):
@@ -144,15 +134,6 @@ class Pointwise(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return linearised(lambda v: self(unravel(v)), flat)
-
-    def second_order(
-        self,
-        unravel: Callable[[Array], PyTree],
-        flat: Array,
-        known: Evaluation | None,
-        loss: Callable[[PyTree], Array],
-    ) -> SecondOrder:
-        return differentiated_twice(self, unravel, flat, loss)
 
 
 def as_model(model: Any) -> Any:

@@ -20,7 +20,8 @@ from .factorisations import Unsolvable
 from .host import check_function, columns_by_products, named, to_numpy
 from .implicit_products import ConstraintProducts, FactorisedProducts, Kept
 from .products import Products
-from .second_order import SecondOrder, constrained_twice
+from .second_order import SecondOrder
+from .second_order_adjoint import constrained_twice
 from .state_solve import as_field, residual_sizes, solve_state
 
 PyTree = Any

@@ -14,7 +14,6 @@ from ..selection import Selection
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, Explicit
 from .products import Products
-from .second_order import SecondOrder
 
 PyTree = Any
 
@@ -67,12 +66,3 @@ class Sourcewise(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return self._stacked().products(unravel, flat, known)
-
-    def second_order(
-        self,
-        unravel: Callable[[Array], PyTree],
-        flat: Array,
-        known: Evaluation | None,
-        loss: Callable[[PyTree], Array],
-    ) -> SecondOrder:
-        return self._stacked().second_order(unravel, flat, known, loss)

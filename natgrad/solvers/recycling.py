@@ -36,7 +36,8 @@ class Recycled(Preconditioner):
     them, y = Gd + λDd, oldest first. It is exact on the directions of the last iteration, if G is
     the same. It starts from M₀ = ⟨d, d⟩/⟨d, y⟩ of the newest pair: conjugate gradients find the
     large eigenvalues first, so what is unknown is about as soft as the last direction found, and
-    ⟨d, y⟩/⟨y, y⟩, usual in L-BFGS, is smaller. The default of `CG` in `ng.minimize`; there is nothing to recycle in a single direction.
+    ⟨d, y⟩/⟨y, y⟩, usual in L-BFGS, is smaller. The default of `CG` in `ng.minimize`; there is
+    nothing to recycle in a single direction.
 
     ```python
     ng.CG(max_iterations=5, preconditioner=ng.Recycled(pairs=20))
