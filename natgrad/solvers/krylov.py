@@ -13,17 +13,15 @@ from ..errors import InputError
 from ..linalg.trees import pick, scaled
 from ..settings import Number, count, setting
 from .base import BREAKDOWN, NOT_FINITE, RUNNING, MatrixFreeSolver, Solution, SolveInfo
+from .bidiagonalisation import LSMRState, lsmr_start, lsmr_step
 from .preconditioners import Preconditioner, as_preconditioner
 from .recurrences import (
     ConjugateGradients,
-    LSMRState,
     Product,
     Stop,
     cg_start,
     cg_step,
     descending,
-    lsmr_start,
-    lsmr_step,
 )
 from .recycling import Recycled
 from .system import LinearSystem, System
