@@ -1,13 +1,11 @@
 """The whole study: invert, draw, write."""
 
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
 import jax.numpy as jnp
 
-from ...report.folder import ResultFolder
-from ...report.style import figure_style
+from ..running import Say, run_study
 from . import figures, text
 from .inversion import START, Inversion
 from .methods import methods
@@ -17,21 +15,10 @@ from .runs import Run
 from .runs import run as run_method
 from .settings import Settings
 
-Say = Callable[[str], None]
-
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    settings.check()
-    folder = ResultFolder(settings.output)
-    folder.claim(NAME, settings)
-    result = compute(settings, say)
-    folder.write("results.json", result.numbers())
-    say("drawing")
-    with figure_style():
-        drawn = figures.draw(result, folder.figures)
-    page = text.page(result, drawn)
-    return page.write(folder.path / "index.html"), result
+    return run_study(NAME, settings, say, compute=compute, draw=figures.draw, page=text.page)
 
 
 def compute(settings: Settings, say: Say) -> StudyResult:

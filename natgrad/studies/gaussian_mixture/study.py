@@ -1,6 +1,5 @@
 """The whole study: compute, draw, write."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -9,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import Mobility, information_matrix
-from ...report.folder import ResultFolder
-from ...report.style import figure_style
 from ..one_mean import BOWL_START, START
+from ..running import Say, run_study
 from . import figures, fit, fit_figures, text
 from .descent import (
     Basins,
@@ -35,21 +33,14 @@ from .transport import compare
 
 QUADRATIC = ("GD", "L2", "W2", "W2_staggered")  # the methods whose local models are drawn
 
-Say = Callable[[str], None]
-
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    settings.check()
-    folder = ResultFolder(settings.output)
-    folder.claim(NAME, settings)
-    result = compute(settings, say)
-    folder.write("results.json", result.numbers())
-    say("drawing")
-    with figure_style():
-        drawn = figures.draw(result, folder.figures) | fit_figures.draw(result.fits, folder.figures)
-    page = text.page(result, drawn)
-    return page.write(folder.path / "index.html"), result
+    return run_study(NAME, settings, say, compute=compute, draw=_draw, page=text.page)
+
+
+def _draw(result: StudyResult, folder: Path) -> dict[str, Path]:
+    return figures.draw(result, folder) | fit_figures.draw(result.fits, folder)
 
 
 def compute(settings: Settings, say: Say) -> StudyResult:

@@ -1,14 +1,12 @@
 """The whole study: measure, draw, write."""
 
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from ...elliptic.sparse_direct import can_call_back
-from ...report.folder import ResultFolder
-from ...report.style import figure_style
+from ..running import Say, run_study
 from . import figures, sparse_qr, text
 from .clock import compiled_afresh
 from .measure import measure
@@ -16,22 +14,16 @@ from .methods import Method, methods
 from .results import NAME, MethodCosts, StudyResult
 from .settings import Settings
 
-Say = Callable[[str], None]
-
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    settings.check()
-    folder = ResultFolder(settings.output)
-    folder.claim(NAME, settings)
+    return run_study(NAME, settings, say, compute=_afresh, draw=figures.draw, page=text.page)
+
+
+def _afresh(settings: Settings, say: Say) -> StudyResult:
+    """`compute`, with programs that no earlier run has left."""
     with compiled_afresh():
-        result = compute(settings, say)
-    folder.write("results.json", result.numbers())
-    say("drawing")
-    with figure_style():
-        drawn = figures.draw(result, folder.figures)
-    page = text.page(result, drawn)
-    return page.write(folder.path / "index.html"), result
+        return compute(settings, say)
 
 
 def compute(settings: Settings, say: Say) -> StudyResult:

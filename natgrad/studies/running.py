@@ -1,0 +1,35 @@
+"""What every study does: compute, write the numbers, draw, write the page."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..report.folder import ResultFolder
+from ..report.page import Page
+from ..report.style import figure_style
+
+Say = Callable[[str], None]
+
+
+def run_study(
+    name: str,
+    settings: Any,
+    say: Say,
+    *,
+    compute: Callable[[Any, Say], Any],
+    draw: Callable[[Any, Path], dict[str, Path]],
+    page: Callable[[Any, dict[str, Path]], Page],
+) -> tuple[Path, Any]:
+    """Run a study into `settings.output`; returns the report's path and all results.
+
+    The numbers are on disk before anything is drawn.
+    """
+    settings.check()
+    folder = ResultFolder(settings.output)
+    folder.claim(name, settings)
+    result = compute(settings, say)
+    folder.write("results.json", result.numbers())
+    say("drawing")
+    with figure_style():
+        drawn = draw(result, folder.figures)
+    return page(result, drawn).write(folder.path / "index.html"), result
