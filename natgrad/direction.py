@@ -69,7 +69,7 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
     known = check_inputs(problem, theta, metric, Auto(), Undamped())
     if isinstance(metric, Euclidean):
         return jnp.eye(flatten(theta)[0].size, dtype=flatten(theta)[0].dtype)
-    run = _information_matrix if problem.model.on_host else eqx.filter_jit(_information_matrix)
+    run = _information_matrix if problem.model.on_host else _information_matrix_compiled
     return run(problem, theta, metric, known)
 
 
@@ -79,6 +79,9 @@ def _information_matrix(
     flat, unravel = flatten(theta)
     rho, columns, _ = problem.model.jacobian(unravel, flat, known)
     return _information(metric, rho, columns)
+
+
+_information_matrix_compiled = eqx.filter_jit(_information_matrix)
 
 
 @eqx.filter_jit

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from .damping import Undamped
 from .errors import InputError
+from .inputs import evaluated
 from .linearisation import linearise
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation, Model
@@ -180,8 +181,7 @@ class _Place:
         self.eps = max(float(jnp.finfo(dtype).eps) for dtype in dtypes)
 
     def evaluated(self, theta: PyTree) -> Evaluation:
-        host = self.model.on_host
-        return self.model.evaluate(theta) if host else _evaluated(self.model, theta)
+        return evaluated(self.model, theta)
 
     def moved(self, step: np.ndarray) -> np.ndarray:
         point = self.unravel(self.flat + jnp.asarray(step, self.flat.dtype))
@@ -216,11 +216,6 @@ def _pull(products: Products, xi: PyTree) -> Array:
 _products_compiled = eqx.filter_jit(_products)
 _push_compiled = eqx.filter_jit(_push)
 _pull_compiled = eqx.filter_jit(_pull)
-
-
-@eqx.filter_jit
-def _evaluated(model: Model, theta: PyTree) -> Evaluation:
-    return model.evaluate(theta)
 
 
 @eqx.filter_jit

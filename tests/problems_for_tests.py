@@ -74,3 +74,10 @@ def all_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
 
 
 METRIC_NAMES = tuple(all_metrics(ng.Grid(0.0, 1.0, 4)))
+
+
+def close(actual, expected, tolerance: float = 1e-8):
+    """Equal, up to an error relative to the length of what is expected."""
+    expected = np.asarray(expected)
+    error = np.linalg.norm(np.asarray(actual) - expected)
+    assert error <= tolerance * np.linalg.norm(expected), error / np.linalg.norm(expected)

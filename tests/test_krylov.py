@@ -12,18 +12,12 @@ import natgrad as ng
 from cases import CASES, density
 from natgrad.parameters import flatten
 from natgrad.solvers import auto
-from problems_for_tests import bumps_problem, linear_problem
+from problems_for_tests import bumps_problem, close, linear_problem
 
 SOLVERS = {"CG": ng.CG(1e-13), "LSMR": ng.LSMR(1e-13)}
 every_solver = pytest.mark.parametrize("name", SOLVERS)
 EYE = ng.MatrixMetric(np.eye(20))
 small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
-
-
-def close(actual, expected, tolerance: float = 1e-8):
-    expected = np.asarray(expected)
-    error = np.linalg.norm(np.asarray(actual) - expected)
-    assert error <= tolerance * np.linalg.norm(expected), error / np.linalg.norm(expected)
 
 
 def direction(solver: ng.Solver, damping=0.0, problem: ng.Problem | None = None):

@@ -11,7 +11,7 @@ import pytest
 import natgrad as ng
 from natgrad.linalg.randomised import PROBES, basis_sizes, nystrom, range_basis
 from natgrad.solvers.system import Factor, System
-from problems_for_tests import Linear, bumps_problem, linear_problem
+from problems_for_tests import Linear, bumps_problem, close, linear_problem
 
 K, P, RANK = 30, 20, 6
 EYE = ng.MatrixMetric(np.eye(K))
@@ -22,12 +22,6 @@ SOLVERS = {
     "column space": ng.Hutchinson(8, "column_space"),
 }
 small = lru_cache(lambda: linear_problem(K, P, RANK, grading=0.1))
-
-
-def close(actual, expected, tolerance: float = 1e-8):
-    expected = np.asarray(expected)
-    error = np.linalg.norm(np.asarray(actual) - expected)
-    assert error <= tolerance * np.linalg.norm(expected), error / np.linalg.norm(expected)
 
 
 def direction(solver: ng.Solver, damping=0.0, problem: ng.Problem | None = None):
