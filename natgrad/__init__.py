@@ -1,6 +1,7 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
 from .baselines import lbfgs
+from .collocation import Collocation, Residual
 from .counts import Counts
 from .damping import (
     AbsoluteDamping,
@@ -10,6 +11,7 @@ from .damping import (
     RelativeDamping,
     Undamped,
 )
+from .differential import derivative, laplacian
 from .direction import information_matrix, natural_gradient
 from .elliptic.methods import Elliptic
 from .errors import InputError, PrecisionWarning
@@ -34,6 +36,8 @@ from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, So
 from .operators import AdjointOperator
 from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
 from .proximal import ProximalStep
+from .recipes import recipe
+from .resampling import Resampled
 from .result import Direction, Info, Progress, Result, Status
 from .solvers import (
     CG,
@@ -49,6 +53,7 @@ from .solvers import (
     Kernel,
     MatrixFreeSolver,
     Nystrom,
+    NystromKernel,
     PivotedQR,
     RandomizedSVD,
     Recycled,
@@ -74,6 +79,7 @@ __all__ = [
     "Backtracking",
     "Blocks",
     "Cholesky",
+    "Collocation",
     "Counts",
     "Damping",
     "DenseSolver",
@@ -107,6 +113,7 @@ __all__ = [
     "ModelStep",
     "Newton",
     "Nystrom",
+    "NystromKernel",
     "Outcome",
     "ParameterDamping",
     "PivotedQR",
@@ -118,6 +125,8 @@ __all__ = [
     "RandomizedSVD",
     "Recycled",
     "RelativeDamping",
+    "Resampled",
+    "Residual",
     "Result",
     "Sobolev",
     "SolveInfo",
@@ -132,9 +141,12 @@ __all__ = [
     "Wasserstein",
     "check_adjoint",
     "check_gradient",
+    "derivative",
     "information_matrix",
     "information_spectrum",
+    "laplacian",
     "lbfgs",
     "minimize",
     "natural_gradient",
+    "recipe",
 ]

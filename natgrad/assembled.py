@@ -1,4 +1,4 @@
-"""The least-squares problem with a dense Z: Y = LZ or G = YᵀY, factorised by a direct solver."""
+"""The least-squares problem from the columns of a dense Z: Y = LZ or G = YᵀY, factorised."""
 
 import math
 from typing import Any, NamedTuple, cast
@@ -24,11 +24,15 @@ PyTree = Any
 class Assembled(NamedTuple):
     """The loss and its gradient, the solver that was chosen, and what it has prepared.
 
-    `parameter_factor` is the triangle F of D = FᵀF; the solver works in the coordinates Fη.
+    `energy` is ‖b‖² for the whitened gradient b, NaN where θ adds to it directly; `free` is 0 for
+    parameters held by bounds. `parameter_factor` is the triangle F of D = FᵀF; the solver works in
+    the coordinates Fη.
     """
 
     loss: Array
     gradient: Array
+    energy: Array
+    free: Array | None
     trace: Array
     parameter_factor: Array | None
     prepared: Any
@@ -73,21 +77,23 @@ def assembled(
     D = damping.parameter_operator()
     factor = None if D is None else D.triangle()
     if factor is not None and bounds is not None:
-        factor = _restricted(factor, free)
+        factor = restricted(factor, free)
     if isinstance(chosen, InformationSolver):
         G, report = metric.information(rho, columns)
-        G = _in_coordinates(_in_coordinates(G * free * free[:, None], factor).T, factor)
-        slope = _in_coordinates(gradient, factor).astype(G.dtype)
+        G = in_coordinates(in_coordinates(G * free * free[:, None], factor).T, factor)
+        slope = in_coordinates(gradient, factor).astype(G.dtype)
         prepared, trace = chosen.prepare_information(G, slope, k), jnp.trace(G)
     else:
         Yt, report = metric.image(rho, columns)
-        Yt, r = _in_coordinates(Yt * free[:, None], factor), _in_coordinates(r, factor)
+        Yt, r = in_coordinates(Yt * free[:, None], factor), in_coordinates(r, factor)
         dtype = jnp.result_type(Yt, b, r)
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
         prepared, trace = chosen.prepare(Yt.T, b, r), jnp.sum(Yt**2)
     return Assembled(
         loss=loss,
         gradient=gradient.astype(flat.dtype),
+        energy=energy_of(b, direct),
+        free=None if bounds is None else free,
         trace=trace,
         parameter_factor=factor,
         prepared=prepared,
@@ -97,15 +103,20 @@ def assembled(
     )
 
 
-def _in_coordinates(rows: Array, factor: Array | None) -> Array:
+def in_coordinates(rows: Array, factor: Array | None) -> Array:
     """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
     return rows if factor is None else solve_triangular(factor, rows, trans="T")
 
 
-def _restricted(factor: Array, free: Array) -> Array:
+def restricted(factor: Array, free: Array) -> Array:
     """The factor of D on the parameters that may move, of the identity on those held."""
     both = free[:, None] * free
     return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
+
+
+def energy_of(b: Array, direct: Array | None) -> Array:
+    """‖b‖², where it accounts for all of the gradient."""
+    return b @ b if direct is None else jnp.full((), jnp.nan, b.dtype)
 
 
 def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from .curves import Route, curve
 from .damping import Damping
 from .linearisation import Linearisation, solve
 from .metrics.base import Metric
@@ -25,15 +26,20 @@ PyTree = Any
 
 
 class Attempt(NamedTuple):
-    """One solve and one step; `known` is the model's evaluation at the new point, where kept."""
+    """One solve and one step along `eta`; `known` is the evaluation at the new point, where kept.
+
+    `reach` is the share of the whitened gradient that the tangent space can answer to.
+    """
 
     outcome: Outcome
     info: SolveInfo
     damping: Array
     damping_state: Array
     slope: Array
+    reach: Array
     step_norm: Array
     theta_norm: Array
+    eta: Array | None
     memory: Any
     known: Evaluation | None
 
@@ -47,13 +53,14 @@ def attempt(
     damping_state: Array,
     step: Step,
     bounds: Bounds | None,
+    route: Route,
 ) -> Attempt:
     """Solve for the present λ, take a step along η, and let the damping learn from it.
 
     Compiled, unless the model or the step is driven from Python: then only its parts are.
     """
     run = _attempt if problem.model.on_host or step.on_host else _attempt_compiled
-    return run(problem, theta, metric, lin, damping, damping_state, step, bounds)
+    return run(problem, theta, metric, lin, damping, damping_state, step, bounds, route)
 
 
 def _attempt(
@@ -65,16 +72,24 @@ def _attempt(
     damping_state: Array,
     step: Step,
     bounds: Bounds | None,
+    route: Route,
 ) -> Attempt:
     flat, unravel = flatten(theta)
     strength = damping.strength(damping_state, lin.trace, flat.size)
     eta, info, motion, memory = solve(lin, strength)
+    reach = -(lin.gradient @ eta) / lin.energy
+    bent = curve(problem, theta, metric, lin, strength, eta, route)
+    info = info._replace(counts=bent.counts.plus(*info.counts))
+    eta, motion = bent.eta, motion if route.momentum is None else None
     slope = lin.gradient @ eta
     measured, D = None if lin.solver is None else metric, damping.parameter_operator()
 
     def trial(tau: Array) -> Trial:
-        point = flat + tau.astype(flat.dtype) * eta
-        return at(point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper))
+        straight = flat + tau.astype(flat.dtype) * eta
+        ahead = straight if route.order == 1 else flat + bent.offset(tau).astype(flat.dtype)
+        if bounds is not None:
+            straight, ahead = (jnp.clip(x, bounds.lower, bounds.upper) for x in (straight, ahead))
+        return at(ahead)._replace(linear_decrease=-lin.gradient @ (straight - flat))
 
     def at(point: Array) -> Trial:
         moved = unravel(point)
@@ -109,8 +124,10 @@ def _attempt(
         damping=strength,
         damping_state=damping.update(strength.astype(damping_state.dtype), outcome),
         slope=slope,
+        reach=reach,
         step_norm=jnp.linalg.norm(outcome.theta - flat),
         theta_norm=jnp.linalg.norm(outcome.theta),
+        eta=None if route.momentum is None else eta,
         memory=memory,
         known=known,
     )

@@ -51,7 +51,14 @@ def natural_gradient(
     unravel = ravel_pytree(parameters)[1]
     return Direction(
         eta=unravel(eta),
-        info=describe(lin, info, strength, jnp.all(jnp.isfinite(eta)), int(known is not None)),
+        info=describe(
+            lin,
+            info,
+            strength,
+            jnp.all(jnp.isfinite(eta)),
+            -(lin.gradient @ eta) / lin.energy,
+            int(known is not None),
+        ),
         loss=float(lin.loss),
         gradient=unravel(lin.gradient),
     )
@@ -103,14 +110,19 @@ def traced_direction(
 
 
 def describe(
-    lin: Linearisation, info: SolveInfo, damping: Array, finite: Any, evaluations: int = 0
+    lin: Linearisation,
+    info: SolveInfo,
+    damping: Array,
+    finite: Any,
+    reach: Array,
+    evaluations: int = 0,
 ) -> Info:
     """The numbers of a solve as a user reads them, in one transfer from the device.
 
-    `evaluations` are forward solves that were made before the linearisation.
+    `reach` is −⟨∂_θ f, η⟩/‖b‖²; `evaluations` are forward solves made before the linearisation.
     """
-    info, damping, finite, counts, report = jax.device_get(
-        (info, damping, finite, lin.counts, lin.report)
+    info, damping, finite, reach, counts, report = jax.device_get(
+        (info, damping, finite, reach, lin.counts, lin.report)
     )
     status = REASONS.get(int(info.reason), "rank_deficient" if info.rank_deficient else "ok")
     status = status if finite else "not_finite"
@@ -125,6 +137,7 @@ def describe(
         counts=Counts(*map(int, counts.plus(*info.counts).plus(forward=evaluations))),
         residual=float(info.residual),
         truncation=float(info.truncation),
+        reachable=float(reach),
         metric={
             n: value if isinstance(value, str) else float(value) for n, value in report.items()
         },

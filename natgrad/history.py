@@ -29,7 +29,7 @@ class Recorder:
 
     columns = (
         *("loss", "gradient_norm", "step", "step_norm", "damping", "halvings", "ratio"),
-        *("rank", "condition", "solver_iterations", "decreased"),
+        *("rank", "condition", "solver_iterations", "reachable", "decreased"),
         *("seconds", "forward", "linearised", "adjoint"),
     )
 
@@ -64,6 +64,7 @@ class Recorder:
             "rank": float(info.rank),
             "condition": float(info.condition),
             "solver_iterations": float(info.iterations),
+            "reachable": float(trial.reach),
             "decreased": float(decreased),
         }
 

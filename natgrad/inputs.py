@@ -71,7 +71,7 @@ def check_inputs(
         )
     metric.check_values(known.rho)
     direct = not isinstance(metric, (Euclidean, Newton))
-    direct = direct and matrix_free(solver, structure, flat, model.solves) is None
+    direct = direct and matrix_free(solver, structure, flat, model, metric, damping) is None
     if direct and any(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(known.rho)):
         warn_once(
             "float32",

@@ -23,10 +23,11 @@ from .matrix_free import matrix_free_system, newton_point
 from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
-from .models.base import Evaluation
+from .models.base import Evaluation, Model
 from .models.products import Products
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
+from .row_assembly import assembled_by_rows, has_rows
 from .slopes import slopes
 from .solvers import (
     CG,
@@ -44,14 +45,17 @@ PyTree = Any
 class Linearisation(eqx.Module):
     """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
 
-    `rho` is kept where Zη comes with η, for the curvature of the loss there: from the solver, or
-    from the `columns` of Z where these were a PDE's solves. `products` are kept where the gradient
-    took them and they may serve again. `on_host` says that products are outside JAX.
+    `energy` is ‖b‖² for the whitened gradient b, NaN where that is not known or not all of the
+    gradient. `rho` is kept where Zη comes with η, for the curvature of the loss there: from the
+    solver, or from the `columns` of Z where these were a PDE's solves. `products` are kept where
+    the gradient took them and they may serve again. `on_host` says that products are outside JAX.
     """
 
     loss: Array
     gradient: Array
     gradient_norm: Array
+    energy: Array
+    free: Array | None
     trace: Array
     parameter_factor: Array | None
     prepared: Any
@@ -106,13 +110,16 @@ def _linearise(
         value, rho, gradient, *_, counts = point = newton_point(problem, theta, known)
         free = None if bounds is None else free_parameters(flat, gradient, bounds)
         system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
-        iterative = newton_solver(solver)
-        return _iterative(value, rho, system, iterative, damping, counts, {}, model.on_host)
+        iterative, energy = newton_solver(solver), jnp.full((), jnp.nan)
+        return _iterative(value, rho, system, iterative, damping, counts, {}, energy, model.on_host)
     unseen = known is None and model.on_host
     if unseen:
         known = model.evaluate(theta)
     rho = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
-    iterative = matrix_free(solver, rho, flat, model.solves)
+    iterative = matrix_free(solver, rho, flat, model, metric, damping)
+    if iterative is None and has_rows(model, metric, rho):
+        found = assembled_by_rows(problem, theta, metric, solver, damping, bounds)
+        return Linearisation(**found._asdict(), gradient_norm=jnp.linalg.norm(found.gradient))
     if iterative is None:
         rho, columns, counts = model.jacobian(unravel, flat, known)
         counts = counts.plus(forward=int(unseen))
@@ -137,7 +144,18 @@ def _linearise(
     )
     counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
     rho, report = products.rho, metric.report(products.rho)
-    return _iterative(value, rho, system, iterative, damping, counts, report, model.on_host)
+    energy = _energy(metric, rho, covector) if direct is None else jnp.full((), jnp.nan)
+    return _iterative(value, rho, system, iterative, damping, counts, report, energy, model.on_host)
+
+
+@eqx.filter_jit
+def _energy(metric: Metric, rho: PyTree, covector: PyTree) -> Array:
+    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ where A is diagonal; elsewhere it would take another solve."""
+    diagonal = metric.diagonal(rho)
+    if diagonal is None:
+        return jnp.full((), jnp.nan)
+    parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), covector, diagonal)
+    return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
 
 
 def _iterative(
@@ -148,6 +166,7 @@ def _iterative(
     damping: Damping,
     counts: Counts,
     report: Report,
+    energy: Array,
     on_host: bool,
 ) -> Linearisation:
     """The system with its solver, prepared."""
@@ -158,6 +177,8 @@ def _iterative(
         loss=value,
         gradient=system.gradient,
         gradient_norm=jnp.linalg.norm(system.gradient),
+        energy=energy,
+        free=system.free,
         trace=trace,
         parameter_factor=None,
         prepared=solver.prepare(system),
@@ -196,6 +217,8 @@ def _plain_gradient(
         loss=loss,
         gradient=gradient,
         gradient_norm=norm,
+        energy=jnp.full((), jnp.nan, flat.dtype),
+        free=None,
         trace=trace,
         parameter_factor=None,
         prepared=None,
@@ -209,19 +232,21 @@ def _plain_gradient(
 
 def newton_solver(solver: Solver) -> MatrixFreeSolver:
     """The solver for Newton's system, which is indefinite and never formed."""
-    chosen = solver.matrix_free(2**31, 2**31, 8, True)
+    chosen = solver.matrix_free(2**62, 2**31)
     if not isinstance(chosen, CG):
         raise InputError("solver", f"Newton does not work with {solver.name}", "CG(...)")
     return chosen
 
 
 def matrix_free(
-    solver: Solver, state: PyTree, flat: Array, solves: bool
+    solver: Solver, state: PyTree, flat: Array, model: Model, metric: Metric, damping: Damping
 ) -> MatrixFreeSolver | None:
     """The solver that does without Z for a state of this structure, if that is to be used."""
     leaves = jax.tree.leaves(state)
-    k = sum(math.prod(leaf.shape) for leaf in leaves)
-    return solver.matrix_free(k, flat.size, jnp.result_type(*leaves).itemsize, solves)
+    k, p = sum(math.prod(leaf.shape) for leaf in leaves), flat.size
+    by_rows = damping.damps and has_rows(model, metric, state)  # then G or K is enough
+    held = (min(k, p) ** 2 if by_rows else k * p) * jnp.result_type(*leaves).itemsize
+    return solver.matrix_free(held, min(k, p) if model.solves else 0)
 
 
 def solve(lin: Linearisation, strength: Array) -> Solution:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .attempt import Attempt, attempt
+from .curves import Route, as_route
 from .damping import Damping, as_damping
 from .direction import describe
 from .errors import InputError
@@ -17,17 +18,19 @@ from .linearisation import linearise, matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
-from .minibatch import MiniBatch, Sampler
+from .minibatch import MiniBatch
 from .models.base import Evaluation
 from .operators import structure_of
 from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
+from .resampling import Resampled
 from .result import Progress, Result, Status
 from .solvers import Auto, Solver
 from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
 
 PyTree = Any
+Draw = Callable[[int], tuple[Problem, Metric]]
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
@@ -46,6 +49,8 @@ def minimize(
     solver: Solver = Auto(),
     damping: Damping | float = 0.0,
     step: Step = ModelStep(),
+    order: int = 1,
+    momentum: float = 0.0,
     bounds: tuple[PyTree, PyTree] | None = None,
     max_iterations: int = 100,
     max_propagations: int | None = None,
@@ -54,7 +59,7 @@ def minimize(
     step_tolerance: float = 0.0,
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
-    batch: MiniBatch | None = None,
+    batch: MiniBatch | Resampled | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -69,6 +74,11 @@ def minimize(
     callback returns True; `result.status` says which. `bounds = (lower, upper)` are scalars,
     pytrees like θ, or None; parameters on a bound that a descent would cross are held there, the
     others move along the projected direction.
+
+    `order` > 1 takes the steps along a curve θ(τ) on which the state ρ moves straight ahead to that
+    order (see `natgrad.curves.Curve`): worth its few evaluations wherever a step is limited by the
+    curvature of the model, 3 for networks. A `momentum` μ makes the damping pull towards μ times
+    the last direction, (G + λD)(η − μη′) = −∂_θ f − μGη′, which averages over mini-batches.
 
     With a `batch` every iteration sees a random selection of the state. Losses and gradients are
     then those of the selection, in the history and in every test: a run ends by a test, or because
@@ -88,7 +98,11 @@ def minimize(
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
     check_run(max_iterations, callbacks)
     draws = None if batch is None else _sampler(batch, problem, theta0, metric, known)
-    method = _Method(problem, metric, solver, damping, step, as_box(bounds, theta0), draws)
+    flat = flatten(theta0)[0]
+    route = as_route(order, momentum, flat.size, flat.dtype)
+    route.check(problem, metric)
+    box = as_box(bounds, theta0)
+    method = _Method(problem, metric, solver, damping, step, box, route, draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
     run = Run(settled(theta0))
@@ -111,7 +125,8 @@ class _Method(NamedTuple):
     damping: Damping
     step: Step
     box: Bounds | None
-    draws: Sampler | None
+    route: Route
+    draws: Draw | None
 
 
 class _Goal(NamedTuple):
@@ -141,7 +156,7 @@ def _iterations(
     run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
 ) -> Iterator[Status | None]:
     """One iteration after the other, each with the reason that it has found to end the run."""
-    problem, metric, solver, damping, step, box, draws = method
+    problem, metric, solver, damping, step, box, route, draws = method
     damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
     first_norm, lin, memory, recorder = np.nan, None, None, run.recorder
     for iteration in range(budget.iterations):
@@ -152,7 +167,7 @@ def _iterations(
             known = evaluated(problem.model, theta) if on_host else None  # not of another selection
             recorder.count(forward=int(on_host))
         if iteration == 0:
-            memory = _memory(problem, theta, metric, solver, known)
+            memory = _memory(problem, theta, metric, solver, damping, known)
         lin = None  # frees the last factorisation before the next one is made
         norm0 = np.asarray(first_norm, float)
         lin = linearise(problem, theta, metric, solver, damping, box, norm0, known, memory)
@@ -170,18 +185,19 @@ def _iterations(
             continue
         promised = np.nan  # the decrease predicted by the first attempt, before λ grew
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
-            tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box)
+            tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box, route)
             damping_state, point = tried.damping_state, tried.outcome.theta
             known, memory = tried.known, tried.memory
             trial = _numbers(tried)
             outcome = trial.outcome
+            route = route.after(tried.eta, bool(outcome.accepted))
             recorder.count(*trial.info.counts)
             recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
             if outcome.accepted or _failed(trial) or budget.spent(recorder) is not None:
                 break
         recorder.finish(trial, bool(outcome.value < loss))
-        run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope))
+        run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope), trial.reach)
         if not outcome.accepted:
             yield budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
             continue
@@ -199,10 +215,14 @@ def _iterations(
 
 
 def _sampler(
-    batch: MiniBatch, problem: Problem, theta: PyTree, metric: Metric, known: Evaluation | None
-) -> Sampler:
+    batch: MiniBatch | Resampled,
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    known: Evaluation | None,
+) -> Draw:
     """The draws of a batch, checked against the state at θ."""
-    if not isinstance(batch, MiniBatch):
+    if not isinstance(batch, (MiniBatch, Resampled)):
         raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
     flat, unravel = flatten(theta)
     whole = lambda v: problem.model(unravel(v))
@@ -213,11 +233,16 @@ def _sampler(
 def _numbers(result: Attempt) -> Attempt:
     """The scalars of an attempt on the host, in one transfer; its θ stays where it is."""
     outcome = result.outcome._replace(theta=None)
-    return jax.device_get(result._replace(outcome=outcome, memory=None, known=None))
+    return jax.device_get(result._replace(outcome=outcome, eta=None, memory=None, known=None))
 
 
 def _memory(
-    problem: Problem, theta: PyTree, metric: Metric, solver: Solver, known: Evaluation | None
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    known: Evaluation | None,
 ) -> Any:
     """What the solver carries from one iteration to the next, before the first."""
     if isinstance(metric, Euclidean):
@@ -227,7 +252,7 @@ def _memory(
         return newton_solver(solver).initial_memory(flat.size, flat.dtype)
     model = problem.model
     state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
-    iterative = matrix_free(solver, state, flat, model.solves)
+    iterative = matrix_free(solver, state, flat, model, metric, damping)
     return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
 
 

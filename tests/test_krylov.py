@@ -346,12 +346,11 @@ def test_at_a_minimum_there_is_nothing_to_do(name: str):
 
 
 def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
-    assert ng.Auto().matrix_free(10**6, 10**6, 8, False).name == "CG"
-    assert ng.Auto().matrix_free(2**14, 2**14, 8, False) is None  # 2 GiB, just
-    assert ng.Auto().matrix_free(2**14, 2**14 + 1, 8, False) is not None
-    assert ng.Cholesky().matrix_free(10**6, 10**6, 8, False) is None
-    assert ng.Auto().matrix_free(101, 1000, 8, True) is not None  # 101 solves with a PDE
-    assert ng.Auto().matrix_free(100, 1000, 8, True) is None
+    assert ng.Auto().matrix_free(2**31, 0) is None  # bytes
+    assert ng.Auto().matrix_free(2**31 + 1, 0).name == "CG"
+    assert ng.Cholesky().matrix_free(2**40, 0) is None
+    assert ng.Auto().matrix_free(2**20, 101) is not None  # 101 solves with a PDE
+    assert ng.Auto().matrix_free(2**20, 100) is None
     monkeypatch.setattr(auto, "DENSE_LIMIT", 0)
     problem = linear_problem(20, 6, 6)[0]
     assert direction(ng.Auto(), 0.0, problem).info.solver == "CG"

@@ -86,11 +86,11 @@ def range_basis(
     push = lambda block: each(forward, block, batch_size)
     pull = lambda block: each(backward, block, batch_size)
     starts, tests = jax.random.split(key)
-    rows = _orthonormal(push(jax.random.normal(starts, (sizes[0], shape[1]), dtype)))
+    rows = orthonormal(push(jax.random.normal(starts, (sizes[0], shape[1]), dtype)))
     images = pull(rows)
     latest = images
     for size in sizes[1:]:
-        new = _continued(rows, push(_orthonormal(latest[:size])))
+        new = _continued(rows, push(orthonormal(latest[:size])))
         latest = pull(new)
         rows, images = jnp.concatenate([rows, new]), jnp.concatenate([images, latest])
     missed = jnp.zeros((), dtype)
@@ -132,12 +132,13 @@ def nystrom(
     Cost: `rank` products with A, and size · rank². Reference: Tropp, Yurtsever, Udell and Cevher,
     NeurIPS 2017; Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023), Algorithm 2.1.
     """
-    sketch = _orthonormal(jax.random.normal(key, (rank, size), dtype))
-    return _from_sketch(sketch, each(product, sketch, batch_size))
+    sketch = orthonormal(jax.random.normal(key, (rank, size), dtype))
+    return from_sketch(sketch, each(product, sketch, batch_size))
 
 
 @jax.jit
-def _from_sketch(sketch: Array, images: Array) -> tuple[Array, Array]:
+def from_sketch(sketch: Array, images: Array) -> tuple[Array, Array]:
+    """Eigenpairs of the Nyström approximation, from orthonormal rows Ω and the rows ΩA."""
     size = sketch.shape[1]
     eps, tiny = jnp.finfo(images.dtype).eps, jnp.finfo(images.dtype).tiny
     shift = jnp.sqrt(size) * eps * jnp.linalg.norm(images) + tiny
@@ -153,7 +154,7 @@ def _from_sketch(sketch: Array, images: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _orthonormal(rows: Array) -> Array:
+def orthonormal(rows: Array) -> Array:
     """Orthonormal rows that span the given ones, and more where these are dependent."""
     return jnp.linalg.qr(rows.T)[0].T
 

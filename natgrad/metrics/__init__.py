@@ -1,7 +1,7 @@
 """Metrics on states, each given by its factor L."""
 
 from .base import Metric
-from .combine import Blocks
+from .blocks import Blocks
 from .fisher_rao import FisherRao
 from .l2 import L2, Euclidean
 from .matrix import FactorMetric, MatrixMetric

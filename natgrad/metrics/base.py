@@ -67,6 +67,13 @@ class Metric(eqx.Module):
         rows, report = self.image(rho, columns)
         return gram(rows.T), report
 
+    def diagonal(self, rho: PyTree) -> PyTree | None:
+        """The entries of A where it is a diagonal matrix, in the structure of ρ; else None.
+
+        Then G is a sum over the rows of Z, which need not all be held at once.
+        """
+        return None
+
     @property
     def annihilates(self) -> bool:
         """Whether some tangent has length zero (the constant, in a homogeneous metric)."""

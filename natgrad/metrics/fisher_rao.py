@@ -45,6 +45,9 @@ class FisherRao(Metric):
     def whiten(self, rho: Array, c: Array) -> Array:
         return c * jnp.sqrt(self._density(rho) / self.grid.cell_volume)
 
+    def diagonal(self, rho: Array) -> Array:
+        return self.grid.cell_volume / self._density(rho)
+
     def squared_distance(self, a: Array, b: Array) -> Array:
         check_pair(self, a, b)
         difference = jnp.sqrt(self._density(a)) - jnp.sqrt(self._density(b))

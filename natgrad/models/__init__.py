@@ -2,10 +2,11 @@
 
 from .base import Evaluation, Model
 from .checks import check_model
-from .explicit import Explicit, Pointwise, as_model
+from .explicit import Explicit, as_model
 from .external import ExternalModel
 from .factorisations import SparseLU
 from .implicit import ImplicitModel
+from .pointwise import Part, Pointwise, RowModel
 from .products import Products
 from .sourcewise import Sourcewise
 
@@ -15,8 +16,10 @@ __all__ = [
     "ExternalModel",
     "ImplicitModel",
     "Model",
+    "Part",
     "Pointwise",
     "Products",
+    "RowModel",
     "Sourcewise",
     "SparseLU",
     "as_model",

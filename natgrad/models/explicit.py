@@ -1,4 +1,4 @@
-"""Models written in JAX: Z column by column, row by row, or as products without forming it."""
+"""Functions of θ written in JAX: Z by columns or by rows, or as products without forming it."""
 
 import math
 from collections.abc import Callable
@@ -73,67 +73,6 @@ class Explicit(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> Products:
         return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
-
-
-class Pointwise(Model):
-    """A state whose every value is one call of the same function: ρᵢ = u(θ, xᵢ).
-
-    This is how networks are used. Row i of Z is the gradient of one value, so all of Z costs
-    about three evaluations of ρ by vmapped reverse mode, where reverse mode on the whole
-    state costs k times as much.
-
-    `points` has shape `(*state, d)`; `function(theta, x)` takes one x of shape `(d,)` and returns
-    a scalar. Points are batched in chunks whose gradients stay below `memory` bytes.
-
-    ```python
-    ng.Pointwise(lambda net, x: net(x)[0], grid.points)
-    ```
-
-    A mini-batch evaluates only the chosen points.
-    """
-
-    function: Callable[[PyTree, Array], Array]
-    points: Array
-    memory: int = eqx.field(static=True, default=DEFAULT_MEMORY)
-
-    def __check_init__(self):
-        if self.points.ndim < 2 or self.points.size == 0:
-            raise InputError(
-                "points",
-                f"have shape {self.points.shape}",
-                "(*state, d) with at least one point; x[:, None] in one dimension",
-            )
-
-    def __call__(self, theta: PyTree) -> Array:
-        values = jax.vmap(lambda x: self.function(theta, x))(self._flat_points())
-        if values.ndim != 1:
-            raise InputError(
-                "function",
-                f"returns shape {values.shape[1:]} at one point",
-                "a scalar, such as net(x)[0]",
-            )
-        return values.reshape(self.points.shape[:-1])
-
-    def restricted(self, selection: Selection) -> "Pointwise":
-        points = self.points if selection.of == "functions" else self._flat_points()
-        return Pointwise(self.function, points[selection.rows], self.memory)
-
-    def _flat_points(self) -> Array:
-        return self.points.reshape(-1, self.points.shape[-1])
-
-    def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> tuple[Array, Array, Counts]:
-        value = jax.value_and_grad(lambda v, x: self.function(unravel(v), x))
-        chunk = chunk_size(self.memory, flat.nbytes)
-        rho, rows = mapped(lambda x: value(flat, x), self._flat_points(), chunk)
-        shape = self.points.shape[:-1]
-        return rho.reshape(shape), rows.T.reshape(-1, *shape), Counts(forward=1, adjoint=1)
-
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
-        return linearised(lambda v: self(unravel(v)), flat)
 
 
 def as_model(model: Any) -> Any:

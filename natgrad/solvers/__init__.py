@@ -14,6 +14,7 @@ from .dense import QR, SVD, Cholesky, PivotedQR
 from .hutchinson import Hutchinson
 from .kernel import Kernel
 from .krylov import CG, LSMR
+from .nystrom_kernel import NystromKernel
 from .preconditioners import Diagonal, Nystrom, Preconditioner
 from .randomised_svd import RandomizedSVD
 from .recycling import Recycled
@@ -34,6 +35,7 @@ __all__ = [
     "Kernel",
     "MatrixFreeSolver",
     "Nystrom",
+    "NystromKernel",
     "PivotedQR",
     "Preconditioner",
     "RandomizedSVD",

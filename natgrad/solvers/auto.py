@@ -15,6 +15,7 @@ class Auto(Solver):
     | Z is k × p | damping | solver | why |
     |---|---|---|---|
     | more than 2 GiB | any | `CG` | Z is never formed |
+    | of points, min(k, p)² > 2 GiB | any | `CG` | neither G nor YYᵀ fits |
     | of a PDE, min(k, p) > 100 | any | `CG` | forming Z takes min(k, p) solves |
     | p ≤ k | λ > 0 | `Cholesky` | damping bounds the condition number |
     | p > k | λ > 0 | `Kernel` | the same, and k × k is the smaller matrix |
@@ -26,6 +27,5 @@ class Auto(Solver):
             return PivotedQR()
         return Kernel() if p > k else Cholesky()
 
-    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> MatrixFreeSolver | None:
-        too_many = solves and min(k, p) > SOLVES_LIMIT
-        return CG() if too_many or k * p * itemsize > DENSE_LIMIT else None
+    def matrix_free(self, held: int, solves: int) -> MatrixFreeSolver | None:
+        return CG() if solves > SOLVES_LIMIT or held > DENSE_LIMIT else None

@@ -7,6 +7,7 @@ import equinox as eqx
 from jax import Array
 
 from ..counts import Counts
+from ..errors import InputError
 from .system import LinearSystem
 
 PyTree = Any
@@ -61,12 +62,20 @@ class Solver(eqx.Module):
         """The solver to use for a k × p matrix Y: itself, unless it chooses among others."""
         return self
 
-    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> "MatrixFreeSolver | None":
-        """The solver to use without forming Z, for k values of the state; None to form it.
+    def matrix_free(self, held: int, solves: int) -> "MatrixFreeSolver | None":
+        """The solver to use without forming Z; None to form it, or what is made of its rows.
 
-        `solves` says that every product with Z is a solve with a PDE.
+        That would hold `held` bytes, and take `solves` solves with a PDE.
         """
         return None
+
+    def aimed(self, prepared: Any, b: PyTree, g: Array) -> Any:
+        """The same G with g = Yᵀb in place of ∂_θ f: what `solve` then gives is −(G + λD)⁻¹g."""
+        raise InputError(
+            "solver",
+            f"{self.name} does not solve for another right-hand side, as order and momentum need",
+            "Cholesky, Kernel or CG; or order=1 and momentum=0",
+        )
 
     @property
     def name(self) -> str:
@@ -128,5 +137,5 @@ class MatrixFreeSolver(Solver):
         """The products that `prepare` uses; those of `solve` are in its `SolveInfo`."""
         return Counts()
 
-    def matrix_free(self, k: int, p: int, itemsize: int, solves: bool) -> "MatrixFreeSolver":
+    def matrix_free(self, held: int, solves: int) -> "MatrixFreeSolver":
         return self

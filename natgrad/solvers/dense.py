@@ -40,18 +40,32 @@ class Cholesky(InformationSolver):
         tolerance = max(k, len(G)) * jnp.finfo(G.dtype).eps
         return _Normal(G, gradient, jnp.asarray(tolerance, G.dtype))
 
+    def aimed(self, prepared: _Normal, b: Array, g: Array) -> _Normal:
+        return prepared._replace(gradient=g)
+
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
         G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
-        return solve_positive(G, prepared.gradient, prepared.tolerance)
+        pivot = smallest_pivot(damping, prepared.tolerance)
+        return solve_positive(G, prepared.gradient, prepared.tolerance, pivot)
 
 
-def solve_positive(G: Array, gradient: Array, tolerance: Array) -> tuple[Array, SolveInfo]:
-    """−G†gradient by Cholesky, or by eigenvalues where G is numerically singular."""
+def smallest_pivot(damping: Array, tolerance: Array) -> Array:
+    """Pivots, relative to the diagonal, that tell a singular matrix from a damped one.
+
+    Without damping a pivot at rounding level is a dependence. With damping it is λ, by intention.
+    """
+    return jnp.where(damping > 0, 4 * jnp.finfo(tolerance.dtype).eps, tolerance)
+
+
+def solve_positive(
+    G: Array, gradient: Array, tolerance: Array, pivot: Array
+) -> tuple[Array, SolveInfo]:
+    """−G†gradient by Cholesky, or by eigenvalues where a pivot is too small."""
     squares = jnp.diag(G)
     unknown = jnp.where(jnp.isfinite(jnp.sum(G)), 0.0, jnp.nan)  # NaN in G must not pass for rank 0
     effective = squares > tolerance**2 * jnp.max(squares)  # the other columns of Y are rounding
     G = jnp.where(effective[:, None] & effective, G, 0.0)
-    factor, ok = safe_cholesky(G, tolerance)
+    factor, ok = safe_cholesky(G, pivot)
     gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
 
     def regular(_: None) -> tuple[Array, SolveInfo]:
@@ -89,6 +103,9 @@ class QR(DenseSolver):
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Triangular:
         return triangularise(Y, b, r)
+
+    def aimed(self, prepared: _Triangular, b: Array, g: Array) -> _Triangular:
+        return prepared._replace(c=jnp.zeros_like(prepared.c), r=g)  # Q is not kept
 
     def solve(self, prepared: _Triangular, damping: Array) -> tuple[Array, SolveInfo]:
         R, c = damped_triangle(prepared.R, prepared.c, damping)
@@ -151,6 +168,9 @@ class PivotedQR(DenseSolver):
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         return minimum_norm_factor(Y, self.rtol), b, r
 
+    def aimed(self, prepared: Any, b: Array, g: Array) -> Any:
+        return prepared[0], b, jnp.zeros_like(g)
+
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
         factor, b, r = prepared
         assert isinstance(factor, MinimumNormFactor)
@@ -187,6 +207,9 @@ class SVD(DenseSolver):
         U, values, Vt = jnp.linalg.svd(triangle.R, full_matrices=False)
         rtol = triangle.tolerance if self.rtol is None else jnp.asarray(self.rtol, Y.dtype)
         return _Spectral(U.T @ triangle.c, values, Vt, r, rtol)
+
+    def aimed(self, prepared: _Spectral, b: Array, g: Array) -> _Spectral:
+        return prepared._replace(c=jnp.zeros_like(prepared.c), r=g)
 
     def solve(self, prepared: _Spectral, damping: Array) -> tuple[Array, SolveInfo]:
         return spectral_solution(*prepared, damping)

@@ -1,6 +1,6 @@
 """The kernel form, for more parameters than data."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,23 @@ from jax.scipy.linalg import cho_solve
 
 from ..linalg import condition_estimate, gram_outer, safe_cholesky
 from .base import DenseSolver, SolveInfo
-from .dense import rank_tolerance
+from .dense import rank_tolerance, smallest_pivot
+
+
+class Matrix(Protocol):
+    """What is used of Y: its shape and its products `Y @ v` and `Y.T @ u`."""
+
+    shape: tuple[int, int]
+    dtype: Any
+
+    @property
+    def T(self) -> "Matrix": ...
+
+    def __matmul__(self, v: Array) -> Array: ...
 
 
 class _Dual(NamedTuple):
-    Y: Array
+    Y: Any  # a `Matrix`
     K: Array
     b: Array
     r: Array
@@ -31,14 +43,21 @@ class Kernel(DenseSolver):
     """
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Dual:
-        return _Dual(Y, gram_outer(Y), b, r)
+        return self.prepare_kernel(Y, gram_outer(Y), b, r)
+
+    def prepare_kernel(self, Y: Matrix, K: Array, b: Array, r: Array) -> _Dual:
+        """As `prepare`, from K = YYᵀ and a Y of which only products are there."""
+        return _Dual(Y, K, b, r)
+
+    def aimed(self, prepared: _Dual, b: Array, g: Array) -> _Dual:
+        return prepared._replace(b=b, r=jnp.zeros_like(prepared.r))
 
     def solve(self, prepared: _Dual, damping: Array) -> tuple[Array, SolveInfo]:
         Y, K, b, r = prepared
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
         tolerance = rank_tolerance(Y)
-        factor, ok = safe_cholesky(shifted, tolerance)
+        factor, ok = safe_cholesky(shifted, smallest_pivot(damping, tolerance))
         columns = jnp.stack([b, Y @ r], axis=1)
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
@@ -46,7 +65,7 @@ class Kernel(DenseSolver):
             undamped = Y.T @ cho_solve((factor, True), once[:, 1])
             seen = jnp.sum(jnp.any(shifted != 0, axis=0))
             info = SolveInfo(seen, condition_estimate(factor.T), (seen < p) & (damping == 0))
-            return -Y.T @ once[:, 0] - _remainder(Y, r, once[:, 1], undamped, damping), info
+            return -(Y.T @ once[:, 0]) - _remainder(Y, r, once[:, 1], undamped, damping), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
             values, vectors = jnp.linalg.eigh(shifted)
@@ -58,7 +77,7 @@ class Kernel(DenseSolver):
             smallest = jnp.min(jnp.where(kept, values, jnp.inf))
             rank = jnp.sum(kept)
             info = SolveInfo(rank, jnp.sqrt(values[-1] / smallest), rank < p)
-            return -Y.T @ once[:, 0] - _remainder(Y, r, once[:, 1], undamped, damping), info
+            return -(Y.T @ once[:, 0]) - _remainder(Y, r, once[:, 1], undamped, damping), info
 
         return jax.lax.cond(ok, regular, deficient, None)
 

@@ -1,6 +1,7 @@
 """Matrix-free solvers: conjugate gradients on G, and LSMR on Y. Nothing k × p is formed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import equinox as eqx
@@ -73,6 +74,9 @@ class CG(MatrixFreeSolver):
 
     def spent(self, system: LinearSystem) -> Counts:
         return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
+
+    def aimed(self, prepared: "_Prepared", b: PyTree, g: Array) -> "_Prepared":
+        return prepared.aimed(g)
 
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
         system = prepared.system
@@ -149,6 +153,9 @@ class LSMR(MatrixFreeSolver):
     def spent(self, system: LinearSystem) -> Counts:
         return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
 
+    def aimed(self, prepared: "_Prepared", b: PyTree, g: Array) -> "_Prepared":
+        return prepared.aimed(g)
+
     def solve(self, prepared: "_Prepared", damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient
         assert isinstance(system, System)
@@ -185,6 +192,13 @@ class _Prepared(eqx.Module):
     def of(cls, system: LinearSystem, preconditioner: Preconditioner | None) -> "_Prepared":
         setup = None if preconditioner is None else preconditioner.prepare(system)
         return cls(system, preconditioner, setup)
+
+    def aimed(self, g: Array) -> "_Prepared":
+        """The same with another right-hand side, of which no whitened form is known."""
+        system = eqx.tree_at(lambda s: s.gradient, self.system, g)
+        if isinstance(system, System):
+            system = replace(system, whitened=None)
+        return replace(self, system=system)
 
     def product(self, damping: Array) -> Callable[[Array], Array]:
         """r ↦ M r, on the parameters that may move."""

@@ -1,0 +1,147 @@
+"""Models whose every value depends on θ and on one point: networks, and residuals built of them."""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..counts import Counts
+from ..errors import InputError
+from ..selection import Selection
+from .base import Evaluation, Model
+from .explicit import chunk_size, mapped
+from .products import Products, linearised
+
+PyTree = Any
+DEFAULT_MEMORY = 2**30
+# Rows of Z made at once on a CPU: as many as stay in its cache (benchmarks/bench_rows.py).
+CACHE = 320 * 2**10
+SMALLEST_CHUNK = 4
+
+
+class Part(eqx.Module):
+    """One array of a state: u(θ, xᵢ) at the n points `points`, each a scalar or a small array."""
+
+    function: Callable[[PyTree, Array], Array]
+    points: Array
+
+    def values(self, theta: PyTree) -> Array:
+        """u(θ, xᵢ) for all i, of shape (n, …)."""
+        return jax.vmap(lambda x: self.function(theta, x))(self.points)
+
+    def rows(
+        self, unravel: Callable[[Array], PyTree], flat: Array, points: Array, memory: int
+    ) -> tuple[Array, Array]:
+        """The values at some of the points, and their gradients along a new last axis.
+
+        By reverse mode at each point, so that all of them cost about three evaluations; at most
+        `memory` bytes of gradients at once.
+        """
+
+        def one(x: Array) -> tuple[Array, Array]:
+            value, pull = jax.vjp(lambda v: self.function(unravel(v), x), flat)
+            if value.ndim == 0:
+                return value, pull(jnp.ones_like(value))[0]
+            units = jnp.eye(value.size, dtype=value.dtype).reshape(-1, *value.shape)
+            return value, jax.vmap(lambda e: pull(e)[0])(units).reshape(*value.shape, -1)
+
+        shape = jax.eval_shape(one, points[0])[1].shape
+        chunk = chunk_size(memory, math.prod(shape) * flat.dtype.itemsize)
+        cached = chunk_size(CACHE, math.prod(shape) * flat.dtype.itemsize)
+        cached = min(chunk, max(SMALLEST_CHUNK, cached))
+        return jax.lax.platform_dependent(
+            points,
+            cpu=lambda xs: mapped(one, xs, cached),
+            default=lambda xs: mapped(one, xs, chunk),
+        )
+
+
+class RowModel(Model):
+    """A model that is made of parts, so that any rows of Z can be had by themselves."""
+
+    memory: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def parts(self) -> PyTree:
+        """A `Part` for every array of the state, in the structure of the state."""
+
+    @abc.abstractmethod
+    def shaped(self, arrays: PyTree) -> PyTree:
+        """The state, from the arrays of values with one leading axis for the points."""
+
+    def __call__(self, theta: PyTree) -> PyTree:
+        return self.shaped(jax.tree.map(lambda p: p.values(theta), self.parts(), is_leaf=is_part))
+
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[PyTree, PyTree, Counts]:
+        parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
+        both = [part.rows(unravel, flat, part.points, self.memory) for part in parts]
+        collect = lambda arrays: self.shaped(jax.tree.unflatten(treedef, arrays))
+        columns = jax.vmap(collect)([jnp.moveaxis(rows, -1, 0) for _, rows in both])
+        return collect([values for values, _ in both]), columns, Counts(forward=1, adjoint=1)
+
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
+        return linearised(lambda v: self(unravel(v)), flat)
+
+
+def is_part(x: Any) -> bool:
+    """Whether this is a leaf in the structure of parts."""
+    return isinstance(x, Part)
+
+
+class Pointwise(RowModel):
+    """A state whose every value is one call of the same function: ρᵢ = u(θ, xᵢ).
+
+    This is how networks are used. Row i of Z is the gradient of one value, so all of Z costs
+    about three evaluations of ρ by vmapped reverse mode, where reverse mode on the whole
+    state costs k times as much.
+
+    `points` has shape `(*state, d)`; `function(theta, x)` takes one x of shape `(d,)` and returns
+    a scalar. At most `memory` bytes of Z are held at once: where Z is larger and the metric is
+    diagonal, G or the kernel matrix is summed up from blocks of rows.
+
+    ```python
+    ng.Pointwise(lambda net, x: net(x)[0], grid.points)
+    ```
+
+    A mini-batch evaluates only the chosen points.
+    """
+
+    function: Callable[[PyTree, Array], Array]
+    points: Array
+    memory: int = eqx.field(static=True, default=DEFAULT_MEMORY)
+
+    def __check_init__(self):
+        if self.points.ndim < 2 or self.points.size == 0:
+            raise InputError(
+                "points",
+                f"have shape {self.points.shape}",
+                "(*state, d) with at least one point; x[:, None] in one dimension",
+            )
+
+    def parts(self) -> Part:
+        return Part(self.function, self._flat_points())
+
+    def shaped(self, arrays: Array) -> Array:
+        if arrays.ndim != 1:
+            raise InputError(
+                "function",
+                f"returns shape {arrays.shape[1:]} at one point",
+                "a scalar, such as net(x)[0]",
+            )
+        return arrays.reshape(self.points.shape[:-1])
+
+    def restricted(self, selection: Selection) -> "Pointwise":
+        points = self.points if selection.of == "functions" else self._flat_points()
+        return Pointwise(self.function, points[selection.rows], self.memory)
+
+    def _flat_points(self) -> Array:
+        return self.points.reshape(-1, self.points.shape[-1])

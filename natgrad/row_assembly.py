@@ -1,0 +1,92 @@
+"""The least-squares problem from the rows of Z, for a pointwise model in a diagonal metric."""
+
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from .assembled import Assembled, energy_of, in_coordinates, restricted
+from .counts import Counts
+from .damping import Damping
+from .linalg import gram
+from .metrics.base import Metric
+from .models.base import Model
+from .models.pointwise import RowModel
+from .parameters import Bounds, flatten, free_parameters
+from .problems import Problem
+from .rows import ProductMatrix, Rows
+from .slopes import slopes
+from .solvers import DenseSolver, InformationSolver, Kernel, Solver
+
+PyTree = Any
+
+
+def has_rows(model: Model, metric: Metric, rho: PyTree) -> bool:
+    """Whether Y has rows that can be made by themselves."""
+    return isinstance(model, RowModel) and jax.eval_shape(metric.diagonal, rho) is not None
+
+
+@eqx.filter_jit
+def assembled_by_rows(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    bounds: Bounds | None,
+) -> Assembled:
+    """The factorised least-squares problem, from Y = A^½ Z or from blocks of its rows."""
+    flat, unravel = flatten(theta)
+    model = cast(RowModel, problem.model)
+    rho = model(theta)
+    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    scale = ravel_pytree(root)[0]
+    shape = k, p = scale.size, flat.size
+    chosen = cast(DenseSolver, solver.choose(k, p, damping.damps))
+    D = damping.parameter_operator()
+    whole = Rows(model, unravel, flat, root).fit or D is not None
+    whole = whole or not isinstance(chosen, (InformationSolver, Kernel))
+
+    loss, c, direct = slopes(problem, theta, rho)
+    b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
+    if whole:
+        Y: Any = Rows(model, unravel, flat, root).whole()
+    else:
+        Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
+    gradient = jnp.zeros_like(flat) if c is None else (b @ Y if whole else Y.T @ b)
+    r = jnp.zeros_like(gradient)
+    if direct is not None:
+        gradient, r = gradient + direct, r + direct
+    factor, free = None if D is None else D.triangle(), None
+    if bounds is not None:
+        free = free_parameters(flat, gradient, bounds)
+        gradient, r = gradient * free, r * free
+        factor = None if factor is None else restricted(factor, free)
+        Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
+    if factor is not None:
+        Y, r = in_coordinates(Y.T, factor).T, in_coordinates(r, factor)
+
+    rows = Rows(model, unravel, flat, root, free)
+    if isinstance(chosen, InformationSolver):
+        G = gram(Y) if whole else rows.gram()
+        prepared = chosen.prepare_information(G, in_coordinates(gradient, factor), k)
+        trace = jnp.trace(G)
+    elif whole:
+        prepared, trace = chosen.prepare(Y, b, r), jnp.sum(Y**2)
+    else:
+        K = rows.outer()
+        prepared, trace = cast(Kernel, chosen).prepare_kernel(Y, K, b, r), jnp.trace(K)
+    return Assembled(
+        loss=loss,
+        gradient=gradient.astype(flat.dtype),
+        energy=energy_of(b, direct),
+        free=free,
+        trace=trace,
+        parameter_factor=factor,
+        prepared=prepared,
+        solver=chosen,
+        counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
+        report=metric.report(rho),
+    )

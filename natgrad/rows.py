@@ -1,0 +1,145 @@
+"""Y = A^½ Z of a pointwise model in a diagonal metric, row by row.
+
+What does not fit into the model's memory is never whole: G = Σ YᵢᵀYᵢ is summed up and K = (YᵢYⱼᵀ)
+put together from blocks of rows, and products with Y are those of the linearised model.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from .linalg import gram
+from .models.pointwise import Part, RowModel, is_part
+from .models.products import Products
+
+PyTree = Any
+
+
+class Rows:
+    """The rows of Y, for the root of A in the structure of the state.
+
+    Columns of parameters that are held (`free` = 0) are zero.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        root: PyTree,
+        free: Array | None = None,
+    ):
+        self._unravel, self._flat, self._free, self._memory = unravel, flat, free, model.memory
+        parts = jax.tree.leaves(model.parts(), is_leaf=is_part)
+        roots = [
+            jnp.asarray(leaf).reshape(len(p.points), -1)
+            for p, leaf in zip(parts, jax.tree.leaves(root), strict=True)
+        ]
+        self._parts = list(zip(parts, roots, strict=True))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """k × p."""
+        return sum(root.size for _, root in self._parts), self._flat.size
+
+    @property
+    def fit(self) -> bool:
+        """Whether all of them may be held at once."""
+        return math.prod(self.shape) * self._flat.dtype.itemsize <= self._memory
+
+    def whole(self) -> Array:
+        """Y."""
+        return jnp.concatenate([self._rows(p, p.points, root) for p, root in self._parts])
+
+    def gram(self) -> Array:
+        """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp²."""
+        p = self._flat.size
+        total = jnp.zeros((p, p), self._flat.dtype)
+        for part, root in self._parts:
+            add = lambda G, block, part=part: (G + gram(self._rows(part, *block)), None)
+            total = jax.lax.scan(add, total, self._blocks(part, root))[0]
+        return total
+
+    def outer(self) -> Array:
+        """YYᵀ, from pairs of blocks.
+
+        Cost: k²p, and with m blocks m/2 times that of the rows, which are made for each pair.
+        """
+        below = [
+            [self._pairs(a, b, same=i == j) for j, b in enumerate(self._parts[: i + 1])]
+            for i, a in enumerate(self._parts)
+        ]
+        indices = range(len(below))
+        entry = lambda i, j: below[i][j] if j <= i else below[j][i].T
+        return jnp.block([[entry(i, j) for j in indices] for i in indices])
+
+    def _rows(self, part: Part, points: Array, root: Array) -> Array:
+        _, rows = part.rows(self._unravel, self._flat, points, self._memory)
+        scaled = rows.reshape(root.size, -1) * root.reshape(-1, 1)
+        return scaled if self._free is None else scaled * self._free
+
+    def _blocks(self, part: Part, root: Array) -> tuple[Array, Array]:
+        """The points and roots in blocks of one size, four of which fit; padded by zero roots."""
+        width = root.shape[1] * self._flat.nbytes
+        count = -(-len(root) * width // max(width, self._memory // 4))
+        size = -(-len(root) // count)
+        missing = count * size - len(root)
+        points = jnp.concatenate([part.points, jnp.repeat(part.points[-1:], missing, 0)])
+        root = jnp.pad(root, ((0, missing), (0, 0)))
+        return points.reshape(count, size, -1), root.reshape(count, size, -1)
+
+    def _pairs(self, a: tuple[Part, Array], b: tuple[Part, Array], same: bool) -> Array:
+        """Y_a Y_bᵀ; where a and b are the same, from the pairs on and below the diagonal."""
+        blocks, others = self._blocks(*a), self._blocks(*b)
+
+        def strip(entry: tuple[Array, tuple[Array, Array]]) -> Array:
+            i, block = entry
+            rows = self._rows(a[0], *block)
+
+            def product(other: tuple[Array, tuple[Array, Array]]) -> Array:
+                j, block = other
+                make = lambda block: rows @ self._rows(b[0], *block).T
+                nothing = lambda block: jnp.zeros((len(rows), block[1].size), rows.dtype)
+                return jax.lax.cond(j <= i, make, nothing, block) if same else make(block)
+
+            return jax.lax.map(product, (jnp.arange(len(others[0])), others))
+
+        products = jax.lax.map(strip, (jnp.arange(len(blocks[0])), blocks))
+        m, n, rows, columns = products.shape
+        joined = products.transpose(0, 2, 1, 3).reshape(m * rows, n * columns)
+        joined = joined[: a[1].size, : b[1].size]
+        return jnp.tril(joined) + jnp.tril(joined, -1).T if same else joined
+
+
+class ProductMatrix(eqx.Module):
+    """Y as a matrix that is never formed: `Y @ v` and `Y.T @ u` by the linearised model."""
+
+    products: Products
+    root: Array
+    free: Array | None
+    shape: tuple[int, int] = eqx.field(static=True)
+    transposed: bool = eqx.field(static=True, default=False)
+
+    @property
+    def dtype(self) -> Any:
+        return self.root.dtype
+
+    @property
+    def T(self) -> "ProductMatrix":
+        shape = self.shape[::-1]
+        return ProductMatrix(self.products, self.root, self.free, shape, not self.transposed)
+
+    def __matmul__(self, v: Array) -> Array:
+        if not self.transposed:
+            return self.root * ravel_pytree(self.products.push(self._mask(v)))[0]
+        unravel = ravel_pytree(self.products.rho)[1]
+        return self._mask(self.products.pull(unravel(self.root * v)))
+
+    def _mask(self, v: Array) -> Array:
+        return v if self.free is None else v * self.free
