@@ -110,6 +110,7 @@ def _attempt(
         ),
         curvature_products=0 if free else 1,
         at=at,
+        length=jnp.linalg.norm(eta),
         around=lambda tau, nearness: Inner(
             problem, theta, metric, lin, eta, strength, D, bounds, tau, nearness
         ),

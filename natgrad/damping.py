@@ -139,7 +139,7 @@ class LevenbergMarquardt(Damping):
     initial: Number = setting("initial", 1e-3, positive=True)
     decrease: Number = setting("decrease", 1.0 / 3.0, positive=True, below=1.0)
     increase: Number = setting("increase", 4.0, above=1.0)
-    floor: Number = setting("floor", 1e-13)
+    floor: Number = setting("floor", 1e-15)
 
     def initial_state(self) -> Number:
         return self.initial

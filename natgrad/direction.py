@@ -126,6 +126,7 @@ def describe(
     )
     status = REASONS.get(int(info.reason), "rank_deficient" if info.rank_deficient else "ok")
     status = status if finite else "not_finite"
+    spent = [int(a) + int(b) for a, b in zip(counts, info.counts, strict=True)]
     gave_up = [n for n, value in report.items() if n.split(".")[-1] == "converged" and not value]
     return Info(
         solver="gradient" if lin.solver is None else lin.solver.name,
@@ -134,7 +135,7 @@ def describe(
         damping=float(damping),
         status="metric_not_converged" if gave_up else status,
         iterations=int(info.iterations),
-        counts=Counts(*map(int, counts.plus(*info.counts).plus(forward=evaluations))),
+        counts=Counts(spent[0] + evaluations, *spent[1:]),
         residual=float(info.residual),
         truncation=float(info.truncation),
         reachable=float(reach),

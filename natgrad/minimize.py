@@ -21,7 +21,7 @@ from .metrics.newton import Newton
 from .minibatch import MiniBatch
 from .models.base import Evaluation
 from .operators import structure_of
-from .parameters import Bounds, as_box, flatten, settled
+from .parameters import Bounds, as_box, flatten, settled, unflattened
 from .problems import Problem
 from .resampling import Resampled
 from .result import Progress, Result, Status
@@ -201,7 +201,7 @@ def _iterations(
         if not outcome.accepted:
             yield budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
             continue
-        run.theta, run.loss = flatten(theta)[1](point), float(outcome.value)
+        run.theta, run.loss = unflattened(theta, point), float(outcome.value)
         progress = Progress(iteration + 1, run.theta, run.loss, recorder.last())
         asked = [bool(callback(progress)) for callback in goal.callbacks]
         if any(asked):

@@ -37,6 +37,12 @@ def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
     return flat, lambda vector: eqx.combine(unravel(vector.astype(flat.dtype)), rest)
 
 
+@eqx.filter_jit
+def unflattened(theta: PyTree, vector: Array) -> PyTree:
+    """The vector in the structure of θ, in one program instead of one for each array."""
+    return flatten(theta)[1](vector)
+
+
 def settled(theta: PyTree) -> PyTree:
     """θ with strongly typed parameters: weakly typed ones would compile every program twice."""
     settle = lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_inexact_array(x) else x

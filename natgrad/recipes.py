@@ -21,7 +21,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "spring": {
         "damping": AbsoluteDamping(1e-9),
         "momentum": 0.8,
-        "step": FixedStep(0.1, require_decrease=False),
+        "step": FixedStep(0.06, require_decrease=False, limit=0.03),
     },
     "nystrom": {
         "solver": NystromKernel(rank=200),

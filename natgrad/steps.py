@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .control import loop
-from .settings import Number, setting
+from .settings import Number, number, setting
 
 ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
 
@@ -34,6 +34,7 @@ class Path(NamedTuple):
     curvature_products: int  # what that costs; nothing where Zη is known
     at: Callable[[Array], Trial]  # any other point
     around: Callable[[float, Any], Any]  # the inner problem of a proximal step
+    length: Array  # ‖η‖
 
 
 class Outcome(NamedTuple):
@@ -73,7 +74,7 @@ class FixedStep(Step):
     """τ always the same. A step that would not decrease the loss is rejected and ends the run.
 
     With `require_decrease=False` such a step is taken all the same and shows in
-    `history["decreased"]`.
+    `history["decreased"]`. With a `limit` it is no longer than that, τ‖η‖ ≤ `limit`.
 
     ```python
     ng.FixedStep(0.3)
@@ -84,9 +85,15 @@ class FixedStep(Step):
 
     size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
+    limit: Array | None = eqx.field(
+        converter=lambda x: None if x is None else number(x, "limit", positive=True), default=None
+    )
 
     def take(self, path: Path) -> tuple[Outcome, Any]:
         tau = jnp.asarray(self.size, path.value.dtype)
+        if self.limit is not None:
+            longest = jnp.asarray(self.limit) / jnp.where(path.length > 0, path.length, 1.0)
+            tau = jnp.minimum(tau, longest.astype(tau.dtype))
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
         return _outcome(path, tau, trial, sufficient, 0, trial.linear_decrease, 0)
