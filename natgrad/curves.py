@@ -62,9 +62,9 @@ class Route(eqx.Module):
             what = f"{self.order} needs derivatives of that order, which a {kind} does not have"
             raise InputError("order", what, "order=1")
 
-    def after(self, eta: Array, accepted: bool) -> "Route":
+    def after(self, eta: Array | None, accepted: bool) -> "Route":
         """The route of the next step; what led nowhere is forgotten."""
-        if self.momentum is None:
+        if self.momentum is None or eta is None:
             return self
         return Route(self.order, self.momentum, eta if accepted else jnp.zeros_like(eta))
 

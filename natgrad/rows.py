@@ -132,8 +132,9 @@ class ProductMatrix(eqx.Module):
 
     @property
     def T(self) -> "ProductMatrix":
-        shape = self.shape[::-1]
-        return ProductMatrix(self.products, self.root, self.free, shape, not self.transposed)
+        rows, columns = self.shape
+        flipped = not self.transposed
+        return ProductMatrix(self.products, self.root, self.free, (columns, rows), flipped)
 
     def __matmul__(self, v: Array) -> Array:
         if not self.transposed:

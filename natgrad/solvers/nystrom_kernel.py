@@ -55,7 +55,8 @@ class NystromKernel(DenseSolver):
         key = jax.random.key(self.seed)
         sketch = orthonormal(jax.random.normal(key, (rank, k), Y.dtype))
         images = accurate_product(accurate_product(sketch, Y), Y.T)
-        return _Sketched(Y, *from_sketch(sketch, images), b, r)
+        vectors, values = from_sketch(sketch, images)
+        return _Sketched(Y, vectors, values, b, r)
 
     def aimed(self, prepared: _Sketched, b: Array, g: Array) -> _Sketched:
         return prepared._replace(b=b, r=jnp.zeros_like(g))
