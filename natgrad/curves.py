@@ -21,9 +21,11 @@ from .linearisation import Linearisation, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
+from .models.base import Model
 from .models.products import Products
 from .parameters import flatten
 from .problems import Problem
+from .row_assembly import has_rows, row_factor
 from .settings import Number, number
 from .solvers import MatrixFreeSolver
 
@@ -123,7 +125,7 @@ def curve(
         return Curve(eta[None], Counts())
     flat, unravel = flatten(theta)
     products = problem.model.products(unravel, flat)
-    respond = _responses(metric, lin, strength, products)
+    respond = _responses(problem.model, metric, lin, strength, products)
     counts = Counts(forward=products.evaluations)
     if route.momentum is not None:
         assert route.previous is not None
@@ -144,22 +146,25 @@ def curve(
 
 
 def _responses(
-    metric: Metric, lin: Linearisation, strength: Array, products: Products
+    model: Model, metric: Metric, lin: Linearisation, strength: Array, products: Products
 ) -> Callable[[PyTree], tuple[Array, Counts]]:
     """ζ ↦ −(G + λD)⁻¹ ZᵀAζ, and the products spent on it."""
-    L = metric.factor(products.rho)
-    solver = lin.solver
+    solver, rho = lin.solver, products.rho
     assert solver is not None
+    iterative = isinstance(solver, MatrixFreeSolver)
+    by_rows = not iterative and has_rows(model, metric, rho)
+    L = row_factor(metric, rho) if by_rows else metric.factor(rho)
 
     def respond(zeta: PyTree) -> tuple[Array, Counts]:
         image = L.mv(zeta)
         g = products.pull(L.T.mv(image)).astype(lin.gradient.dtype)
         g = g if lin.free is None else g * lin.free
-        if isinstance(solver, MatrixFreeSolver):
+        if iterative:
             aimed = solver.aimed(lin.prepared, image, g)
         else:
-            rotated = in_coordinates(g, lin.parameter_factor)
-            aimed = solver.aimed(lin.prepared, ravel_pytree(image)[0], rotated)
+            b, rotated = ravel_pytree(image)[0], in_coordinates(g, lin.parameter_factor)
+            dtype = lin.trace.dtype  # that of Y
+            aimed = solver.aimed(lin.prepared, b.astype(dtype), rotated.astype(dtype))
         answer = solve(eqx.tree_at(lambda x: x.prepared, lin, aimed, is_leaf=_is_none), strength)
         return answer.eta, answer.info.counts.plus(adjoint=1)
 

@@ -14,6 +14,7 @@ from .linalg import gram
 from .metrics.base import Metric
 from .models.base import Model
 from .models.pointwise import RowModel
+from .operators import AdjointOperator
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
 from .rows import ProductMatrix, Rows
@@ -26,6 +27,13 @@ PyTree = Any
 def has_rows(model: Model, metric: Metric, rho: PyTree) -> bool:
     """Whether Y has rows that can be made by themselves."""
     return isinstance(model, RowModel) and jax.eval_shape(metric.diagonal, rho) is not None
+
+
+def row_factor(metric: Metric, rho: PyTree) -> AdjointOperator:
+    """L = A^½ for a diagonal A: square, also where the metric's own factor is not."""
+    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
+    return AdjointOperator(product, product, rho, rho)
 
 
 @eqx.filter_jit
