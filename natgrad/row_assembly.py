@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from .assembled import Assembled, energy_of, in_coordinates, restricted
+from .assembled import Assembled, in_coordinates, restricted
 from .counts import Counts
 from .damping import Damping
 from .errors import InputError
@@ -20,7 +20,7 @@ from .parameter_operators import ParameterOperator
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
 from .rows import ProductMatrix, Rows
-from .slopes import slopes
+from .slopes import energy, slopes
 from .solvers import DenseSolver, InformationSolver, Kernel, Solver
 
 PyTree = Any
@@ -61,7 +61,7 @@ def assembled_by_rows(
     if not whole and not _takes_blocks(chosen, D):
         raise _does_not_fit(chosen, D, rows)
 
-    loss, c, direct = slopes(problem, theta, rho)
+    loss, c, direct = found = slopes(problem, theta, rho)
     dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
     b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
     b = b.astype(dtype)
@@ -95,7 +95,7 @@ def assembled_by_rows(
     return Assembled(
         loss=loss,
         gradient=gradient.astype(flat.dtype),
-        energy=energy_of(b, direct),
+        energy=energy(metric, rho, found),
         free=free,
         trace=trace,
         parameter_factor=factor,

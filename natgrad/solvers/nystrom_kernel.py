@@ -80,7 +80,8 @@ class NystromKernel(DenseSolver):
         rank = jnp.sum(kept)
         condition = jnp.sqrt((values[0] + damping) / (smallest + damping))
         truncation = jnp.sqrt(smallest / values[0])
-        info = SolveInfo(rank, condition, rank < len(r), truncation=truncation)
+        deficient = (rank < len(r)) & (damping == 0)
+        info = SolveInfo(rank, condition, deficient, truncation=truncation)
         return eta, info
 
 
