@@ -25,9 +25,11 @@ from .models.base import Model
 from .models.products import Products
 from .parameters import flatten
 from .problems import Problem
+from .proximal import ProximalStep
 from .row_assembly import has_rows, row_factor
 from .settings import Number, number
 from .solvers import MatrixFreeSolver
+from .steps import Step
 
 PyTree = Any
 LARGEST_ORDER = 5
@@ -51,13 +53,16 @@ class Route(eqx.Module):
         """Whether η is all there is."""
         return self.order == 1 and self.momentum is None
 
-    def check(self, problem: Problem, metric: Metric) -> None:
-        """Raise `InputError` where there is no state to follow."""
+    def check(self, problem: Problem, metric: Metric, step: Step) -> None:
+        """Raise `InputError` where there is no state to follow, or no path to take."""
         if self.straight:
             return
+        name = "order" if self.order > 1 else "momentum"
+        if isinstance(step, ProximalStep):
+            what = "ProximalStep minimises around θ and takes neither a curve nor momentum"
+            raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
         if isinstance(metric, (Euclidean, Newton)):
             what = f"{type(metric).__name__} has no tangents of a state to go by"
-            name = "order" if self.order > 1 else "momentum"
             raise InputError(name, what, "a metric on states, such as L2")
         if self.order > 1 and (problem.model.on_host or problem.model.solves):
             kind = type(problem.model).__name__
@@ -141,7 +146,7 @@ def curve(
         coefficient, spent = respond(tangent)
         small = jnp.linalg.norm(coefficient) < SHRINKAGE * jnp.linalg.norm(coefficients[-1])
         coefficients.append(jnp.where(small, coefficient, 0.0))
-        counts = counts.plus(*spent).plus(forward=1)
+        counts = counts.plus(*spent).plus(forward=2**n)
     return Curve(jnp.stack(coefficients), counts)
 
 
