@@ -24,8 +24,8 @@ PyTree = Any
 class Assembled(NamedTuple):
     """The loss and its gradient, the solver that was chosen, and what it has prepared.
 
-    `energy` is that of `slopes.energy`; `free` is 0 for parameters held by bounds. `parameter_factor` is the triangle F of D = FᵀF; the solver works in
-    the coordinates Fη.
+    `energy` is that of `slopes.energy`; `free` is 0 for parameters held by bounds.
+    `parameter_factor` is the triangle F of D = FᵀF; the solver works in the coordinates Fη.
     """
 
     loss: Array

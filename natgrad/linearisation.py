@@ -45,9 +45,10 @@ PyTree = Any
 class Linearisation(eqx.Module):
     """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
 
-    `energy` is that of `slopes.energy`. `rho` is kept where Zη comes with η, for the curvature of the loss there: from the
-    solver, or from the `columns` of Z where these were a PDE's solves. `products` are kept where
-    the gradient took them and they may serve again. `on_host` says that products are outside JAX.
+    `energy` is that of `slopes.energy`. `rho` is kept where Zη comes with η, for the curvature of
+    the loss there: from the solver, or from the `columns` of Z where these were a PDE's solves.
+    `products` are kept where the gradient took them and they may serve again. `on_host` says that
+    products are outside JAX.
     """
 
     loss: Array
@@ -143,8 +144,8 @@ def _linearise(
     )
     counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
     rho, report = products.rho, metric.report(products.rho)
-    known = energy(metric, rho, found)
-    return _iterative(value, rho, system, iterative, damping, counts, report, known, model.on_host)
+    total = energy(metric, rho, found)
+    return _iterative(value, rho, system, iterative, damping, counts, report, total, model.on_host)
 
 
 def _iterative(
