@@ -15,7 +15,7 @@ from .damping import Damping
 from .metrics.base import Metric, Report
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
-from .slopes import slopes
+from .slopes import energy, slopes
 from .solvers import DenseSolver, InformationSolver, Solver
 
 PyTree = Any
@@ -24,9 +24,8 @@ PyTree = Any
 class Assembled(NamedTuple):
     """The loss and its gradient, the solver that was chosen, and what it has prepared.
 
-    `energy` is ‖b‖² for the whitened gradient b, NaN where θ adds to it directly; `free` is 0 for
-    parameters held by bounds. `parameter_factor` is the triangle F of D = FᵀF; the solver works in
-    the coordinates Fη.
+    `energy` is that of `slopes.energy`; `free` is 0 for parameters held by bounds.
+    `parameter_factor` is the triangle F of D = FᵀF; the solver works in the coordinates Fη.
     """
 
     loss: Array
@@ -59,16 +58,18 @@ def assembled(
     whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
     k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
     chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
-    loss, c, direct = slopes(problem, theta, rho)
+    loss, c, direct = found = slopes(problem, theta, rho)
     if c is None:
         assert direct is not None
         gradient = direct
         b, r = jnp.zeros(k, whitened[0].dtype), gradient
+        known = energy(metric, rho, found)
         counts = counts.plus(forward=1, adjoint=1)
     else:
         gradient = Zt @ ravel_pytree(c)[0]
         b = ravel_pytree(metric.whiten(rho, c))[0]
         r = _leftover(metric, rho, c, Zt)
+        known = energy(metric, rho, found, b, r)
         if direct is not None:
             gradient, r = gradient + direct, r + direct
 
@@ -92,7 +93,7 @@ def assembled(
     return Assembled(
         loss=loss,
         gradient=gradient.astype(flat.dtype),
-        energy=energy_of(b, direct),
+        energy=known,
         free=None if bounds is None else free,
         trace=trace,
         parameter_factor=factor,
@@ -112,11 +113,6 @@ def restricted(factor: Array, free: Array) -> Array:
     """The factor of D on the parameters that may move, of the identity on those held."""
     both = free[:, None] * free
     return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
-
-
-def energy_of(b: Array, direct: Array | None) -> Array:
-    """‖b‖², where it accounts for all of the gradient."""
-    return b @ b if direct is None else jnp.full((), jnp.nan, b.dtype)
 
 
 def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:

@@ -51,7 +51,7 @@ class Residual(eqx.Module):
         metric: Metric | None = None,
     ):
         self.function, self.metric = function, metric
-        self.points, self.weight = jnp.asarray(points), jnp.asarray(weight, float)
+        self.points, self.weight = _array(points, "points"), _array(weight, "weight", float)
 
     def entries(self) -> Array:
         """The weight of the square of each value: w/n, or the weights of the points."""
@@ -203,3 +203,10 @@ def _spread(weights: Array, values: Array) -> Array:
     """The weights along the leading axis of the values, in their precision."""
     trailing = (1,) * (values.ndim - weights.ndim)
     return weights.reshape(*weights.shape, *trailing).astype(values.dtype)
+
+
+def _array(value: Any, name: str, dtype: Any = None) -> Array:
+    try:
+        return jnp.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(name, f"a {type(value).__name__} is no array", "jnp.array(...)") from error

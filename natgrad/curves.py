@@ -21,11 +21,15 @@ from .linearisation import Linearisation, solve
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .metrics.newton import Newton
+from .models.base import Model
 from .models.products import Products
 from .parameters import flatten
 from .problems import Problem
+from .proximal import ProximalStep
+from .row_assembly import has_rows, row_factor
 from .settings import Number, number
 from .solvers import MatrixFreeSolver
+from .steps import Step
 
 PyTree = Any
 LARGEST_ORDER = 5
@@ -49,22 +53,25 @@ class Route(eqx.Module):
         """Whether η is all there is."""
         return self.order == 1 and self.momentum is None
 
-    def check(self, problem: Problem, metric: Metric) -> None:
-        """Raise `InputError` where there is no state to follow."""
+    def check(self, problem: Problem, metric: Metric, step: Step) -> None:
+        """Raise `InputError` where there is no state to follow, or no path to take."""
         if self.straight:
             return
+        name = "order" if self.order > 1 else "momentum"
+        if isinstance(step, ProximalStep):
+            what = "ProximalStep minimises around θ and takes neither a curve nor momentum"
+            raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
         if isinstance(metric, (Euclidean, Newton)):
             what = f"{type(metric).__name__} has no tangents of a state to go by"
-            name = "order" if self.order > 1 else "momentum"
             raise InputError(name, what, "a metric on states, such as L2")
         if self.order > 1 and (problem.model.on_host or problem.model.solves):
             kind = type(problem.model).__name__
             what = f"{self.order} needs derivatives of that order, which a {kind} does not have"
             raise InputError("order", what, "order=1")
 
-    def after(self, eta: Array, accepted: bool) -> "Route":
+    def after(self, eta: Array | None, accepted: bool) -> "Route":
         """The route of the next step; what led nowhere is forgotten."""
-        if self.momentum is None:
+        if self.momentum is None or eta is None:
             return self
         return Route(self.order, self.momentum, eta if accepted else jnp.zeros_like(eta))
 
@@ -123,7 +130,7 @@ def curve(
         return Curve(eta[None], Counts())
     flat, unravel = flatten(theta)
     products = problem.model.products(unravel, flat)
-    respond = _responses(metric, lin, strength, products)
+    respond = _responses(problem.model, metric, lin, strength, products)
     counts = Counts(forward=products.evaluations)
     if route.momentum is not None:
         assert route.previous is not None
@@ -139,27 +146,30 @@ def curve(
         coefficient, spent = respond(tangent)
         small = jnp.linalg.norm(coefficient) < SHRINKAGE * jnp.linalg.norm(coefficients[-1])
         coefficients.append(jnp.where(small, coefficient, 0.0))
-        counts = counts.plus(*spent).plus(forward=1)
+        counts = counts.plus(*spent).plus(forward=2**n)
     return Curve(jnp.stack(coefficients), counts)
 
 
 def _responses(
-    metric: Metric, lin: Linearisation, strength: Array, products: Products
+    model: Model, metric: Metric, lin: Linearisation, strength: Array, products: Products
 ) -> Callable[[PyTree], tuple[Array, Counts]]:
     """ζ ↦ −(G + λD)⁻¹ ZᵀAζ, and the products spent on it."""
-    L = metric.factor(products.rho)
-    solver = lin.solver
+    solver, rho = lin.solver, products.rho
     assert solver is not None
+    iterative = isinstance(solver, MatrixFreeSolver)
+    by_rows = not iterative and has_rows(model, metric, rho)
+    L = row_factor(metric, rho) if by_rows else metric.factor(rho)
 
     def respond(zeta: PyTree) -> tuple[Array, Counts]:
         image = L.mv(zeta)
         g = products.pull(L.T.mv(image)).astype(lin.gradient.dtype)
         g = g if lin.free is None else g * lin.free
-        if isinstance(solver, MatrixFreeSolver):
+        if iterative:
             aimed = solver.aimed(lin.prepared, image, g)
         else:
-            rotated = in_coordinates(g, lin.parameter_factor)
-            aimed = solver.aimed(lin.prepared, ravel_pytree(image)[0], rotated)
+            b, rotated = ravel_pytree(image)[0], in_coordinates(g, lin.parameter_factor)
+            dtype = lin.trace.dtype  # that of Y
+            aimed = solver.aimed(lin.prepared, b.astype(dtype), rotated.astype(dtype))
         answer = solve(eqx.tree_at(lambda x: x.prepared, lin, aimed, is_leaf=_is_none), strength)
         return answer.eta, answer.info.counts.plus(adjoint=1)
 

@@ -28,7 +28,7 @@ from .models.products import Products
 from .parameters import Bounds, flatten, free_parameters
 from .problems import Problem
 from .row_assembly import assembled_by_rows, has_rows
-from .slopes import slopes
+from .slopes import energy, slopes
 from .solvers import (
     CG,
     DenseSolver,
@@ -45,10 +45,10 @@ PyTree = Any
 class Linearisation(eqx.Module):
     """The problem at θ as a solver sees it, factorised; `solver` is the one that was chosen.
 
-    `energy` is ‖b‖² for the whitened gradient b, NaN where that is not known or not all of the
-    gradient. `rho` is kept where Zη comes with η, for the curvature of the loss there: from the
-    solver, or from the `columns` of Z where these were a PDE's solves. `products` are kept where
-    the gradient took them and they may serve again. `on_host` says that products are outside JAX.
+    `energy` is that of `slopes.energy`. `rho` is kept where Zη comes with η, for the curvature of
+    the loss there: from the solver, or from the `columns` of Z where these were a PDE's solves.
+    `products` are kept where the gradient took them and they may serve again. `on_host` says that
+    products are outside JAX.
     """
 
     loss: Array
@@ -110,8 +110,8 @@ def _linearise(
         value, rho, gradient, *_, counts = point = newton_point(problem, theta, known)
         free = None if bounds is None else free_parameters(flat, gradient, bounds)
         system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
-        iterative, energy = newton_solver(solver), jnp.full((), jnp.nan)
-        return _iterative(value, rho, system, iterative, damping, counts, {}, energy, model.on_host)
+        chosen, unknown = newton_solver(solver), jnp.full((), jnp.nan)
+        return _iterative(value, rho, system, chosen, damping, counts, {}, unknown, model.on_host)
     unseen = known is None and model.on_host
     if unseen:
         known = model.evaluate(theta)
@@ -128,7 +128,7 @@ def _linearise(
         kept = (rho, columns) if model.solves else (None, None)
         return Linearisation(**found._asdict(), gradient_norm=norm, rho=kept[0], columns=kept[1])
     products = model.products(unravel, flat, known)
-    value, covector, direct = slopes(problem, theta, products.rho)
+    value, covector, direct = found = slopes(problem, theta, products.rho)
     gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
     gradient = gradient if direct is None else gradient + direct
     system = matrix_free_system(
@@ -144,18 +144,8 @@ def _linearise(
     )
     counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
     rho, report = products.rho, metric.report(products.rho)
-    energy = _energy(metric, rho, covector) if direct is None else jnp.full((), jnp.nan)
-    return _iterative(value, rho, system, iterative, damping, counts, report, energy, model.on_host)
-
-
-@eqx.filter_jit
-def _energy(metric: Metric, rho: PyTree, covector: PyTree) -> Array:
-    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ where A is diagonal; elsewhere it would take another solve."""
-    diagonal = metric.diagonal(rho)
-    if diagonal is None:
-        return jnp.full((), jnp.nan)
-    parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), covector, diagonal)
-    return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+    total = energy(metric, rho, found)
+    return _iterative(value, rho, system, iterative, damping, counts, report, total, model.on_host)
 
 
 def _iterative(

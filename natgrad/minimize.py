@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .attempt import Attempt, attempt
+from .collocation import Collocation
 from .curves import Route, as_route
 from .damping import Damping, as_damping
 from .direction import describe
@@ -100,7 +101,7 @@ def minimize(
     draws = None if batch is None else _sampler(batch, problem, theta0, metric, known)
     flat = flatten(theta0)[0]
     route = as_route(order, momentum, flat.size, flat.dtype)
-    route.check(problem, metric)
+    route.check(problem, metric, step)
     box = as_box(bounds, theta0)
     method = _Method(problem, metric, solver, damping, step, box, route, draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
@@ -224,6 +225,10 @@ def _sampler(
     """The draws of a batch, checked against the state at θ."""
     if not isinstance(batch, (MiniBatch, Resampled)):
         raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
+    selects = isinstance(batch, MiniBatch) and batch.select is None
+    if selects and isinstance(problem.model, Collocation):
+        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
+        raise InputError("batch", what, "Resampled(draw)")
     flat, unravel = flatten(theta)
     whole = lambda v: problem.model(unravel(v))
     state = jax.eval_shape(whole, flat) if known is None else structure_of(known.rho)

@@ -6,9 +6,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax import Array
 
-from .collocation import Collocation, WeightedSquares
+from .collocation import Collocation, Residual
 from .errors import InputError
 from .metrics.base import Metric
 from .problems import Problem
@@ -49,35 +50,53 @@ class Resampled(eqx.Module):
         if not isinstance(model, Collocation):
             what = f"a {type(model).__name__} has no collocation points to draw"
             raise InputError("batch", what, "MiniBatch(size), or a Collocation")
-        own = bool(eqx.tree_equal(metric, model.metric))
-        draws = Draws(self, problem, None if own else metric)
-        moved = draws(0)[0].model
-        for name, block in model.blocks.items():
-            shape, wanted = moved.blocks[name].points.shape, block.points.shape
-            if shape[1:] != wanted[1:]:
-                what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
-                raise InputError("draw", what, f"(n, {wanted[1]}) points")
-            if block.weight.ndim and shape != wanted:
-                what = f"{name} has one weight for each of its {wanted[0]} points"
-                raise InputError("draw", what, "as many points, or a single weight")
+        if problem.objective is not None:
+            what = "an objective of theta has no points to draw"
+            raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
+        draws = Draws(
+            self,
+            problem,
+            own_loss=bool(eqx.tree_equal(problem.loss, model.loss)),
+            own_metric=bool(eqx.tree_equal(metric, model.metric)),
+            metric=metric,
+        )
+        for name, points in draws.points(0).items():
+            if name in model.blocks:
+                _check_points(name, model.blocks[name], points)
+        draws(0)
         return draws
+
+
+def _check_points(name: str, block: Residual, points: Any) -> None:
+    shape, wanted = np.shape(points), block.points.shape
+    if len(shape) != 2 or shape[1] != wanted[1]:
+        what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
+        raise InputError("draw", what, f"(n, {wanted[1]}) points")
+    if block.weight.ndim and shape != wanted:
+        what = f"draws {shape[0]} points of {name}, which has a weight for each of {wanted[0]}"
+        raise InputError("draw", what, "as many points, or a single weight")
 
 
 @dataclass(frozen=True)
 class Draws:
-    """iteration ↦ the problem and the metric at its points; `metric` None for the model's own."""
+    """iteration ↦ the problem and the metric at its points; the model's own move with them."""
 
     batch: Resampled
     problem: Problem
-    metric: Metric | None
+    metric: Metric
+    own_loss: bool
+    own_metric: bool
 
     def __call__(self, iteration: int) -> tuple[Problem, Metric]:
+        model = self.problem.model.at(self.points(iteration))
+        loss = model.loss if self.own_loss else self.problem.loss
+        problem = Problem(model, loss, regulariser=self.problem.regulariser)
+        return problem, model.metric if self.own_metric else self.metric
+
+    def points(self, iteration: int) -> Mapping[str, Array]:
+        """The points of this iteration, from (seed, iteration) alone."""
         key = jax.random.key(self.batch.seed)
         points = self.batch.draw(jax.random.fold_in(key, iteration // self.batch.period))
         if not isinstance(points, Mapping):
             raise InputError("draw", f"returns a {type(points).__name__}", "a dict of points")
-        model = self.problem.model.at(points)
-        own = isinstance(self.problem.loss, WeightedSquares)
-        loss = model.loss if own else self.problem.loss
-        problem = Problem(model, loss, regulariser=self.problem.regulariser)
-        return problem, model.metric if self.metric is None else self.metric
+        return points

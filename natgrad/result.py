@@ -69,12 +69,13 @@ class Info:
     too, and `truncation`, their estimate of the largest singular value of Y that they cut, relative
     to the largest of all.
 
-    `reachable` is −⟨∂_θ f, η⟩/‖b‖² for the whitened gradient b (the residual, for a least-squares
-    loss in L²): the share of ‖b‖² that the tangent space of the model reaches at this damping, and
-    without damping ‖P b‖²/‖b‖² for the projection P onto the range of Y. Near 1, the model can do
-    all that is asked of it and the step or the damping limits progress; near 0 the run has stalled:
-    what is left of the residual is out of reach of every direction of θ. NaN where b is not all of
-    the gradient, or not known without a further solve.
+    `reachable` is −⟨∂_θ f, η⟩/‖b‖² for the shortest whitened gradient b (the residual, for a
+    least-squares loss in L²): the share of ‖b‖² that the tangent space of the model reaches at this
+    damping, and without damping ‖P b‖²/‖b‖² for the projection P onto the range of Y. Near 1, the
+    model can do all that is asked of it and the step or the damping limits progress; near 0 the run
+    has stalled: what is left of the residual is out of reach of every direction of θ. NaN where b
+    is not all of the gradient, or not known without a further solve: for objectives, regularisers,
+    tangents that a metric gives length zero, and sums of metrics unless all are diagonal.
     """
 
     solver: str

@@ -35,13 +35,14 @@ class Rows:
         root: PyTree,
         free: Array | None = None,
     ):
-        self._unravel, self._flat, self._free, self._memory = unravel, flat, free, model.memory
+        self._unravel, self._flat, self._free, self.memory = unravel, flat, free, model.memory
         parts = jax.tree.leaves(model.parts(), is_leaf=is_part)
         roots = [
             jnp.asarray(leaf).reshape(len(p.points), -1)
             for p, leaf in zip(parts, jax.tree.leaves(root), strict=True)
         ]
         self._parts = list(zip(parts, roots, strict=True))
+        self._dtype = jnp.result_type(flat, *roots)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,7 +52,12 @@ class Rows:
     @property
     def fit(self) -> bool:
         """Whether all of them may be held at once."""
-        return math.prod(self.shape) * self._flat.dtype.itemsize <= self._memory
+        return self.nbytes <= self.memory
+
+    @property
+    def nbytes(self) -> int:
+        """What all of them take."""
+        return math.prod(self.shape) * self._dtype.itemsize
 
     def whole(self) -> Array:
         """Y."""
@@ -60,7 +66,7 @@ class Rows:
     def gram(self) -> Array:
         """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp²."""
         p = self._flat.size
-        total = jnp.zeros((p, p), self._flat.dtype)
+        total = jnp.zeros((p, p), self._dtype)
         for part, root in self._parts:
             add = lambda G, block, part=part: (G + gram(self._rows(part, *block)), None)
             total = jax.lax.scan(add, total, self._blocks(part, root))[0]
@@ -80,14 +86,14 @@ class Rows:
         return jnp.block([[entry(i, j) for j in indices] for i in indices])
 
     def _rows(self, part: Part, points: Array, root: Array) -> Array:
-        _, rows = part.rows(self._unravel, self._flat, points, self._memory)
+        _, rows = part.rows(self._unravel, self._flat, points, self.memory)
         scaled = rows.reshape(root.size, -1) * root.reshape(-1, 1)
         return scaled if self._free is None else scaled * self._free
 
     def _blocks(self, part: Part, root: Array) -> tuple[Array, Array]:
         """The points and roots in blocks of one size, four of which fit; padded by zero roots."""
-        width = root.shape[1] * self._flat.nbytes
-        count = -(-len(root) * width // max(width, self._memory // 4))
+        width = root.shape[1] * self._flat.size * self._dtype.itemsize
+        count = -(-len(root) * width // max(width, self.memory // 4))
         size = -(-len(root) // count)
         missing = count * size - len(root)
         points = jnp.concatenate([part.points, jnp.repeat(part.points[-1:], missing, 0)])
@@ -132,8 +138,9 @@ class ProductMatrix(eqx.Module):
 
     @property
     def T(self) -> "ProductMatrix":
-        shape = self.shape[::-1]
-        return ProductMatrix(self.products, self.root, self.free, shape, not self.transposed)
+        rows, columns = self.shape
+        flipped = not self.transposed
+        return ProductMatrix(self.products, self.root, self.free, (columns, rows), flipped)
 
     def __matmul__(self, v: Array) -> Array:
         if not self.transposed:

@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from .metrics.base import Metric
 from .problems import Problem
 
 PyTree = Any
@@ -37,3 +39,28 @@ def slopes(problem: Problem, theta: PyTree, rho: PyTree) -> Slopes:
         return Slopes(value, covector, None)
     extra, direct = in_theta(problem.regulariser)
     return Slopes(value + extra, covector, direct)
+
+
+@eqx.filter_jit
+def energy(
+    metric: Metric,
+    rho: PyTree,
+    found: Slopes,
+    whitened: Array | None = None,
+    leftover: Array | None = None,
+) -> Array:
+    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ on tangents, where that is all of the gradient and easily had; else NaN.
+
+    It is ‖b‖² for the shortest b with Lᵀb = ∂_ρ f, which need not be the `whitened` one at hand;
+    `leftover` is what that one leaves of the gradient.
+    """
+    unknown = jnp.full((), jnp.nan)
+    if found.covector is None or found.direct is not None:
+        return unknown
+    diagonal = metric.diagonal(rho)
+    if diagonal is not None:
+        parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), found.covector, diagonal)
+        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+    if whitened is None or not metric.whitens_shortest:
+        return unknown
+    return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)

@@ -75,6 +75,11 @@ class Metric(eqx.Module):
         return None
 
     @property
+    def whitens_shortest(self) -> bool:
+        """Whether `whiten` gives the b of minimum norm, so that ‖b‖² = ⟨c, A⁻¹c⟩ on tangents."""
+        return True
+
+    @property
     def annihilates(self) -> bool:
         """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
         return False

@@ -81,6 +81,10 @@ class Blocks(Metric):
         return None if any(entry is None for entry in entries) else self._collect(entries, rho)
 
     @property
+    def whitens_shortest(self) -> bool:
+        return all(metric.whitens_shortest for _, metric in self._items())
+
+    @property
     def annihilates(self) -> bool:
         return any(metric.annihilates for _, metric in self._items())
 

@@ -40,6 +40,10 @@ class Scaled(Metric):
         return None if entries is None else _times(jnp.asarray(self.weight), entries)
 
     @property
+    def whitens_shortest(self) -> bool:
+        return self.metric.whitens_shortest
+
+    @property
     def annihilates(self) -> bool:
         return self.metric.annihilates
 
@@ -135,6 +139,10 @@ class Sum(Metric):
         if any(entry is None for entry in entries):
             return None
         return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *entries)
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return len(self.parts) == 1 and self.parts[0].whitens_shortest
 
     @property
     def annihilates(self) -> bool:

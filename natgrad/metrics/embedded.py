@@ -47,6 +47,10 @@ class Embedded(FlatMetric):
         return jax.tree.map(lambda x: jnp.asarray(scale, x.dtype) * x, tree)
 
     @property
+    def whitens_shortest(self) -> bool:
+        return False
+
+    @property
     def annihilates(self) -> bool:
         return self.metric.annihilates
 

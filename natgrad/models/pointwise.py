@@ -141,7 +141,7 @@ class Pointwise(RowModel):
 
     def restricted(self, selection: Selection) -> "Pointwise":
         points = self.points if selection.of == "functions" else self._flat_points()
-        return Pointwise(self.function, points[selection.rows], self.memory)
+        return Pointwise(function=self.function, points=points[selection.rows], memory=self.memory)
 
     def _flat_points(self) -> Array:
         return self.points.reshape(-1, self.points.shape[-1])

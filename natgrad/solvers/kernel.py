@@ -1,6 +1,6 @@
 """The kernel form, for more parameters than data."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,8 @@ from .base import DenseSolver, SolveInfo
 from .dense import rank_tolerance, smallest_pivot
 
 
-class Matrix(Protocol):
-    """What is used of Y: its shape and its products `Y @ v` and `Y.T @ u`."""
-
-    shape: tuple[int, int]
-    dtype: Any
-
-    @property
-    def T(self) -> "Matrix": ...
-
-    def __matmul__(self, v: Array) -> Array: ...
-
-
 class _Dual(NamedTuple):
-    Y: Any  # a `Matrix`
+    Y: Any  # an array, or what has its shape, dtype, `Y @ v` and `Y.T @ u`
     K: Array
     b: Array
     r: Array
@@ -45,7 +33,7 @@ class Kernel(DenseSolver):
     def prepare(self, Y: Array, b: Array, r: Array) -> _Dual:
         return self.prepare_kernel(Y, gram_outer(Y), b, r)
 
-    def prepare_kernel(self, Y: Matrix, K: Array, b: Array, r: Array) -> _Dual:
+    def prepare_kernel(self, Y: Any, K: Array, b: Array, r: Array) -> _Dual:
         """As `prepare`, from K = YYᵀ and a Y of which only products are there."""
         return _Dual(Y, K, b, r)
 
@@ -82,6 +70,6 @@ class Kernel(DenseSolver):
         return jax.lax.cond(ok, regular, deficient, None)
 
 
-def _remainder(Y: Array, r: Array, once: Array, undamped: Array, damping: Array) -> Array:
+def _remainder(Y: Any, r: Array, once: Array, undamped: Array, damping: Array) -> Array:
     damped = (r - Y.T @ once) / jnp.where(damping > 0, damping, 1.0)
     return jnp.where(damping > 0, damped, undamped)

@@ -55,7 +55,8 @@ class NystromKernel(DenseSolver):
         key = jax.random.key(self.seed)
         sketch = orthonormal(jax.random.normal(key, (rank, k), Y.dtype))
         images = accurate_product(accurate_product(sketch, Y), Y.T)
-        return _Sketched(Y, *from_sketch(sketch, images), b, r)
+        vectors, values = from_sketch(sketch, images)
+        return _Sketched(Y, vectors, values, b, r)
 
     def aimed(self, prepared: _Sketched, b: Array, g: Array) -> _Sketched:
         return prepared._replace(b=b, r=jnp.zeros_like(g))
@@ -79,7 +80,8 @@ class NystromKernel(DenseSolver):
         rank = jnp.sum(kept)
         condition = jnp.sqrt((values[0] + damping) / (smallest + damping))
         truncation = jnp.sqrt(smallest / values[0])
-        info = SolveInfo(rank, condition, rank < len(r), truncation=truncation)
+        deficient = (rank < len(r)) & (damping == 0)
+        info = SolveInfo(rank, condition, deficient, truncation=truncation)
         return eta, info
 
 
