@@ -22,6 +22,7 @@ from .problems import Problem
 from .rows import ProductMatrix, Rows
 from .slopes import energy, slopes
 from .solvers import DenseSolver, InformationSolver, Kernel, Solver
+from .solvers.kernel import pulled
 
 PyTree = Any
 
@@ -69,7 +70,7 @@ def assembled_by_rows(
         Y: Any = rows.whole()
     else:
         Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
-    gradient = jnp.zeros(p, dtype) if c is None else Y.T @ b
+    gradient = jnp.zeros(p, dtype) if c is None else pulled(Y, b)
     r = jnp.zeros_like(gradient)
     if direct is not None:
         gradient, r = gradient + direct, r + direct

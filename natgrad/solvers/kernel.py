@@ -49,27 +49,35 @@ class Kernel(DenseSolver):
         columns = jnp.stack([b, Y @ r], axis=1)
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
-            once = cho_solve((factor, True), columns)
-            undamped = Y.T @ cho_solve((factor, True), once[:, 1])
+            inside, lifted = cho_solve((factor, True), columns).T
+            twice = cho_solve((factor, True), lifted)
             seen = jnp.sum(jnp.any(shifted != 0, axis=0))
             info = SolveInfo(seen, condition_estimate(factor.T), (seen < p) & (damping == 0))
-            return -(Y.T @ once[:, 0]) - _remainder(Y, r, once[:, 1], undamped, damping), info
+            return _combined(Y, r, inside, lifted, twice, damping), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
             values, vectors = jnp.linalg.eigh(shifted)
             kept = values > tolerance * values[-1]
             inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
-            modes = vectors.T @ columns
-            once = vectors @ (inverse[:, None] * modes)
-            undamped = Y.T @ (vectors @ (inverse**2 * modes[:, 1]))
+            inside, lifted = (vectors @ (inverse[:, None] * (vectors.T @ columns))).T
+            twice = vectors @ (inverse * (vectors.T @ lifted))
             smallest = jnp.min(jnp.where(kept, values, jnp.inf))
             rank = jnp.sum(kept)
             info = SolveInfo(rank, jnp.sqrt(values[-1] / smallest), rank < p)
-            return -(Y.T @ once[:, 0]) - _remainder(Y, r, once[:, 1], undamped, damping), info
+            return _combined(Y, r, inside, lifted, twice, damping), info
 
         return jax.lax.cond(ok, regular, deficient, None)
 
 
-def _remainder(Y: Any, r: Array, once: Array, undamped: Array, damping: Array) -> Array:
-    damped = (r - Y.T @ once) / jnp.where(damping > 0, damping, 1.0)
-    return jnp.where(damping > 0, damped, undamped)
+def _combined(
+    Y: Any, r: Array, inside: Array, lifted: Array, twice: Array, damping: Array
+) -> Array:
+    """η from K⁻¹b, K⁻¹Yr and K⁻²Yr, with the damped K: one product with Yᵀ for all."""
+    divisor = jnp.where(damping > 0, damping, 1.0)
+    beside = jnp.where(damping > 0, r / divisor, 0.0)
+    return -pulled(Y, inside + jnp.where(damping > 0, -lifted / divisor, twice)) - beside
+
+
+def pulled(Y: Any, v: Array) -> Array:
+    """Yᵀv; for an array as v Y, which reads it by rows."""
+    return v @ Y if isinstance(Y, Array) else Y.T @ v
