@@ -53,7 +53,15 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
     A = symmetric(k)
     cases = [
         Case("L2", grid, ng.L2(grid), lambda rho: w * np.eye(k)),
+        Case("L2()", grid, ng.L2(), lambda rho: np.eye(k), slow=not plane),  # L² with w = 1
         Case("FisherRao", grid, ng.FisherRao(grid), lambda rho: np.diag(w / rho.ravel())),
+        Case(
+            "Diagonal sum",
+            grid,
+            ng.L2(grid) + 0.3 * ng.FisherRao(grid),
+            lambda rho: np.diag(w + 0.3 * w / rho.ravel()),
+            slow=not plane,
+        ),
         Case("MatrixMetric", grid, ng.MatrixMetric(A), lambda rho: A),
         Case("FactorMetric", grid, ng.FactorMetric(A), lambda rho: A.T @ A),
         Case(

@@ -30,7 +30,105 @@ def state(theta):
     return theta[0] * jnp.ones((4, 5)) + theta[1]
 
 
+POINTS = jnp.linspace(0.0, 1.0, 4)[:, None]
+
+
+def flat(theta, x):
+    return theta[0] + theta[1] * x[0]
+
+
+def pinn(function=flat, points=POINTS, weight=1.0, **more):
+    return ng.Collocation(inside=ng.Residual(function, points, weight), **more)
+
+
+def trained(function=flat, model=None, **settings):
+    """A run on residuals."""
+    model = pinn(function) if model is None else model
+    theta = settings.pop("theta", jnp.ones(2))
+    problem = settings.pop("problem", None) or model.problem
+    settings = {"metric": model.metric, "damping": 1e-3, "max_iterations": 2} | settings
+    return ng.minimize(problem, theta, **settings)
+
+
+def drawn(draw, model=None, **settings):
+    return trained(model=model, batch=ng.Resampled(draw), **settings)
+
+
+def failing(theta, x):
+    raise ValueError("my equation failed")
+
+
+class Host(ng.ExternalModel):
+    def __init__(self):
+        super().__init__(lambda t: np.asarray(t), lambda t, v: v, lambda t, u: u)
+
+
 CASES = {
+    "no blocks of residuals": ("blocks", "none", lambda: ng.Collocation()),
+    "residual that is a function": ("inside", "function", lambda: ng.Collocation(inside=flat)),
+    "residual not callable": ("inside", "not callable", lambda: pinn(3.0)),
+    "points of a residual without axes": ("inside", r"\(4,\).*x\[:, None\]", lambda: pinn(points=POINTS[:, 0])),
+    "no collocation points": ("inside", r"\(0, 1\).*at least one", lambda: pinn(points=POINTS[:0])),
+    "boundary without points": ("edge", r"\(0, 1\).*at least one", lambda: pinn(edge=ng.Residual(flat, jnp.zeros((0, 1))))),
+    "points of text": ("points", "str", lambda: pinn(points="inside")),
+    "weight of text": ("weight", "str", lambda: pinn(weight="heavy")),
+    "weight of another length": ("inside", r"weight.*\(3,\).*4 points", lambda: pinn(weight=jnp.ones(3))),
+    "weight a value": ("inside", r"weight.*\(4, 1\)", lambda: pinn(weight=jnp.ones((4, 1)))),
+    "weight negative": ("inside", "positive", lambda: pinn(weight=-1.0)),
+    "weight of one point zero": ("inside", "positive", lambda: pinn(weight=jnp.array([1.0, 0.0, 1.0, 1.0]))),
+    "weight NaN": ("inside", "finite", lambda: pinn(weight=jnp.nan)),
+    "residual of a matrix": ("inside", r"shape=\(2, 2\).*scalar", lambda: trained(lambda t, x: t[0] * jnp.ones((2, 2)))),
+    "residual of a tuple": ("inside", r"returns \(.*scalar", lambda: trained(lambda t, x: (t[0], t[1]))),
+    "residual of an integer": ("inside", "returns 3", lambda: trained(lambda t, x: 3)),
+    "residual of integers": ("inside", "int", lambda: trained(lambda t, x: jnp.arange(2))),
+    "residual complex": ("inside", "complex", lambda: trained(lambda t, x: t[0] + 1j)),
+    "residual None": ("inside", "None", lambda: trained(lambda t, x: None)),
+    "residual that fails": ("inside", r"\(1,\).*my equation failed", lambda: trained(failing)),
+    "residual of too many arguments": ("inside", "positional", lambda: trained(lambda t, x, y: t[0])),
+    "residual of the first two coordinates": ("inside", "axis", lambda: trained(lambda t, x: ng.derivative(lambda y: t[0] * y[0], x, 1))),
+    "residual NaN at the start": ("inside", "1 of its 4 residuals", lambda: trained(lambda t, x: t[0] / x[0])),
+    "other points of no block": ("points", "'edge'.*inside", lambda: pinn().at({"edge": POINTS})),
+    "draw a list": ("draw", "list", lambda: drawn(lambda key: [POINTS])),
+    "draw not callable": ("draw", "dict", lambda: ng.Resampled({"inside": POINTS})),
+    "draw of another dimension": ("draw", r"inside.*\(4, 2\).*\(n, 1\)", lambda: drawn(lambda key: {"inside": jnp.ones((4, 2))})),
+    "draw without axes": ("draw", r"inside.*\(4,\)", lambda: drawn(lambda key: {"inside": jnp.ones(4)})),
+    "draw of text": ("draw", "inside", lambda: drawn(lambda key: {"inside": "x"})),
+    "draw of nothing": ("inside", "at least one", lambda: drawn(lambda key: {"inside": POINTS[:0]})),
+    "draw for no block": ("points", "'edge'", lambda: drawn(lambda key: {"edge": POINTS})),
+    "draw with a weight a point": ("draw", "3 points of inside.*each of 4", lambda: drawn(lambda key: {"inside": POINTS[:3]}, pinn(weight=jnp.ones(4)))),
+    "draw for an objective": ("batch", "objective", lambda: drawn(lambda key: {}, problem=ng.Problem(pinn(), objective=lambda t: t @ t))),
+    "draw for another model": ("batch", "Explicit.*collocation", lambda: drawn(lambda key: {}, problem=ng.Problem(state, lambda r: jnp.sum(r**2)), metric=ng.L2(GRID))),
+    "draw of period zero": ("period", "≥ 1", lambda: ng.Resampled(lambda key: {}, period=0)),
+    "draw of seed -1": ("seed", "≥ 0", lambda: ng.Resampled(lambda key: {}, seed=-1)),
+    "batch of collocation points": ("batch", "Resampled", lambda: trained(batch=ng.MiniBatch(2))),
+    "batch of a number": ("batch", "int", lambda: trained(batch=3)),
+    "order zero": ("order", "1 to 5", lambda: trained(order=0)),
+    "order six": ("order", "1 to 5", lambda: trained(order=6)),
+    "order of a float": ("order", "1 to 5", lambda: trained(order=2.0)),
+    "order of a boolean": ("order", "1 to 5", lambda: trained(order=True)),
+    "order of the plain gradient": ("order", "Euclidean.*L2", lambda: trained(order=2, metric=ng.Euclidean())),
+    "order with Newton": ("order", "Newton.*L2", lambda: trained(order=2, metric=ng.Newton(), damping=0.0)),
+    "order with a proximal step": ("order", "ProximalStep.*Backtracking", lambda: trained(order=2, step=ng.ProximalStep(1.0))),
+    "order outside JAX": ("order", "Host.*order=1", lambda: trained(order=2, problem=ng.Problem(Host(), jnp.sum), metric=ng.L2())),
+    "momentum one": ("momentum", "1.0 is out of range", lambda: trained(momentum=1.0)),
+    "momentum negative": ("momentum", "nonnegative", lambda: trained(momentum=-0.1)),
+    "momentum of text": ("momentum", "number", lambda: trained(momentum="heavy")),
+    "momentum NaN": ("momentum", "finite", lambda: trained(momentum=jnp.nan)),
+    "momentum of the plain gradient": ("momentum", "Euclidean.*L2", lambda: trained(momentum=0.5, metric=ng.Euclidean())),
+    "momentum with a proximal step": ("momentum", "ProximalStep", lambda: trained(momentum=0.5, step=ng.ProximalStep(1.0))),
+    "rows that do not fit": ("solver", "QR needs all 4 × 2.*memory=7.*Cholesky", lambda: trained(model=pinn(memory=7), solver=ng.QR())),
+    "rows that do not fit, undamped": ("solver", "PivotedQR needs all.*damping", lambda: trained(model=pinn(memory=7), damping=0.0)),
+    "rows that do not fit, sketched": ("solver", "NystromKernel needs all", lambda: trained(model=pinn(memory=7), solver=ng.NystromKernel(2))),
+    "rows that do not fit, with D": ("solver", "Kernel with an operator D", lambda: trained(model=pinn(memory=7), solver=ng.Kernel(), damping=ng.ParameterDamping(np.eye(2)))),
+    "sketch of rank zero": ("rank", "≥ 1", lambda: ng.NystromKernel(0)),
+    "sketch of rank 2.0": ("rank", "≥ 1", lambda: ng.NystromKernel(2.0)),
+    "derivative along no axis": ("axes", r"2 is no axis.*\(2,\)", lambda: ng.derivative(lambda y: y @ y, jnp.ones(2), 2)),
+    "derivative along half an axis": ("axes", "0.5", lambda: ng.derivative(lambda y: y @ y, jnp.ones(2), 0.5)),
+    "derivative at many points": ("x", r"\(3, 2\).*vmap", lambda: ng.derivative(lambda y: y @ y, jnp.ones((3, 2)), 0)),
+    "laplacian at a number": ("x", r"shape \(\)", lambda: ng.laplacian(lambda y: y**2, jnp.ones(()))),
+    "laplacian at integers": ("x", "int", lambda: ng.laplacian(lambda y: y @ y, jnp.arange(2))),
+    "tuple state without a grid": ("metric", "tuple.*Blocks", lambda: direction(lambda t: (state(t), state(t)), loss=lambda r: jnp.sum(r[0]), metric=ng.L2())),
+    "recipe of no name": ("name", "spring", lambda: ng.recipe("sprint")),
     "state and grid differ": ("model", r"\(5, 4\).*\(4, 5\)", lambda: direction(lambda t: t[0] * jnp.ones((5, 4)))),
     "flat state": ("model", "reshape", lambda: direction(lambda t: t[0] * jnp.ones(20))),
     "tuple state": ("metric", "Blocks", lambda: direction(lambda t: (state(t), state(t)), loss=lambda r: jnp.sum(r[0]))),
@@ -140,6 +238,16 @@ def test_single_precision_warns_once_with_the_reason(monkeypatch):
         d = direction(single, theta=theta, damping=1e-3)
     direction(single, theta=theta, damping=1e-3)  # a second warning would be an error
     assert d.eta.dtype == jnp.float32
+
+
+def test_residuals_in_single_precision_warn_with_a_direct_solver(monkeypatch):
+    monkeypatch.setattr(errors, "_warned", set())
+    model = pinn(points=POINTS.astype(jnp.float32))
+    theta = jnp.ones(2, jnp.float32)
+    trained(model=model, theta=theta, solver=ng.CG(1e-4))  # a warning would be an error
+    with pytest.warns(ng.PrecisionWarning, match="single precision"):
+        result = trained(model=model, theta=theta, solver=ng.Cholesky())
+    assert result.theta.dtype == jnp.float32
 
 
 def test_single_precision_stays_single(monkeypatch):

@@ -306,6 +306,33 @@ def test_momentum_moves_the_centre_of_the_damping(solver: ng.Solver):
     assert np.linalg.norm(plain.theta - theta) > 1e-2
 
 
+def outside() -> ng.ExternalModel:
+    """The same model as code outside JAX."""
+    model = FAR.model
+    return ng.ExternalModel(
+        lambda t: np.asarray(model(jnp.asarray(t))),
+        lambda t, v: np.asarray(jax.jvp(model, (jnp.asarray(t),), (jnp.asarray(v),))[1]),
+        lambda t, u: np.asarray(jax.vjp(model, jnp.asarray(t))[1](jnp.asarray(u))[0]),
+    )
+
+
+def solved() -> ng.ImplicitModel:
+    """The same model as the solution of an equation."""
+    return ng.ImplicitModel(lambda u, t: u - FAR.model(t), initial=jnp.zeros(7), linear=True)
+
+
+@pytest.mark.parametrize("make", [outside, solved], ids=lambda f: f.__name__)
+def test_models_of_products_take_momentum_but_no_curve(make):
+    problem = ng.Problem(make(), FAR.loss)
+    settings = {"solver": ng.Cholesky(), "step": ng.FixedStep(0.4), "momentum": 0.8}
+    settings |= {"damping": ng.AbsoluteDamping(0.3), "max_iterations": 2}
+    expected, found = (run(p, START, **settings) for p in (FAR, problem))
+    close(found.theta, expected.theta, 1e-8)
+    with pytest.raises(ng.InputError, match=f"{type(problem.model).__name__}.*order=1") as caught:
+        run(problem, START, order=2)
+    assert caught.value.argument == "order"
+
+
 def test_momentum_leaves_held_parameters_alone():
     upper = START.at[0].add(9.0)
     result = run(FAR, START, bounds=(START - 9.0, upper), momentum=0.9, damping=1.0)

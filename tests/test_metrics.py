@@ -19,6 +19,7 @@ from cases import (
     parametrised,
     tangent,
 )
+from natgrad.collocation import Weights
 from natgrad.operators import as_dense
 
 every_case = parametrised(CASES)
@@ -80,6 +81,44 @@ def test_a_batch_is_independent_functions(case: Case):
         for batched, one in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
             batched, one = np.asarray(batched), np.asarray(one)
             np.testing.assert_allclose(batched[i, 0], one, rtol=0, atol=1e-12 * np.abs(one).max())
+
+
+DIAGONAL = ("L2-", "L2()-", "FisherRao-", "Diagonal sum-")
+
+
+@every_case
+def test_the_diagonal_is_all_of_the_matrix_where_there_is_one(case: Case):
+    rho = density(case.grid, 1)
+    entries = case.metric.diagonal(rho)
+    assert (entries is not None) == case.name.startswith(DIAGONAL)
+    if entries is None:
+        return
+    assert entries.shape == rho.shape
+    A = np.diag(np.ravel(entries))
+    np.testing.assert_allclose(A, case.dense(np.asarray(rho)), rtol=1e-13)
+    rhos = jnp.stack([rho, density(case.grid, 2)])  # each is a function of its own
+    both = [case.metric.diagonal(one) for one in rhos]
+    np.testing.assert_allclose(case.metric.diagonal(rhos), jnp.stack(both), rtol=1e-14)
+    half = case.metric.diagonal(rho.astype(jnp.float32))
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(half, entries, rtol=1e-6)
+
+
+def test_the_diagonal_of_composed_metrics():
+    grid = ng.Grid(0.0, 1.0, 4)
+    rho = {"u": jnp.arange(1.0, 5.0), "v": jnp.ones((4, 2))}
+    per_point = Weights(jnp.arange(1.0, 5.0))
+    metric = ng.Blocks(v=3.0 * per_point, u=ng.FisherRao(grid) + 2.0 * ng.L2())
+    entries = metric.diagonal(rho)
+    np.testing.assert_allclose(entries["u"], 0.25 / np.arange(1.0, 5.0) + 2.0, rtol=1e-14)
+    np.testing.assert_allclose(entries["v"], 3.0 * np.outer(np.arange(1.0, 5.0), [1, 1]))
+    A = np.diag(np.concatenate([np.ravel(entries[key]) for key in ("u", "v")]))
+    np.testing.assert_allclose(dense_gram(metric, rho), A, rtol=1e-13)
+    full = ng.Sobolev(grid, 1)
+    for not_diagonal in (full + ng.L2(grid), 2.0 * full, ng.Blocks(u=full, v=ng.L2())):
+        assert (
+            not_diagonal.diagonal(rho if isinstance(not_diagonal, ng.Blocks) else rho["u"]) is None
+        )
 
 
 @given(seed=st.integers(0, 1000), index=st.integers(0, len(FAST_SMALL_CASES) - 1))

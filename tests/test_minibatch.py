@@ -13,8 +13,9 @@ import dense_oracle as oracle
 import natgrad as ng
 from cases import FAST_SMALL_CASES, density
 from natgrad.attempt import _attempt_compiled
-from natgrad.linearisation import _linearise_compiled
+from natgrad.linearisation import _linearise_compiled, linearise
 from natgrad.operators import as_dense
+from natgrad.row_assembly import has_rows
 from natgrad.selection import Functions, Points, Sublattice
 from problems_for_tests import Linear
 
@@ -270,6 +271,29 @@ def network_fit():
     target = jnp.sin(3 * grid.points[..., 0]) * grid.points[..., 1]
     model = ng.Pointwise(network, grid.points)
     return ng.Problem(model, ng.LeastSquares(target, grid)), jax.tree.map(jnp.asarray, theta), grid
+
+
+@pytest.mark.parametrize("metric", [ng.L2, ng.FisherRao], ids=lambda m: m.__name__)
+def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
+    """The mean over all selections of the gradient and of G, each from blocks of rows."""
+    weights = jnp.asarray(np.random.default_rng(7).normal(size=3))
+    model = ng.Pointwise(
+        lambda t, x: jnp.exp(t @ jnp.sin(weights * x[0])), GRID.points, memory=4 * 2 * 3 * 8
+    )
+    theta = jnp.array([0.3, -0.5, 0.2])
+    problem = ng.Problem(model, ng.LeastSquares(jnp.linspace(0.5, 2.0, 6), GRID))
+    damping, means = ng.AbsoluteDamping(1.0), [0.0, 0.0]
+    for rows in combinations(range(6), 4):
+        selection = Points(jnp.array(rows), (6,))
+        part, measure = problem.restricted(selection), metric(GRID).restricted(selection)
+        assert isinstance(part.model, ng.Pointwise)
+        assert part.model.memory == model.memory
+        assert has_rows(part.model, measure, jnp.ones(4))
+        lin = linearise(part, theta, measure, ng.Cholesky(), damping, None)
+        means = [m + x / 15 for m, x in zip(means, (lin.gradient, lin.prepared.G), strict=True)]
+    _, gradient, G = everything(problem, metric(GRID), theta)
+    np.testing.assert_allclose(means[0], gradient, rtol=1e-12)
+    np.testing.assert_allclose(means[1], G, rtol=1e-12)
 
 
 def test_a_network_is_fitted_by_batches_of_points():

@@ -79,6 +79,41 @@ def test_damping_is_exact(name: str, damping: float, shape: tuple[int, int]):
     assert d.info.damping == pytest.approx(damping)
 
 
+@eqx.filter_jit
+def solved(solver, Y, b, damping):
+    return solver.solve(solver.prepare(Y, b, jnp.zeros(Y.shape[1])), damping)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("damping", [0.0, 1e-300, 1e-20])
+@pytest.mark.parametrize("name", ["Cholesky", "Kernel"])
+def test_damping_below_rounding_is_none(name: str, damping: float, seed: int):
+    """A λ that is lost in G must not make a deficient one pass for definite."""
+    rng = np.random.default_rng(seed)
+    Y = rng.normal(size=(1000, 99)) @ rng.normal(size=(99, 100))
+    Y = Y if name == "Cholesky" else Y.T
+    b = rng.normal(size=len(Y))
+    eta, info = solved(SOLVERS[name], jnp.asarray(Y), jnp.asarray(b), jnp.asarray(damping))
+    expected = -np.linalg.pinv(Y, rcond=1e-10) @ b
+    assert np.linalg.norm(eta - expected) < 1e-7 * np.linalg.norm(expected)
+    assert (int(info.rank), bool(info.rank_deficient)) == (99, True)
+
+
+@pytest.mark.parametrize("name", ["Cholesky", "Kernel"])
+def test_damping_that_is_small_by_intention_is_kept(name: str):
+    """Below max(k, p)·eps of G, where an undamped pivot would be a dependence."""
+    rng = np.random.default_rng(1)
+    Y = np.linalg.qr(rng.normal(size=(100_000, 3)))[0] * [1.0, 0.5, 0.25]
+    Y, b = np.concatenate([Y, Y[:, :1]], axis=1), rng.normal(size=100_000)
+    Y, b = (Y, b) if name == "Cholesky" else (Y.T, rng.normal(size=4))
+    damping = 1e-11
+    eta, info = solved(SOLVERS[name], jnp.asarray(Y), jnp.asarray(b), jnp.asarray(damping))
+    U, values, Vt = np.linalg.svd(Y, full_matrices=False)
+    expected = -Vt.T @ (values / (values**2 + damping) * (U.T @ b))
+    assert np.linalg.norm(eta - expected) < 1e-3 * np.linalg.norm(expected)
+    assert not bool(info.rank_deficient)
+
+
 @every_solver
 @pytest.mark.parametrize("damping", [0.0, 1e-2])
 def test_objective_of_theta_reaches_the_solver_whole(name: str, damping: float):

@@ -45,16 +45,18 @@ class Cholesky(InformationSolver):
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
         G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
-        pivot = smallest_pivot(damping, prepared.tolerance)
+        pivot = smallest_pivot(prepared.G, damping, prepared.tolerance)
         return solve_positive(G, prepared.gradient, prepared.tolerance, pivot)
 
 
-def smallest_pivot(damping: Array, tolerance: Array) -> Array:
-    """Pivots, relative to the diagonal, that tell a singular matrix from a damped one.
+def smallest_pivot(G: Array, damping: Array, tolerance: Array) -> Array:
+    """Pivots, relative to the diagonal, that tell a singular G from a damped one.
 
-    Without damping a pivot at rounding level is a dependence. With damping it is λ, by intention.
+    Without damping, or with one that is lost in G, a pivot at rounding level is a dependence. With
+    damping it is λ, by intention.
     """
-    return jnp.where(damping > 0, 4 * jnp.finfo(tolerance.dtype).eps, tolerance)
+    rounding = 4 * jnp.finfo(tolerance.dtype).eps
+    return jnp.where(damping > rounding * jnp.max(jnp.diag(G)), rounding, tolerance)
 
 
 def solve_positive(

@@ -45,7 +45,7 @@ class Kernel(DenseSolver):
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
         tolerance = rank_tolerance(Y)
-        factor, ok = safe_cholesky(shifted, smallest_pivot(damping, tolerance))
+        factor, ok = safe_cholesky(shifted, smallest_pivot(K, damping, tolerance))
         columns = jnp.stack([b, Y @ r], axis=1)
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
