@@ -66,12 +66,13 @@ def main() -> None:
             prepared(name, case)(trace=trace, max_iterations=10**6)
             reached, iterations = trace.reached(TARGET), every * len(trace.rows)
             first = reached if np.isnan(first) else first
-            bound = "" if reached == reached else ">"
-            ratio = (reached if reached == reached else arguments.seconds) / first
+            there = np.isfinite(reached)
+            ratio = (reached if there else arguments.seconds) / first
+            compared = f"{'' if there else '>'}{ratio:.1f}"
             print(
                 f"{name:<17} {seed:4d} {compiled[name]:8.1f} {reached:10.1f}"
                 f" {reached + compiled[name]:7.1f} {trace.at(arguments.seconds):9.1e}"
-                f" {iterations:6d} {trace.rows[-1][0] / iterations:7.4f} {bound + f'{ratio:.1f}':>7}",
+                f" {iterations:6d} {trace.rows[-1][0] / iterations:7.4f} {compared:>7}",
                 flush=True,
             )
 

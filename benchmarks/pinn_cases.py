@@ -1,5 +1,6 @@
 """What the benchmarks of physics-informed networks share: networks, problems, errors over time."""
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ def network(widths: Sequence[int], seed: int) -> Layers:
     """Weights and biases uniform in ±1/√(inputs of the layer)."""
     rng = np.random.default_rng(seed)
     draw = lambda inputs, *shape: jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(inputs))
-    return [(draw(a, a, b), draw(a, b)) for a, b in zip(widths, widths[1:], strict=False)]
+    return [(draw(a, a, b), draw(a, b)) for a, b in itertools.pairwise(widths)]
 
 
 def normal_network(widths: Sequence[int], seed: int, last: float) -> Layers:
@@ -28,7 +29,7 @@ def normal_network(widths: Sequence[int], seed: int, last: float) -> Layers:
     scale = lambda a, b: np.sqrt(2 / (a + b))
     layers = [
         (jnp.asarray(rng.standard_normal((a, b)) * scale(a, b)), jnp.zeros(b))
-        for a, b in zip(widths, widths[1:], strict=False)
+        for a, b in itertools.pairwise(widths)
     ]
     weights, bias = layers[-1]
     return [*layers[:-1], (weights, bias + last)]

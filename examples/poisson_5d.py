@@ -2,11 +2,11 @@
 
     −Δu = π² Σ cos πxᵢ on [0, 1]⁵,   u = Σ cos πxᵢ on the boundary
 
-The network 5-64-64-48-48-1 has p = 10,065 parameters for k = 3,500 residuals: the direction is found
-in the kernel form, η = −Yᵀ(YYᵀ + λI)⁻¹ b, from a matrix of k × k, which `ng.Auto` chooses by itself.
+The network 5-64-64-48-48-1 has p = 10,065 parameters for k = 3,500 residuals: directions are found
+in the kernel form, η = −Yᵀ(YYᵀ + λI)⁻¹ b, from a k × k matrix, which `ng.Auto` chooses by itself.
 
-    python examples/poisson_5d.py --interior 300 --boundary 60 --hidden 24 24      # on a CPU
-    python examples/poisson_5d.py --seconds 60                                     # on an accelerator
+    python examples/poisson_5d.py --interior 300 --boundary 60 --hidden 24 24 --iterations 100
+    python examples/poisson_5d.py --seconds 60             # on an accelerator
 
 Each writes `poisson_5d.png`, errors against seconds, and prints a table. The published error of
 SPRING for this problem is 2.6e-7 in 7000 s on an RTX 6000, of ENGD-Woodbury 6.8e-7
@@ -14,6 +14,7 @@ SPRING for this problem is 2.6e-7 in 7000 s on an RTX 6000, of ENGD-Woodbury 6.8
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ class Errors(NamedTuple):
 def network(widths: Sequence[int], key: Array) -> Layers:
     """Weights and biases uniform in ±1/√(inputs of the layer)."""
     layers = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in itertools.pairwise(widths):
         key, one, two = jax.random.split(key, 3)
         draw = lambda key, shape, a=a: jax.random.uniform(key, shape, float, -1, 1) / jnp.sqrt(a)
         layers.append((draw(one, (a, b)), draw(two, (b,))))
