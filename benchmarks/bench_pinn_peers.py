@@ -51,18 +51,18 @@ def peer(command: str, seed: int) -> Trace:
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     lines = [line for line in printed.splitlines() if line and not line.startswith("#")]
     names = lines[0].split(",")
-    columns = [names.index(name) for name in ("cpu_seconds", "seconds", "rel_l2")]
+    columns = [names.index(name) for name in ("cpu_seconds", "rel_l2")]
     trace = Trace(lambda theta: np.nan, np.inf)
     for line in lines[1:]:
         fields = line.split(",")
-        trace.rows.append(tuple(float(fields[i]) for i in columns))
+        trace.rows.append((float(fields[columns[0]]), float(fields[columns[1]])))
     return trace
 
 
 def table_row(name: str, seed: int, compiled: float, trace: Trace, ratios: list[float]) -> str:
     times = [f"{trace.reached(target):7.1f}" for target in TARGETS]
     withs = [f"{trace.reached(target) + compiled:7.1f}" for target in TARGETS]
-    best = min(error for *_, error in trace.rows)
+    best = min(error for _, error in trace.rows)
     share = trace.rows[-1][0] / len(trace.rows)
     compared = " ".join(f"{ratio:6.1f}" for ratio in ratios)
     return (

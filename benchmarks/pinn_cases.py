@@ -117,29 +117,36 @@ def on_faces(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray
 class Trace:
     """A callback that measures errors as a run goes, with the time for that taken off.
 
-    `rows` has CPU seconds, seconds on the clock and the error; ends the run after `seconds` of CPU.
+    `rows` has the seconds (of CPU, unless `clock` is another one) and the error; the run ends after
+    `seconds` of them.
     """
 
-    def __init__(self, error: Callable[[Any], float], seconds: float, every: int = 1):
-        self._error, self._seconds, self._every = error, seconds, every
-        self.rows: list[tuple[float, float, float]] = []
-        self._start = np.array([time.process_time(), time.perf_counter()])
+    def __init__(
+        self,
+        error: Callable[[Any], float],
+        seconds: float,
+        every: int = 1,
+        clock: Callable[[], float] = time.process_time,
+    ):
+        self._error, self._seconds, self._every, self._clock = error, seconds, every, clock
+        self.rows: list[tuple[float, float]] = []
+        self._start = clock()
 
     def __call__(self, progress: ng.Progress) -> bool:
-        now = np.array([time.process_time(), time.perf_counter()])
-        cpu, clock = now - self._start
+        now = self._clock()
+        elapsed = now - self._start
         if progress.iteration % self._every == 0:
-            self.rows.append((cpu, clock, self._error(progress.theta)))
-        self._start += np.array([time.process_time(), time.perf_counter()]) - now
-        return cpu > self._seconds
+            self.rows.append((elapsed, self._error(progress.theta)))
+        self._start += self._clock() - now
+        return elapsed > self._seconds
 
     def reached(self, target: float) -> float:
-        """The CPU seconds at the first error that is no larger; NaN where there is none."""
-        return next((cpu for cpu, _, error in self.rows if error <= target), float("nan"))
+        """The seconds at the first error that is no larger; NaN where there is none."""
+        return next((seconds for seconds, error in self.rows if error <= target), float("nan"))
 
     def at(self, seconds: float) -> float:
-        """The last error measured within this many CPU seconds."""
-        return [error for cpu, _, error in self.rows if cpu <= seconds][-1]
+        """The last error measured within these seconds."""
+        return [error for then, error in self.rows if then <= seconds][-1]
 
 
 def timed(run: Callable[..., ng.Result], trace: Trace | None = None, **limits: Any) -> float:
