@@ -118,7 +118,7 @@ def held(points: int, memory: int) -> None:
 
 def burgers_errors(seconds: float, small: bool) -> None:
     print(f"\nBurgers, ν = 0.01/π; published: {PUBLISHED['Burgers']}")
-    sizes = {"count": 1000} if small else {"count": 8000, "width": 30}
+    sizes = {"width": 10 if small else 30, "depth": 3, "count": 500 if small else 8000}
     burgers.solve(**sizes, iterations=2)  # compiles
     burgers.error(burgers.solve(**sizes, iterations=1).theta)
     trace = Trace(burgers.error, seconds, every=5, clock=time.perf_counter)

@@ -71,7 +71,7 @@ def measure(name: str, case: Case, few: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--few", type=int, default=64)
+    parser.add_argument("--few", type=int, default=16)
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(versions())

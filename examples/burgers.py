@@ -4,13 +4,15 @@
 
 with ν = 0.01/π, for which the sine steepens into a front at x = 0, about a hundredth wide.
 
-    python examples/burgers.py                                    # three layers of 20, on a CPU
-    python examples/burgers.py --width 30 --count 8000            # on an accelerator
+    python examples/burgers.py
 
-writes `burgers.png` and prints the error against the formula of Cole and Hopf.
+writes `burgers.png` and prints the error against the formula of Cole and Hopf. The conditions are
+residuals beside that of the equation. Built into u, as −sin πx + t(1 − x²) net(t, x), they give the
+first three digits sooner and end at twice the error. Points drawn anew every ten iterations cost
+nothing and keep the error as small as the residual. On an accelerator: `--width 30 --count 8000`.
 """
 
-import argparse
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from jax import Array
 
 import natgrad as ng
@@ -27,6 +30,7 @@ VISCOSITY = 0.01 / np.pi
 FRONT = 0.05  # half of the points are drawn from a Cauchy distribution of this width
 
 
+@functools.cache
 def exact(shape: tuple[int, int] = (101, 401), nodes: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """(t, x) on a grid, and u there by Cole and Hopf's formula and Gauss–Hermite quadrature."""
     axes = np.linspace(0, 1, shape[0]), np.linspace(-1, 1, shape[1])
@@ -61,39 +65,31 @@ def initial(net: eqx.nn.MLP, tx: Array) -> Array:
     return u(net, tx) + jnp.sin(jnp.pi * tx[1])
 
 
-def values(net: eqx.nn.MLP, grid: np.ndarray) -> Array:
-    return eqx.filter_jit(jax.vmap(jax.vmap(u, (None, 0)), (None, 0)))(net, grid)
+values = eqx.filter_jit(jax.vmap(jax.vmap(u, (None, 0)), (None, 0)))
 
 
 def error(net: eqx.nn.MLP) -> float:
-    """‖u − û‖/‖û‖ in L²."""
+    """Relative, in L²."""
     grid, reference = exact()
     return float(np.linalg.norm(values(net, grid) - reference) / np.linalg.norm(reference))
 
 
 def solve(
-    width: int = 20,
-    depth: int = 3,
-    count: int = 2000,
-    iterations: int = 200,
-    seed: int = 0,
-    **settings: Any,
+    width: int, depth: int, count: int, iterations: int, seed: int = 0, **settings: Any
 ) -> ng.Result:
     """Minimise the residuals; `settings` replace those of the recipe."""
     net = eqx.nn.MLP(2, "scalar", width, depth, jnp.tanh, key=jax.random.key(seed))
     start = jnp.stack([jnp.zeros(200), jnp.linspace(-1, 1, 200)], axis=1)
     sides = jnp.stack(jnp.meshgrid(jnp.linspace(0, 1, 100), jnp.array([-1.0, 1.0])), axis=-1)
+    draw = lambda key: {"interior": points(key, count)}
     pinn = ng.Collocation(
-        interior=ng.Residual(equation, points(jax.random.key(0), count), weight=0.1),
+        interior=ng.Residual(equation, points(jax.random.key(1), count), weight=0.1),
         initial=ng.Residual(initial, start),
         boundary=ng.Residual(u, sides.reshape(-1, 2)),
     )
-    draw = jax.jit(lambda key: {"interior": points(key, count)})
-    recipe = ng.recipe("levenberg-marquardt") | {"tolerance": 0.0} | settings
-    batch = ng.Resampled(draw, period=10)
-    return ng.minimize(
-        pinn.problem, net, metric=pinn.metric, batch=batch, max_iterations=iterations, **recipe
-    )
+    recipe = {"tolerance": 0.0, "max_iterations": iterations, "batch": ng.Resampled(draw, 10)}
+    recipe |= ng.recipe("levenberg-marquardt") | settings
+    return ng.minimize(pinn.problem, net, metric=pinn.metric, **recipe)
 
 
 def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:
@@ -112,21 +108,17 @@ def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:
         return save(figure, path)
 
 
-def main(output: str | Path = ".", **settings: Any) -> float:
+def main(
+    width: int = 20, depth: int = 3, count: int = 2000, iterations: int = 200, output: Path = Path()
+) -> float:
     """Solve, print the error, draw, and return the error."""
     jax.config.update("jax_enable_x64", True)
-    result = solve(**settings)
-    missed = error(result.theta)
-    print(f"relative L² error {missed:.1e}: {result}")
-    Path(output).mkdir(parents=True, exist_ok=True)
-    draw_figure(result.theta, Path(output) / "burgers.png")
-    return missed
+    result = solve(width, depth, count, iterations)
+    print(f"relative L² error {error(result.theta):.1e}: {result}")
+    output.mkdir(parents=True, exist_ok=True)
+    draw_figure(result.theta, output / "burgers.png")
+    return error(result.theta)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    defaults = {"width": 20, "depth": 3, "count": 2000, "iterations": 200, "seed": 0}
-    for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--output", default=".", help="a folder")
-    main(**vars(parser.parse_args()))
+    tyro.cli(main)
