@@ -135,10 +135,14 @@ def test_burgers_reference():
     np.testing.assert_allclose(values[:, [0, -1]], 0, atol=1e-14)
 
 
-def test_burgers_runs(tmp_path):
+def test_burgers_runs(tmp_path, monkeypatch):
+    """Ten times as viscous, so that a small network is enough."""
+    monkeypatch.setattr(burgers, "VISCOSITY", 0.1 / np.pi)
+    burgers.exact.cache_clear()
     missed = burgers.main(width=8, depth=2, count=300, iterations=40, output=tmp_path)
+    burgers.exact.cache_clear()
     assert (tmp_path / "burgers.png").stat().st_size > 20_000
-    assert missed < 0.2
+    assert missed < 1e-2
 
 
 def test_poisson_5d_runs(tmp_path, capsys):
@@ -147,9 +151,8 @@ def test_poisson_5d_runs(tmp_path, capsys):
         dimension=3, hidden=(12, 12), interior=60, boundary=40, iterations=40, output=tmp_path
     )
     assert (tmp_path / "poisson_5d.png").stat().st_size > 10_000
-    assert set(found) == set(poisson_5d.VARIANTS)
-    for name in found:
-        assert name in capsys.readouterr().out or name
+    table = capsys.readouterr().out
+    assert all(name in table for name in poisson_5d.VARIANTS)
     assert found["drawn"].relative[-1] < 0.05
     assert found["drawn"].relative[-1] < found["fixed"].relative[-1]
 
