@@ -7,10 +7,13 @@ import pytest
 from scipy import sparse
 from scipy.optimize import linprog
 
+import burgers
 import dense_oracle
 import density_image as di
+import flax_network
 import natgrad as ng
 import optimal_transport as ot
+import poisson_5d
 
 
 def discrete_optimum(grid, mu, nu):
@@ -122,3 +125,41 @@ def test_density_image_direction_against_the_dense_oracle():
     gradient = Z.T @ dense_oracle.sobolev(grid, -1, True) @ missing
     expected = -dense_oracle.pseudo_inverse(Z.T @ A @ Z) @ gradient
     np.testing.assert_allclose(found.eta.ravel(), expected, rtol=1e-7, atol=1e-9)
+
+
+def test_burgers_reference():
+    """Quadrature with twice the nodes, and the conditions that it has to meet."""
+    grid, values = burgers.exact((11, 41))
+    np.testing.assert_allclose(values, burgers.exact((11, 41), 200)[1], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(values[0], -np.sin(np.pi * grid[0, :, 1]), atol=1e-14)
+    np.testing.assert_allclose(values[:, [0, -1]], 0, atol=1e-14)
+
+
+def test_burgers_runs(tmp_path, monkeypatch):
+    """Ten times as viscous, so that a small network is enough."""
+    monkeypatch.setattr(burgers, "VISCOSITY", 0.1 / np.pi)
+    burgers.exact.cache_clear()
+    missed = burgers.main(width=8, depth=2, count=300, iterations=40, output=tmp_path)
+    burgers.exact.cache_clear()
+    assert (tmp_path / "burgers.png").stat().st_size > 20_000
+    assert missed < 1e-2
+
+
+def test_poisson_5d_runs(tmp_path, capsys):
+    """In three dimensions, with every variant: drawn points end below fixed ones."""
+    found = poisson_5d.main(
+        dimension=3, hidden=(12, 12), interior=60, boundary=40, iterations=40, output=tmp_path
+    )
+    assert (tmp_path / "poisson_5d.png").stat().st_size > 10_000
+    table = capsys.readouterr().out
+    assert all(name in table for name in poisson_5d.VARIANTS)
+    assert found["drawn"].relative[-1] < 0.05
+    assert found["drawn"].relative[-1] < found["fixed"].relative[-1]
+
+
+@pytest.mark.parametrize("name", flax_network.NETWORKS)
+def test_networks_of_three_libraries(name):
+    if name == "flax":
+        pytest.importorskip("flax")
+    network = flax_network.NETWORKS[name](jax.random.key(0))
+    assert flax_network.solve(network, iterations=15) < 1e-3

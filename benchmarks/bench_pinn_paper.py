@@ -1,0 +1,81 @@
+"""The paper's physics-informed network on one core: CPU seconds to an error, and errors in time.
+
+    taskset -c 0 python benchmarks/bench_pinn_paper.py [--seconds 60] [--seeds 4]
+
+−Δu = φ on [−1, 1]² with two sine modes, a tanh network 2-20-30-20-1 (p = 1331), 48 × 48 points
+inside and 196 on the boundary, γ = 0.01. For each seed: the CPU seconds until the relative L²
+error on 101 × 101 points is at most 2e-5, with and without compilation, and the error after
+`--seconds`. Errors are measured in a callback whose time does not count. The last column is the
+ratio of the seconds, without compilation, to those of the first method on the same seed; where a
+rival does not get there, a lower bound.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from pinn_cases import Case, Trace, paper, timed
+
+import natgrad as ng
+from natgrad.report.folder import versions
+
+TARGET = 2e-5
+METHODS: dict[str, tuple[Callable[..., ng.Result], dict[str, Any], int]] = {
+    "LM, third order": (ng.minimize, ng.recipe("levenberg-marquardt"), 1),
+    "LM, straight": (ng.minimize, ng.recipe("levenberg-marquardt") | {"order": 1}, 1),
+    "L-BFGS, 50 pairs": (ng.lbfgs, {"memory": 50}, 20),  # measured in every 20th iteration
+}
+
+
+def prepared(name: str, case: Case) -> Callable[..., float]:
+    """The method on a case; called with limits and a trace, its CPU seconds."""
+    method, settings, _ = METHODS[name]
+    metric = {} if method is ng.lbfgs else {"metric": case.pinn.metric}
+    run = partial(method, case.pinn.problem, case.start, tolerance=0.0, **metric, **settings)
+    return partial(timed, run)
+
+
+def compilation(name: str) -> float:
+    """What the first two iterations take beyond the same two again."""
+    run = prepared(name, paper(0))
+    return run(max_iterations=2) - run(max_iterations=2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seeds", type=int, default=4)
+    arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    print(versions())
+    compiled = {name: compilation(name) for name in METHODS}
+    print(f"CPU seconds to an error of {TARGET:g}, and the error after {arguments.seconds:g} s")
+    print(
+        f"{'method':<17} {'seed':>4} {'compile':>8} {'to target':>10} {'with':>7} {'error':>9}"
+        f" {'its':>6} {'s/it':>7} {'ratio':>7}"
+    )
+    for seed in range(arguments.seeds):
+        case, first = paper(seed), np.nan
+        error = case.error()
+        error(case.start)  # compiled before the clock runs
+        for name, (_, _, every) in METHODS.items():
+            trace = Trace(error, arguments.seconds, every)
+            prepared(name, case)(trace=trace, max_iterations=10**6)
+            reached, iterations = trace.reached(TARGET), every * len(trace.rows)
+            first = reached if np.isnan(first) else first
+            there = np.isfinite(reached)
+            ratio = (reached if there else arguments.seconds) / first
+            compared = f"{'' if there else '>'}{ratio:.1f}"
+            print(
+                f"{name:<17} {seed:4d} {compiled[name]:8.1f} {reached:10.1f}"
+                f" {reached + compiled[name]:7.1f} {trace.at(arguments.seconds):9.1e}"
+                f" {iterations:6d} {trace.rows[-1][0] / iterations:7.4f} {compared:>7}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Beside a peer's natural gradients on one core: 2D Poisson with a network of 9,873 parameters.
+
+    taskset -c 1 python benchmarks/bench_pinn_peers.py [--seeds 0 1 2] [--seconds 120] \\
+        [--peer "taskset -c 1 python runner.py --seed {seed} --seconds 250"]
+
+−Δu = 2π² sin πx sin πy on [0, 1]², tanh network 2-64-64-48-48-1, 900 + 120 random points, float64.
+`--peer` is a command line that runs a rival on the same kind of problem and prints lines of
+
+    step,seconds,cpu_seconds,loss,rel_l2,…
+
+with one line of those names before them; `#` begins a comment and `{seed}` stands for the seed.
+It runs after ours for each seed, on the same core. Printed are the CPU seconds at which the
+relative L² error (ours at 9,000 random points) first reaches each target, without compilation and
+with it, and the ratio of the peer's to ours with compilation.
+
+Published for this problem, on an RTX 6000: KFAC 7.9e-7 in 1000 s (rla-pinns and kfac-pinns).
+"""
+
+import argparse
+import shlex
+import subprocess
+from functools import partial
+
+import jax
+import numpy as np
+from pinn_cases import Trace, sine, timed
+
+import natgrad as ng
+from natgrad.report.folder import versions
+
+TARGETS = (1e-5, 1e-6, 9e-7, 1e-7)
+
+
+def ours(seed: int, seconds: float, settings: dict) -> tuple[Trace, float]:
+    """Errors over time, and the CPU seconds that compilation took."""
+    case = sine(seed)
+    error = case.error()
+    error(case.start)
+    metric = case.pinn.metric
+    run = partial(ng.minimize, case.pinn.problem, case.start, metric=metric, **settings)
+    jax.clear_caches()
+    compiled = timed(run, max_iterations=2) - timed(run, max_iterations=2)
+    trace = Trace(error, seconds)
+    timed(run, trace, max_iterations=10**6)
+    return trace, compiled
+
+
+def peer(command: str, seed: int) -> Trace:
+    """The errors over time that the command prints."""
+    words = [word.replace("{seed}", str(seed)) for word in shlex.split(command)]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in printed.splitlines() if line and not line.startswith("#")]
+    names = lines[0].split(",")
+    columns = [names.index(name) for name in ("cpu_seconds", "rel_l2")]
+    trace = Trace(lambda theta: np.nan, np.inf)
+    for line in lines[1:]:
+        fields = line.split(",")
+        trace.rows.append((float(fields[columns[0]]), float(fields[columns[1]])))
+    return trace
+
+
+def table_row(name: str, seed: int, compiled: float, trace: Trace, ratios: list[float]) -> str:
+    times = [f"{trace.reached(target):7.1f}" for target in TARGETS]
+    withs = [f"{trace.reached(target) + compiled:7.1f}" for target in TARGETS]
+    best = min(error for _, error in trace.rows)
+    share = trace.rows[-1][0] / len(trace.rows)
+    compared = " ".join(f"{ratio:6.1f}" for ratio in ratios)
+    return (
+        f"{name:<6} {seed:4d} {compiled:8.1f} {' '.join(times)} | {' '.join(withs)}"
+        f" {best:9.1e} {len(trace.rows):5d} {share:6.3f} {compared}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--peer", help="a command line that prints a rival's errors over time")
+    parser.add_argument("--floor", type=float, help="of the damping, instead of the recipe's")
+    arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    settings = ng.recipe("levenberg-marquardt") | {"tolerance": 0.0}
+    if arguments.floor is not None:
+        settings["damping"] = ng.LevenbergMarquardt(floor=arguments.floor)
+    print(versions())
+    targets = " ".join(f"{target:7.0e}" for target in TARGETS)
+    print("CPU seconds to each error: without compilation, then with it")
+    print(f"{'':6} seed  compile {targets} | {targets} {'best':>9} {'its':>5}   s/it", end="")
+    print("  peer's / ours, with compilation" if arguments.peer else "", flush=True)
+    for seed in arguments.seeds:
+        trace, compiled = ours(seed, arguments.seconds, settings)
+        print(table_row("ours", seed, compiled, trace, []), flush=True)
+        if arguments.peer:
+            rival = peer(arguments.peer, seed)
+            ratios = [rival.reached(t) / (trace.reached(t) + compiled) for t in TARGETS]
+            print(table_row("peer", seed, 0.0, rival, ratios), flush=True)
+
+
+if __name__ == "__main__":
+    main()

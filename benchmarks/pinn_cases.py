@@ -1,0 +1,156 @@
+"""What the benchmarks of physics-informed networks share: networks, problems, errors over time."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import natgrad as ng
+
+Layers = list[tuple[Array, Array]]
+pi = jnp.pi
+
+
+def network(widths: Sequence[int], seed: int) -> Layers:
+    """Weights and biases uniform in ±1/√(inputs of the layer)."""
+    rng = np.random.default_rng(seed)
+    draw = lambda inputs, *shape: jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(inputs))
+    return [(draw(a, a, b), draw(a, b)) for a, b in itertools.pairwise(widths)]
+
+
+def normal_network(widths: Sequence[int], seed: int, last: float) -> Layers:
+    """Weights normal with variance 2/(inputs + outputs), biases zero, the last one `last`."""
+    rng = np.random.RandomState(seed)
+    scale = lambda a, b: np.sqrt(2 / (a + b))
+    layers = [
+        (jnp.asarray(rng.standard_normal((a, b)) * scale(a, b)), jnp.zeros(b))
+        for a, b in itertools.pairwise(widths)
+    ]
+    weights, bias = layers[-1]
+    return [*layers[:-1], (weights, bias + last)]
+
+
+def value(layers: Layers, x: Array) -> Array:
+    """The network at one point: tanh after every layer but the last."""
+    for weights, bias in layers[:-1]:
+        x = jnp.tanh(x @ weights + bias)
+    weights, bias = layers[-1]
+    return (x @ weights + bias)[0]
+
+
+def size(layers: Layers) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(layers))
+
+
+class Case(NamedTuple):
+    """A problem, where it starts, and its solution at the points where errors are measured."""
+
+    pinn: ng.Collocation
+    start: Layers
+    test: Array
+    solution: Array
+
+    def error(self) -> Callable[[Layers], float]:
+        """θ ↦ the relative L² error."""
+        values = jax.jit(lambda layers, x: jax.vmap(value, (None, 0))(layers, x))
+        size = jnp.linalg.norm(self.solution)
+        found = lambda layers: values(layers, self.test)
+        return lambda layers: float(jnp.linalg.norm(found(layers) - self.solution) / size)
+
+
+def _paper_equation(layers: Layers, x: Array) -> Array:
+    modes = (1.0, 3.0)
+    source = sum(2 * (m * pi) ** 2 * jnp.prod(jnp.sin(m * pi * x)) for m in modes)
+    return ng.laplacian(lambda y: value(layers, y), x) + source
+
+
+def paper(seed: int) -> Case:
+    """The paper's −Δu = φ on [−1, 1]², two sine modes about 3, on a grid of 50 × 50 points."""
+    grid = lambda n: np.stack(np.meshgrid(*[np.linspace(-1, 1, n)] * 2, indexing="ij"), -1)
+    points = grid(50)
+    edge = np.ones((50, 50), bool)
+    edge[1:-1, 1:-1] = False
+    pinn = ng.Collocation(
+        interior=ng.Residual(_paper_equation, points[~edge], weight=0.01),
+        boundary=ng.Residual(_off_three, points[edge], weight=1.99),
+    )
+    test = jnp.asarray(grid(101).reshape(-1, 2))
+    solution = 3 + sum(jnp.prod(jnp.sin(m * pi * test), axis=-1) for m in (1.0, 3.0))
+    return Case(pinn, normal_network((2, 20, 30, 20, 1), seed, last=3.0), test, solution)
+
+
+def _off_three(layers: Layers, x: Array) -> Array:
+    return value(layers, x) - 3.0
+
+
+def _sine_equation(layers: Layers, x: Array) -> Array:
+    source = 2 * pi**2 * jnp.prod(jnp.sin(pi * x))
+    return ng.laplacian(lambda y: value(layers, y), x) + source
+
+
+def sine(seed: int, interior: int = 900, boundary: int = 120, memory: int = 2**30) -> Case:
+    """−Δu = 2π² sin πx sin πy on [0, 1]², zero outside, at random points; 2-64-64-48-48-1."""
+    rng = np.random.default_rng(1000 + seed)
+    pinn = ng.Collocation(
+        interior=ng.Residual(_sine_equation, rng.uniform(size=(interior, 2))),
+        boundary=ng.Residual(value, on_faces(rng, boundary, 2)),
+        memory=memory,
+    )
+    test = jnp.asarray(rng.uniform(size=(9000, 2)))
+    solution = jnp.prod(jnp.sin(pi * test), axis=-1)
+    return Case(pinn, network((2, 64, 64, 48, 48, 1), seed), test, solution)
+
+
+def on_faces(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+    """Random points on the boundary of the unit cube."""
+    points = rng.uniform(size=(count, dimension))
+    face = rng.integers(0, dimension, count)
+    points[np.arange(count), face] = rng.integers(0, 2, count)
+    return points
+
+
+class Trace:
+    """A callback that measures errors as a run goes, with the time for that taken off.
+
+    `rows` has the seconds (of CPU, unless `clock` is another one) and the error; the run ends after
+    `seconds` of them.
+    """
+
+    def __init__(
+        self,
+        error: Callable[[Any], float],
+        seconds: float,
+        every: int = 1,
+        clock: Callable[[], float] = time.process_time,
+    ):
+        self._error, self._seconds, self._every, self._clock = error, seconds, every, clock
+        self.rows: list[tuple[float, float]] = []
+        self._start = clock()
+
+    def __call__(self, progress: ng.Progress) -> bool:
+        now = self._clock()
+        elapsed = now - self._start
+        if progress.iteration % self._every == 0:
+            self.rows.append((elapsed, self._error(progress.theta)))
+        self._start += self._clock() - now
+        return elapsed > self._seconds
+
+    def reached(self, target: float) -> float:
+        """The seconds at the first error that is no larger; NaN where there is none."""
+        return next((seconds for seconds, error in self.rows if error <= target), float("nan"))
+
+    def at(self, seconds: float) -> float:
+        """The last error measured within these seconds."""
+        return [error for then, error in self.rows if then <= seconds][-1]
+
+
+def timed(run: Callable[..., ng.Result], trace: Trace | None = None, **limits: Any) -> float:
+    """CPU seconds of a run."""
+    start = time.process_time()
+    run(callbacks=[] if trace is None else [trace], **limits)
+    return time.process_time() - start
