@@ -65,7 +65,7 @@ def test_the_loss_is_a_weighted_mean_of_squares_and_the_metric_its_hessian(weigh
     assert float(pinn.loss(residuals)) == pytest.approx(expected, rel=1e-14)
     close(stacked(pinn, THETA) @ stacked(pinn, THETA), expected, 1e-14)
     flat, unravel = ravel_pytree(residuals)
-    hessian = jax.hessian(lambda v: pinn.loss(unravel(v)))(flat)
+    hessian = jax.jit(jax.hessian(lambda v: pinn.loss(unravel(v))))(flat)
     np.testing.assert_allclose(as_dense(pinn.metric.gram(residuals)), hessian, rtol=1e-14)
     diagonal = ravel_pytree(pinn.metric.diagonal(residuals))[0]
     np.testing.assert_allclose(np.diag(diagonal), hessian, rtol=1e-14)
@@ -100,13 +100,11 @@ def test_a_block_may_have_a_metric_of_its_own():
     A = np.zeros((8, 8))  # the edge first, as pytrees are flattened
     A[:2, :2] = 2 * 5.0 / 2 * np.eye(2)
     A[2:, 2:] = dense_oracle.sobolev(LINE, -1, False)
-    Z = np.asarray(jax.jacobian(lambda t: ravel_pytree(pinn(t))[0])(THETA))
+    Z = np.asarray(jax.jit(jax.jacobian(lambda t: ravel_pytree(pinn(t))[0]))(THETA))
     d = ng.natural_gradient(pinn.problem, THETA, metric=pinn.metric)
     close(d.eta, -np.linalg.solve(Z.T @ A @ Z, d.gradient), 1e-10)
-    gradient = jax.grad(lambda t: pinn.loss(pinn(t)))(THETA)
+    gradient = jax.jit(jax.grad(lambda t: pinn.loss(pinn(t))))(THETA)
     close(d.gradient, gradient, 1e-12)
-    G = ng.information_matrix(pinn.problem, THETA, metric=pinn.metric)
-    close(G, Z.T @ A @ Z, 1e-12)
 
 
 def test_other_points_keep_the_rest():

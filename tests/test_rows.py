@@ -14,7 +14,7 @@ from natgrad.linearisation import linearise, matrix_free, solve
 from natgrad.parameters import Bounds, flatten
 from natgrad.row_assembly import has_rows
 from natgrad.rows import ProductMatrix, Rows
-from problems_for_tests import close
+from problems_for_tests import close, with_slow
 
 RNG = np.random.default_rng(4)
 LINE = ng.Grid(0.0, 1.0, 9)
@@ -143,7 +143,7 @@ def oracle(model, metric):
     )
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", with_slow(METRICS, ["Weights", "Blocks"]))
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_direction_from_blocks_of_rows_is_the_dense_one(name: str, solver: str):
     make, metric = METRICS[name]
