@@ -96,7 +96,7 @@ def check_everything(memory: int, dtype, held: bool, tolerance: float) -> None:
         close(result, wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", with_slow(BLOCKS, ["three blocks"]))
 def test_blocks_of_rows_are_those_of_the_dense_jacobian(name: str):
     memory, counts = BLOCKS[name]
     model = collocation(memory)
@@ -238,7 +238,10 @@ def test_cholesky_takes_an_operator_and_bounds_from_blocks():
     np.testing.assert_array_equal(eta[~free], 0.0)
 
 
-@pytest.mark.parametrize(("name", "solver"), [("Collocation", "Cholesky"), ("Sum", "Kernel")])
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [pytest.param("Collocation", "Cholesky", marks=pytest.mark.slow), ("Sum", "Kernel")],
+)
 def test_a_run_with_little_memory_is_the_run_with_all_of_z(name: str, solver: str):
     make, metric = METRICS[name]
     runs = [
