@@ -5,6 +5,7 @@ from functools import lru_cache
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import Array
 
 import natgrad as ng
@@ -74,6 +75,11 @@ def all_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
 
 
 METRIC_NAMES = tuple(all_metrics(ng.Grid(0.0, 1.0, 4)))
+
+
+def with_slow(names, slow):
+    """The names as parameters of a test, some of them marked: they add to a fast one."""
+    return [pytest.param(n, marks=[pytest.mark.slow] * (n in slow)) for n in names]
 
 
 def close(actual, expected, tolerance: float = 1e-8):

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
@@ -15,7 +15,7 @@ from natgrad.attempt import _attempt_compiled
 from natgrad.linearisation import _linearise_compiled
 from natgrad.operators import as_dense
 from natgrad.recipes import RECIPES
-from problems_for_tests import close
+from problems_for_tests import close, with_slow
 
 LINE = ng.Grid(0.0, 1.0, 6)
 INSIDE = jnp.linspace(0.05, 0.95, 8)[:, None]
@@ -65,7 +65,7 @@ def test_the_loss_is_a_weighted_mean_of_squares_and_the_metric_its_hessian(weigh
     assert float(pinn.loss(residuals)) == pytest.approx(expected, rel=1e-14)
     close(stacked(pinn, THETA) @ stacked(pinn, THETA), expected, 1e-14)
     flat, unravel = ravel_pytree(residuals)
-    hessian = jax.hessian(lambda v: pinn.loss(unravel(v)))(flat)
+    hessian = jax.jit(jax.hessian(lambda v: pinn.loss(unravel(v))))(flat)
     np.testing.assert_allclose(as_dense(pinn.metric.gram(residuals)), hessian, rtol=1e-14)
     diagonal = ravel_pytree(pinn.metric.diagonal(residuals))[0]
     np.testing.assert_allclose(np.diag(diagonal), hessian, rtol=1e-14)
@@ -100,13 +100,11 @@ def test_a_block_may_have_a_metric_of_its_own():
     A = np.zeros((8, 8))  # the edge first, as pytrees are flattened
     A[:2, :2] = 2 * 5.0 / 2 * np.eye(2)
     A[2:, 2:] = dense_oracle.sobolev(LINE, -1, False)
-    Z = np.asarray(jax.jacobian(lambda t: ravel_pytree(pinn(t))[0])(THETA))
+    Z = np.asarray(jax.jit(jax.jacobian(lambda t: ravel_pytree(pinn(t))[0]))(THETA))
     d = ng.natural_gradient(pinn.problem, THETA, metric=pinn.metric)
     close(d.eta, -np.linalg.solve(Z.T @ A @ Z, d.gradient), 1e-10)
-    gradient = jax.grad(lambda t: pinn.loss(pinn(t)))(THETA)
+    gradient = jax.jit(jax.grad(lambda t: pinn.loss(pinn(t))))(THETA)
     close(d.gradient, gradient, 1e-12)
-    G = ng.information_matrix(pinn.problem, THETA, metric=pinn.metric)
-    close(G, Z.T @ A @ Z, 1e-12)
 
 
 def test_other_points_keep_the_rest():
@@ -166,7 +164,8 @@ def test_parameters_are_any_pytree(kind: str):
         theta,
         metric=pinn.metric,
         max_iterations=40,
-        **ng.recipe("levenberg-marquardt"),
+        damping=ng.LevenbergMarquardt(),
+        step=ng.Backtracking(),
     )
     assert jax.tree.structure(result.theta) == jax.tree.structure(theta)
     assert np.all(np.diff(result.history["loss"]) < 0)
@@ -184,6 +183,7 @@ def drawn(batch: ng.Resampled, iteration: int, pinn: ng.Collocation = POISSON):
     return problem, metric
 
 
+@settings(max_examples=6)
 @given(seed=st.integers(0, 5), iteration=st.integers(0, 50), period=st.integers(1, 4))
 def test_draws_depend_on_the_seed_and_the_period_alone(seed: int, iteration: int, period: int):
     points = lambda i, s=seed: np.asarray(
@@ -222,7 +222,7 @@ def test_the_loss_and_the_metric_move_with_the_points_where_they_are_the_models_
 
 def test_a_resampled_run_follows_its_draws_and_compiles_once():
     batch = ng.Resampled(draw, seed=4)
-    settings = {
+    same = {
         "metric": POISSON.metric,
         "damping": ng.AbsoluteDamping(1e-3),
         "step": ng.FixedStep(0.5, require_decrease=False),
@@ -230,17 +230,17 @@ def test_a_resampled_run_follows_its_draws_and_compiles_once():
     }
     sizes = lambda: [f._cached._cache_size() for f in (_linearise_compiled, _attempt_compiled)]
     before = sizes()
-    result = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **settings)
+    result = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **same)
     assert np.subtract(sizes(), before).max() <= 1, "compiled again for other points"
     whole = POISSON.loss(POISSON(result.theta))
     assert result.loss == pytest.approx(float(whole), rel=1e-12)
-    again = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **settings)
+    again = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **same)
     np.testing.assert_array_equal(again.history["loss"], result.history["loss"])
     problem, _ = drawn(batch, 0)
     first = problem.value(network(), problem.model(network()))
     assert result.history["loss"][0] == pytest.approx(float(first), rel=1e-12)
     other = ng.minimize(
-        POISSON.problem, network(), batch=ng.Resampled(draw), max_iterations=4, **settings
+        POISSON.problem, network(), batch=ng.Resampled(draw), max_iterations=4, **same
     )
     assert np.all(other.history["loss"] != result.history["loss"])
 
@@ -253,13 +253,13 @@ def bent(theta, x):
 BENT = ng.Collocation(inside=ng.Residual(bent, INSIDE), edge=ng.Residual(affine, EDGE))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", with_slow(RECIPES, ["gauss-newton", "nystrom"]))
 def test_every_recipe_decreases_the_loss(name: str):
-    settings = ng.recipe(name)
-    result = ng.minimize(BENT.problem, THETA, metric=BENT.metric, max_iterations=3, **settings)
+    chosen = ng.recipe(name)
+    result = ng.minimize(BENT.problem, THETA, metric=BENT.metric, max_iterations=3, **chosen)
     assert result.iterations == 3
     assert result.loss < result.history["loss"][0]
-    settings["damping"] = None
+    chosen["damping"] = None
     assert ng.recipe(name)["damping"] is not None, "a recipe is a copy"
 
 

@@ -19,6 +19,7 @@ from problems_for_tests import (
     bumps_problem,
     close,
     linear_problem,
+    with_slow,
 )
 
 TALL, WIDE = (12, 5), (5, 12)
@@ -208,7 +209,7 @@ def bump_matrices(name: str, mass_varies: bool):
     return Z, c, dense.get(name), d.info.reachable
 
 
-@pytest.mark.parametrize("name", METRIC_NAMES)
+@pytest.mark.parametrize("name", with_slow(METRIC_NAMES, ["H1", "dotH-1", "Mobility"]))
 def test_reachable_in_every_metric(name: str):
     """On tangents that the metric measures; NaN for sums, whose whitened gradient is not short."""
     Z, c, A, reach = bump_matrices(name, mass_varies=False)

@@ -14,7 +14,7 @@ from natgrad.linearisation import linearise, matrix_free, solve
 from natgrad.parameters import Bounds, flatten
 from natgrad.row_assembly import has_rows
 from natgrad.rows import ProductMatrix, Rows
-from problems_for_tests import close
+from problems_for_tests import close, with_slow
 
 RNG = np.random.default_rng(4)
 LINE = ng.Grid(0.0, 1.0, 9)
@@ -96,7 +96,7 @@ def check_everything(memory: int, dtype, held: bool, tolerance: float) -> None:
         close(result, wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", with_slow(BLOCKS, ["three blocks"]))
 def test_blocks_of_rows_are_those_of_the_dense_jacobian(name: str):
     memory, counts = BLOCKS[name]
     model = collocation(memory)
@@ -143,7 +143,7 @@ def oracle(model, metric):
     )
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", with_slow(METRICS, ["Weights", "Blocks"]))
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_direction_from_blocks_of_rows_is_the_dense_one(name: str, solver: str):
     make, metric = METRICS[name]
@@ -238,7 +238,10 @@ def test_cholesky_takes_an_operator_and_bounds_from_blocks():
     np.testing.assert_array_equal(eta[~free], 0.0)
 
 
-@pytest.mark.parametrize(("name", "solver"), [("Collocation", "Cholesky"), ("Sum", "Kernel")])
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [pytest.param("Collocation", "Cholesky", marks=pytest.mark.slow), ("Sum", "Kernel")],
+)
 def test_a_run_with_little_memory_is_the_run_with_all_of_z(name: str, solver: str):
     make, metric = METRICS[name]
     runs = [
