@@ -5,14 +5,14 @@
 
 First "linearise" (the rows of Z and the matrix G or K made of them) and "attempt" (solve, curve
 and line search, of third order), against the time that the product 2kp·min(k, p) takes at the rate
-of a large float64 matrix product measured in the same run. Then the most memory held by one
-iteration with the whole of J and with row blocks, each in a process of its own. Last, errors over
-the seconds of two examples, beside the published ones; compilation does not count.
+of a large float64 matrix product measured in the same run; "all" is what the row took, with
+compilation. Then the most memory held by one iteration with the whole of J and with row blocks,
+each in a process of its own. Last, errors over the seconds of two examples, beside the published
+ones; compilation does not count.
 """
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -82,7 +82,7 @@ def iterations(cases: dict[str, Case], n: int) -> None:
     print(f"float64 products at {rate / 1e12:.3g} Tflop/s (n = {n})")
     print(
         f"{'network':<23} {'p':>7} {'k':>5} {'linearise ms':>13} {'attempt ms':>11}"
-        f" {'limit ms':>9} {'linearise/limit':>16} {'first s':>8}"
+        f" {'limit ms':>9} {'linearise/limit':>16} {'all s':>8}"
     )
     for name, case in cases.items():
         k, p = sum(len(b.points) for b in case.pinn.blocks.values()), size(case.start)
@@ -99,7 +99,9 @@ def iterations(cases: dict[str, Case], n: int) -> None:
 def peak() -> float:
     """The most memory held so far in GB: by the device, or by the process on a CPU."""
     statistics = jax.devices()[0].memory_stats() or {}
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # not `getrusage`, whose maximum a child takes over from the process that started it
+    lines = Path("/proc/self/status").read_text().splitlines()
+    host = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return statistics.get("peak_bytes_in_use", host) / 1e9
 
 

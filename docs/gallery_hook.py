@@ -17,6 +17,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimal_transport": {"size": 64, "iterations": 100},
     "density_image": {"size": 128, "field": 40, "names": ("w2+fr", "fr")},
+    "burgers": {"iterations": 120},
+    "poisson_5d": {"hidden": (24, 24), "interior": 300, "boundary": 60, "iterations": 100},
 }
 
 

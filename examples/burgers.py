@@ -26,8 +26,7 @@ from jax import Array
 import natgrad as ng
 from natgrad.report.style import figure_style, save
 
-VISCOSITY = 0.01 / np.pi
-FRONT = 0.05  # half of the points are drawn from a Cauchy distribution of this width
+VISCOSITY, FRONT = 0.01 / np.pi, 0.05
 
 
 @functools.cache
@@ -43,7 +42,7 @@ def exact(shape: tuple[int, int] = (101, 401), nodes: int = 100) -> tuple[np.nda
 
 
 def points(key: Array, count: int) -> Array:
-    """(t, x) at random: half of them anywhere, half of them around the front."""
+    """(t, x) at random: half of them anywhere, half Cauchy of width `FRONT` around the front."""
     times, anywhere, near = jax.random.split(key, 3)
     draw = lambda key, n: jax.random.uniform(key, (n,), minval=-1.0, maxval=1.0)
     front = FRONT * jnp.tan(jnp.arctan(1 / FRONT) * draw(near, count // 2))
@@ -65,7 +64,7 @@ def initial(net: eqx.nn.MLP, tx: Array) -> Array:
     return u(net, tx) + jnp.sin(jnp.pi * tx[1])
 
 
-values = eqx.filter_jit(jax.vmap(jax.vmap(u, (None, 0)), (None, 0)))
+values = eqx.filter_jit(jax.vmap(jax.vmap(u, (None, 0)), (None, 0)))  # on the grid
 
 
 def error(net: eqx.nn.MLP) -> float:
@@ -74,11 +73,9 @@ def error(net: eqx.nn.MLP) -> float:
     return float(np.linalg.norm(values(net, grid) - reference) / np.linalg.norm(reference))
 
 
-def solve(
-    width: int, depth: int, count: int, iterations: int, seed: int = 0, **settings: Any
-) -> ng.Result:
+def solve(width: int, depth: int, count: int, iterations: int, **settings: Any) -> ng.Result:
     """Minimise the residuals; `settings` replace those of the recipe."""
-    net = eqx.nn.MLP(2, "scalar", width, depth, jnp.tanh, key=jax.random.key(seed))
+    net = eqx.nn.MLP(2, "scalar", width, depth, jnp.tanh, key=jax.random.key(0))
     start = jnp.stack([jnp.zeros(200), jnp.linspace(-1, 1, 200)], axis=1)
     sides = jnp.stack(jnp.meshgrid(jnp.linspace(0, 1, 100), jnp.array([-1.0, 1.0])), axis=-1)
     draw = lambda key: {"interior": points(key, count)}
@@ -109,14 +106,14 @@ def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:
 
 
 def main(
-    width: int = 20, depth: int = 3, count: int = 2000, iterations: int = 200, output: Path = Path()
+    width: int = 20, depth: int = 3, count: int = 2000, iterations: int = 200, output: str = "."
 ) -> float:
     """Solve, print the error, draw, and return the error."""
     jax.config.update("jax_enable_x64", True)
     result = solve(width, depth, count, iterations)
     print(f"relative L² error {error(result.theta):.1e}: {result}")
-    output.mkdir(parents=True, exist_ok=True)
-    draw_figure(result.theta, output / "burgers.png")
+    Path(output).mkdir(parents=True, exist_ok=True)
+    draw_figure(result.theta, Path(output, "burgers.png"))
     return error(result.theta)
 
 

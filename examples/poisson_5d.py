@@ -45,6 +45,7 @@ class Errors(NamedTuple):
     absolute: np.ndarray
     relative: np.ndarray
     iterations: int
+    status: str
 
 
 def network(widths: Sequence[int], key: Array) -> Layers:
@@ -121,7 +122,7 @@ def run(
     )  # fmt: skip
     times, absolute = np.array(rows).T
     scale = float(jnp.sqrt(jnp.mean(exact**2)))
-    return Errors(times, absolute, absolute / scale, result.iterations)
+    return Errors(times, absolute, absolute / scale, result.iterations, result.status)
 
 
 def draw_figure(found: dict[str, Errors], path: Path) -> Path:
@@ -164,7 +165,7 @@ def main(
         taken = errors.seconds[-1]
         print(
             f"{name:<11} {errors.iterations:5d} {taken:8.1f} {taken / errors.iterations:7.3f}"
-            f" {errors.absolute[-1]:9.1e} {errors.relative[-1]:9.1e}",
+            f" {errors.absolute[-1]:9.1e} {errors.relative[-1]:9.1e} {errors.status}",
             flush=True,
         )
     output = Path(output)
