@@ -47,7 +47,7 @@ def value_batch(pinn: Pinn) -> MiniBatch:
     def select(rows: Array) -> Problem:
         chosen = points.all[rows]
         loss = PointLoss(equation, condition, chosen, share * each[rows], edge[rows])
-        return Problem(Pointwise(pinn.network, chosen), objective=loss)
+        return Problem(Pointwise(function=pinn.network, points=chosen), objective=loss)
 
     return MiniBatch(settings.batch, seed=settings.seed, select=select)
 

@@ -31,25 +31,30 @@ RESIDUAL_SETTINGS = {
     "LM": {"damping": LevenbergMarquardt(), "step": Backtracking()},
     "LM3": recipe("levenberg-marquardt"),
 }
-UNLIMITED = 10**9  # iterations, for methods whose iterations are cheap
+CHEAP = ("GD", "LBFGS", "Adam")
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to train; `run(pinn, callback, max_iterations)` does it and says why it ended.
 
-    `whole` says that the losses its callback sees are those of all points.
+    `whole` says that the losses its callback sees are those of all points, `cheap` that its
+    iterations are, so that only the time bounds them.
     """
 
     key: str
     name: str
     run: Callable[[Pinn, Callback, int], Status]
     whole: bool = True
+    cheap: bool = False
 
 
 def methods(pinn: Pinn) -> list[Method]:
     """Those of the settings, on all points."""
-    return [Method(key, NAMES[key], _run(key, pinn.authors)) for key in pinn.settings.methods]
+    return [
+        Method(key, NAMES[key], _run(key, pinn.authors), cheap=key in CHEAP)
+        for key in pinn.settings.methods
+    ]
 
 
 def batched_methods(pinn: Pinn) -> list[Method]:
@@ -93,7 +98,7 @@ def _values_batched(key: str, pinn: Pinn, callback: Callback, most: int) -> Stat
         pinn.values_problem(key),
         pinn.start,
         pinn.metrics[key],
-        pinn.settings.damping,
+        pinn.settings.batch_damping,
         max_iterations=most,
         callback=callback,
         batch=value_batch(pinn),
@@ -129,11 +134,17 @@ def _residuals_batched(key: str, pinn: Pinn, callback: Callback, most: int) -> S
 
 
 def _quasi_newton(pinn: Pinn, callback: Callback, most: int) -> Status:
-    problem, memory = pinn.values_problem("L2"), pinn.settings.memory
-    limits = {"tolerance": 0.0, "max_iterations": UNLIMITED if most > 1 else 1}
-    return lbfgs(problem, pinn.start, memory=memory, callbacks=[callback], **limits).status
+    found = lbfgs(
+        pinn.values_problem("L2"),
+        pinn.start,
+        memory=pinn.settings.memory,
+        tolerance=0.0,
+        max_iterations=most,
+        callbacks=[callback],
+    )
+    return found.status
 
 
 def _adam(pinn: Pinn, callback: Callback, most: int) -> Status:
-    rate, limit = pinn.settings.rate, UNLIMITED if most > 1 else 1
-    return adam(pinn.objective, pinn.start, rate=rate, max_iterations=limit, callback=callback)
+    rate = pinn.settings.rate
+    return adam(pinn.objective, pinn.start, rate=rate, max_iterations=most, callback=callback)

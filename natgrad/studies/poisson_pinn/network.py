@@ -1,6 +1,7 @@
 """The network: a few layers of tanh and a linear one, with normal weights at the start."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +19,11 @@ def initial(hidden: Sequence[int], seed: int) -> Theta:
     random = np.random.RandomState(seed)
     widths = (2, *hidden, 1)
     layers = []
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in pairwise(widths):
         weights = random.standard_normal((before, after)) * np.sqrt(2 / (before + after))
         layers.append((jnp.asarray(weights), jnp.zeros(after)))
     last, _ = layers[-1]
-    return (*layers[:-1], (last, jnp.full(1, MEAN)))
+    return (*layers[:-1], (last, jnp.asarray(np.full(1, MEAN))))
 
 
 def network(theta: Theta, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The training problem: a loss of θ, the residuals that make it up, and the states of the metrics."""
+"""The training problem: a loss of θ, the residuals that make it up, the states of the metrics."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,10 +90,10 @@ class Pinn:
         points = self.points
         inner = points.inside.reshape(*points.inner_grid.shape, 2)
         if not self.authors:
-            return Pointwise(self.network, points.grid.points)
+            return Pointwise(function=self.network, points=points.grid.points)
         if key == "W2":
-            return Pointwise(self.network, inner)
-        return InsideAndBoundary(self.network, inner, points.boundary)
+            return Pointwise(function=self.network, points=inner)
+        return InsideAndBoundary(network=self.network, inside=inner, boundary=points.boundary)
 
     def loss(self, theta: Theta) -> float:
         """f(θ)."""

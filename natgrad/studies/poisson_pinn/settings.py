@@ -46,6 +46,8 @@ class Settings:
     """Points in a mini-batch."""
     damping: float = 1e-4
     """λ of the metrics on values over the mean eigenvalue of G, trace(G)/p."""
+    batch_damping: float = 0.1
+    """The same on mini-batches, whose G knows less than the loss on all points asks for."""
     memory: int = 50
     """Pairs that L-BFGS keeps."""
     rate: float = 3e-3
@@ -53,7 +55,7 @@ class Settings:
     seconds: float = 2.5
     """CPU seconds that every run may spend, without compiling."""
     max_iterations: int = 200
-    """Iterations that the runs of natural gradients, GN and LM may spend at most."""
+    """Iterations of a run at most; those of GD, LBFGS and Adam are cheap and not counted."""
 
     def check(self) -> None:
         """Raise `InputError` for a value the study cannot run with."""
@@ -87,6 +89,7 @@ _LIMITS = (
     ("gamma", 1e-6, 1.999),
     ("batch", 1, 10**6),
     ("damping", 1e-12, 1e3),
+    ("batch_damping", 1e-12, 1e6),
     ("memory", 1, 1000),
     ("rate", 1e-8, 1.0),
     ("seconds", 0.01, 1e6),
@@ -104,7 +107,5 @@ PRESETS: dict[Preset, Settings] = {
         seconds=12.0,
         max_iterations=1000,
     ),
-    "paper": Settings(
-        preset="paper", **_FULL, methods=METHODS, seconds=45.0, max_iterations=5000
-    ),
+    "paper": Settings(preset="paper", **_FULL, methods=METHODS, seconds=45.0, max_iterations=5000),
 }
