@@ -6,7 +6,7 @@
 | `network.py` | the network and where it starts |
 | `equation.py` | the equation, its solution, and the points on which both are seen |
 | `pinn.py` | the training problem, ours or as the authors of the paper have it |
-| `metrics.py` | the metrics on the values of the network, ours and the authors' |
+| `metrics.py`, `clipped.py` | the metrics on the network's values, ours and the authors' |
 | `doubling.py` | descent whose trial step is twice the last one |
 | `newton_cg.py`, `adam.py` | the authors' algorithm, and Adam |
 | `batches.py` | mini-batches of points |

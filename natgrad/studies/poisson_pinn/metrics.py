@@ -17,7 +17,10 @@ from ... import (
     Wasserstein,
 )
 from ...models.pointwise import Part, RowModel
+from .clipped import Clipped
 from .equation import Network, Points
+
+LEAST = 0.1
 
 
 def mean_part(grid: Grid) -> Metric:
@@ -33,19 +36,20 @@ def mean_part(grid: Grid) -> Metric:
 def our_metrics(grid: Grid) -> dict[str, Metric]:
     """On all points as cells, with zero flux at the boundary; the homogeneous ones see the mean.
 
-    The values are used as they are, neither shifted nor normalised: the network starts near 3, the
-    solution lies in [1, 5], and a step to a value below zero is inadmissible in FR and W₂.
+    The values are used as they are, neither shifted nor normalised: the network starts near 3 and
+    the solution lies in [1, 5]. On its way the network may go lower; values below `LEAST` count as
+    `LEAST` in FR and W₂.
     """
     mean = mean_part(grid)
     return {
         "GD": Euclidean(),
         "L2": L2(grid),
-        "FR": FisherRao(grid),
+        "FR": Clipped(FisherRao(grid), LEAST),
         "H1": Sobolev(grid, 1),
         "dotH1": HomogeneousSobolev(grid, 1) + mean,
         "Hm1": Sobolev(grid, -1),
         "dotHm1": HomogeneousSobolev(grid, -1) + mean,
-        "W2": Wasserstein(grid) + mean,
+        "W2": Clipped(Wasserstein(grid), LEAST) + mean,
     }
 
 

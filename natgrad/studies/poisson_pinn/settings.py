@@ -46,7 +46,7 @@ class Settings:
     """Points in a mini-batch."""
     damping: float = 1e-4
     """λ of the metrics on values over the mean eigenvalue of G, trace(G)/p."""
-    batch_damping: float = 0.1
+    batch_damping: float = 0.01
     """The same on mini-batches, whose G knows less than the loss on all points asks for."""
     memory: int = 50
     """Pairs that L-BFGS keeps."""
@@ -107,5 +107,5 @@ PRESETS: dict[Preset, Settings] = {
         seconds=12.0,
         max_iterations=1000,
     ),
-    "paper": Settings(preset="paper", **_FULL, methods=METHODS, seconds=45.0, max_iterations=5000),
+    "paper": Settings(preset="paper", **_FULL, methods=METHODS, seconds=40.0, max_iterations=5000),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 from ...report.folder import versions
 from ...report.page import Figure, Page, Section, Table
 from .claims import common_iterations, common_seconds, order
+from .metrics import LEAST
 from .results import StudyResult
 from .runs import Run
 from .settings import METRICS
@@ -162,8 +163,9 @@ def _methods(result: StudyResult) -> list[Part]:
             "from one length, so the study drives its iterations itself.",
             "Ḣ¹, Ḣ⁻¹ and W₂ do not see the mean of a tangent; it is given its length in L². "
             "Values are used as they are, neither shifted nor normalised: the solution lies in "
-            "[1, 5] and the network starts near 3. Where a step makes a value negative it is "
-            "inadmissible in Fisher–Rao and W₂ and is halved.",
+            "[1, 5] and the network starts near 3. On its way it may go lower; values below "
+            f"{LEAST:g} count as {LEAST:g} in Fisher–Rao and W₂. (If steps to negative values were "
+            "refused instead, a run would walk up to the first zero and stay there.)",
         ]
     told.append(
         "Gauss–Newton and Levenberg–Marquardt (LM): the state is the residual, its metric the "
