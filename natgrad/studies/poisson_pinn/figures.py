@@ -83,7 +83,7 @@ def _convergence(result: StudyResult, path: Path) -> Path:
 
 def _batches(result: StudyResult, path: Path) -> Path:
     """The same methods on all points and on mini-batches, against CPU seconds."""
-    figure, axis = plt.subplots(figsize=(6.6, 4.8))
+    figure, axis = plt.subplots(figsize=(10.0, 4.4))
     whole = [result.runs[key] for key in result.batched if key in result.runs]
     _curves(axis, whole, _seconds, "CPU s", alpha=0.45)
     _curves(axis, list(result.batched.values()), _seconds, "CPU s", lw=1.7, ls="-.")
@@ -122,9 +122,6 @@ def _thinned(count: int) -> np.ndarray:
 
 def _with_legend(figure: Any, axes: Any) -> Any:
     lines, labels = axes.get_legend_handles_labels()
-    columns = min(len(labels), 7)
-    place = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 8.5}
-    if figure.get_figwidth() < 8:
-        place["ncols"] = 3
+    place = {"loc": "outside lower center", "ncols": 7, "frameon": False, "fontsize": 8.5}
     figure.legend(lines, labels, **place)
     return figure

@@ -54,7 +54,7 @@ class Settings:
     """The learning rate of Adam."""
     seconds: float = 2.5
     """CPU seconds that every run may spend, without compiling."""
-    max_iterations: int = 200
+    max_iterations: int = 1000
     """Iterations of a run at most; those of GD, LBFGS and Adam are cheap and not counted."""
 
     def check(self) -> None:

@@ -22,7 +22,7 @@ def summary(result: StudyResult) -> list[Table]:
 def run_table(result: StudyResult) -> Table:
     """Where every run ended, and what it cost."""
     return Table(
-        ("method", "end", "loss", "relative error", "iterations", "CPU s", "CPU s/iteration"),
+        ("method", "end", "loss", "error", "iter.", "CPU s", "s/iter."),
         [_row(run) for run in result.runs.values()],
         f"Runs from the same network with {result.pinn.parameters:,} parameters, loss "
         f"{result.start_loss:.4g} and relative error {result.start_error:.3f} at the start: why "
@@ -34,7 +34,7 @@ def run_table(result: StudyResult) -> Table:
 def batch_table(result: StudyResult) -> Table:
     """The same for mini-batches."""
     return Table(
-        ("method", "end", "loss", "relative error", "iterations", "CPU s", "CPU s/iteration"),
+        ("method", "end", "loss", "error", "iter.", "CPU s", "s/iter."),
         [_row(run) for run in result.batched.values()],
         f"Runs that see {result.settings.batch} points in an iteration; the loss is the lowest one "
         "on all points.",

@@ -55,7 +55,10 @@ def _short(result: StudyResult) -> list[Part]:
     if metric is not None and metric is not best:
         said.append(f"The best of the paper's metrics is {_ended(metric)}.")
     if rival is not None and rival is not best:
-        said.append(f"The better of L-BFGS and Adam, or the one that was run, is {_ended(rival)}.")
+        both = all(key in result.runs for key in ("LBFGS", "Adam"))
+        said.append(
+            f"{'The better of L-BFGS and Adam' if both else 'The rival'} is {_ended(rival)}."
+        )
     return [" ".join(said), *_verdict(result)]
 
 
