@@ -56,9 +56,8 @@ def _short(result: StudyResult) -> list[Part]:
         said.append(f"The best of the paper's metrics is {_ended(metric)}.")
     if rival is not None and rival is not best:
         both = all(key in result.runs for key in ("LBFGS", "Adam"))
-        said.append(
-            f"{'The better of L-BFGS and Adam' if both else 'The rival'} is {_ended(rival)}."
-        )
+        which = "The better of L-BFGS and Adam" if both else "The rival"
+        said.append(f"{which} is {_ended(rival)}.")
     return [" ".join(said), *_verdict(result)]
 
 
