@@ -20,7 +20,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jax import Array
 
 import natgrad as ng
@@ -118,4 +117,6 @@ def main(
 
 
 if __name__ == "__main__":
+    import tyro
+
     tyro.cli(main)

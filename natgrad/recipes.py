@@ -10,7 +10,7 @@ from .steps import Backtracking, FixedStep
 
 RECIPES: dict[str, dict[str, Any]] = {
     "levenberg-marquardt": {
-        "damping": LevenbergMarquardt(),
+        "damping": LevenbergMarquardt(decrease=0.1),
         "step": Backtracking(),
         "order": 3,
     },
@@ -25,7 +25,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "nystrom": {
         "solver": NystromKernel(rank=200),
-        "damping": LevenbergMarquardt(),
+        "damping": LevenbergMarquardt(decrease=0.1),
         "step": Backtracking(),
         "order": 3,
     },

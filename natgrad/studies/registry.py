@@ -7,6 +7,7 @@ from typing import Any
 from .darcy import settings as darcy
 from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
+from .poisson_pinn import settings as poisson_pinn
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ def _darcy() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return study.run, tables.summary
 
 
+def _poisson_pinn() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from .poisson_pinn import study, tables
+
+    return study.run, tables.summary
+
+
 STUDIES = {
     study.name: study
     for study in (
@@ -61,6 +68,12 @@ STUDIES = {
             "a permeability field from pressures: natural gradients beside L-BFGS",
             dict(darcy.PRESETS),
             _darcy,
+        ),
+        Study(
+            "poisson-pinn",
+            "Poisson's equation by a network in eight metrics (section 4.2), and by rivals",
+            dict(poisson_pinn.PRESETS),
+            _poisson_pinn,
         ),
     )
 }
