@@ -141,7 +141,7 @@ def poisson_errors(seconds: float, small: bool) -> None:
 def checkpoints(seconds: np.ndarray, errors: np.ndarray, name: str) -> None:
     """The last error at some times on the way."""
     times = seconds[-1] * np.array([0.05, 0.1, 0.2, 0.5, 1.0])
-    last = lambda t: errors[np.searchsorted(seconds, t, side="right") - 1]
+    last = lambda t: errors[max(0, np.searchsorted(seconds, t, side="right") - 1)]
     cells = [f"{last(t):.1e} at {t:.1f} s" for t in times]
     print(f"{name} error: {', '.join(cells)}", flush=True)
 

@@ -135,10 +135,11 @@ class Trace:
     def __call__(self, progress: ng.Progress) -> bool:
         now = self._clock()
         elapsed = now - self._start
-        if progress.iteration % self._every == 0:
+        spent = elapsed > self._seconds
+        if spent or progress.iteration % self._every == 0:
             self.rows.append((elapsed, self._error(progress.theta)))
         self._start += self._clock() - now
-        return elapsed > self._seconds
+        return spent
 
     def reached(self, target: float) -> float:
         """The seconds at the first error that is no larger; NaN where there is none."""
@@ -146,7 +147,7 @@ class Trace:
 
     def at(self, seconds: float) -> float:
         """The last error measured within these seconds."""
-        return [error for then, error in self.rows if then <= seconds][-1]
+        return next((error for then, error in self.rows[::-1] if then <= seconds), float("nan"))
 
 
 def timed(run: Callable[..., ng.Result], trace: Trace | None = None, **limits: Any) -> float:
