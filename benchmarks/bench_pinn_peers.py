@@ -59,12 +59,19 @@ def peer(command: str, seed: int) -> Trace:
     return trace
 
 
-def table_row(name: str, seed: int, compiled: float, trace: Trace, ratios: list[float]) -> str:
+def ratio(rival: Trace, target: float, ours: float) -> str:
+    """The rival's seconds over ours; a lower bound where it did not get there in its time."""
+    reached = rival.reached(target)
+    there = np.isfinite(reached)
+    return f"{'' if there else '>'}{(reached if there else rival.rows[-1][0]) / ours:.1f}"
+
+
+def table_row(name: str, seed: int, compiled: float, trace: Trace, ratios: list[str]) -> str:
     times = [f"{trace.reached(target):7.1f}" for target in TARGETS]
     withs = [f"{trace.reached(target) + compiled:7.1f}" for target in TARGETS]
     best = min(error for _, error in trace.rows)
     share = trace.rows[-1][0] / len(trace.rows)
-    compared = " ".join(f"{ratio:6.1f}" for ratio in ratios)
+    compared = " ".join(f"{entry:>6}" for entry in ratios)
     return (
         f"{name:<6} {seed:4d} {compiled:8.1f} {' '.join(times)} | {' '.join(withs)}"
         f" {best:9.1e} {len(trace.rows):5d} {share:6.3f} {compared}"
@@ -92,7 +99,7 @@ def main() -> None:
         print(table_row("ours", seed, compiled, trace, []), flush=True)
         if arguments.peer:
             rival = peer(arguments.peer, seed)
-            ratios = [rival.reached(t) / (trace.reached(t) + compiled) for t in TARGETS]
+            ratios = [ratio(rival, t, trace.reached(t) + compiled) for t in TARGETS]
             print(table_row("peer", seed, 0.0, rival, ratios), flush=True)
 
 
