@@ -3,10 +3,10 @@
 import difflib
 from typing import Any
 
-from .damping import AbsoluteDamping, LevenbergMarquardt, RelativeDamping
+from .damping import LevenbergMarquardt, RelativeDamping
 from .errors import InputError
 from .solvers import CG, Nystrom, NystromKernel
-from .steps import Backtracking, FixedStep
+from .steps import Backtracking
 
 RECIPES: dict[str, dict[str, Any]] = {
     "levenberg-marquardt": {
@@ -19,9 +19,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         "step": Backtracking(),
     },
     "spring": {
-        "damping": AbsoluteDamping(1e-9),
-        "momentum": 0.8,
-        "step": FixedStep(0.06, require_decrease=False, limit=0.03),
+        "damping": LevenbergMarquardt(decrease=0.1),
+        "momentum": 0.5,
+        "step": Backtracking(),
+        "order": 3,
     },
     "nystrom": {
         "solver": NystromKernel(rank=200),
