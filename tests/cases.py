@@ -56,7 +56,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
         Case("L2()", grid, ng.L2(), lambda rho: np.eye(k), slow=not plane),  # L² with w = 1
         Case("FisherRao", grid, ng.FisherRao(grid), lambda rho: np.diag(w / rho.ravel())),
         Case(
-            "Diagonal sum",
+            "Sum of diagonals",
             grid,
             ng.L2(grid) + 0.3 * ng.FisherRao(grid),
             lambda rho: np.diag(w + 0.3 * w / rho.ravel()),

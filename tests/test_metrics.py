@@ -83,7 +83,7 @@ def test_a_batch_is_independent_functions(case: Case):
             np.testing.assert_allclose(batched[i, 0], one, rtol=0, atol=1e-12 * np.abs(one).max())
 
 
-DIAGONAL = ("L2-", "L2()-", "FisherRao-", "Diagonal sum-")
+DIAGONAL = ("L2-", "L2()-", "FisherRao-", "Sum of diagonals-")
 
 
 @every_case
