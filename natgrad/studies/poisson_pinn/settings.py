@@ -36,7 +36,7 @@ class Settings:
     """Seed of the network's weights, and of the mini-batches."""
     gamma: float = 0.01
     """γ: the equation has this weight in the loss, the boundary condition 2 − γ."""
-    methods: tuple[str, ...] = ("GD", "L2", "H1", "Hm1", "LBFGS", "LM", "LM3")
+    methods: tuple[str, ...] = ("GD", "L2", "H1", "LBFGS", "LM", "LM3")
     """Among GD, L2, FR, H1, dotH1, Hm1, dotHm1, W2 (metrics on the network's values), LBFGS, Adam,
     and GN, LM, LM3 (Gauss–Newton on the residuals; Levenberg–Marquardt along straight lines and
     along curves of third order)."""
@@ -52,7 +52,7 @@ class Settings:
     """Pairs that L-BFGS keeps."""
     rate: float = 3e-3
     """The learning rate of Adam."""
-    seconds: float = 2.5
+    seconds: float = 1.5
     """CPU seconds that every run may spend, without compiling."""
     max_iterations: int = 1000
     """Iterations of a run at most; those of GD, LBFGS and Adam are cheap and not counted."""
