@@ -18,7 +18,7 @@ from .explicit import chunk_size, mapped
 from .products import Products, linearised
 
 PyTree = Any
-DEFAULT_MEMORY = 2**30
+DEFAULT_MEMORY = 2 * 2**30
 # Rows of Z made at once on a CPU: as many as stay in its cache (benchmarks/bench_rows.py).
 CACHE = 320 * 2**10
 SMALLEST_CHUNK = 4

@@ -8,6 +8,7 @@ from ... import (
     Backtracking,
     LevenbergMarquardt,
     Progress,
+    Resampled,
     Status,
     lbfgs,
     minimize,
@@ -105,7 +106,9 @@ def _values_batched(key: str, pinn: Pinn, callback: Callback, most: int) -> Stat
     )
 
 
-def _residuals(key: str, pinn: Pinn, callback: Callback, most: int) -> Status:
+def _residuals(
+    key: str, pinn: Pinn, callback: Callback, most: int, batch: Resampled | None = None
+) -> Status:
     """Gauss–Newton: natural gradients whose state is the residual."""
     found = minimize(
         pinn.residuals.problem,
@@ -114,23 +117,14 @@ def _residuals(key: str, pinn: Pinn, callback: Callback, most: int) -> Status:
         tolerance=0.0,
         max_iterations=most,
         callbacks=[callback],
+        batch=batch,
         **RESIDUAL_SETTINGS[key],
     )
     return found.status
 
 
 def _residuals_batched(key: str, pinn: Pinn, callback: Callback, most: int) -> Status:
-    found = minimize(
-        pinn.residuals.problem,
-        pinn.start,
-        metric=pinn.residuals.metric,
-        tolerance=0.0,
-        max_iterations=most,
-        callbacks=[callback],
-        batch=resampled(pinn),
-        **RESIDUAL_SETTINGS[key],
-    )
-    return found.status
+    return _residuals(key, pinn, callback, most, resampled(pinn))
 
 
 def _quasi_newton(pinn: Pinn, callback: Callback, most: int) -> Status:
