@@ -49,7 +49,7 @@ def recipe(name: str) -> dict[str, Any]:
     | name | when to use it |
     |---|---|
     | "levenberg-marquardt" | the default: fixed points, p or k up to some thousand |
-    | "gauss-newton" | to compare with: fast on a lucky start, stalls on the next |
+    | "gauss-newton" | to compare with: a fixed damping may wait long on a plateau |
     | "spring" | points drawn anew in every iteration |
     | "nystrom" | p > k, and more than some thousand points |
     | "matrix-free" | neither G nor the kernel matrix fits |
