@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,12 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
+from natgrad.studies.poisson_pinn.equation import fine_points, solution
+from natgrad.studies.poisson_pinn.network import network as value
+from natgrad.studies.poisson_pinn.pinn import Pinn
+from natgrad.studies.poisson_pinn.settings import PRESETS
 
-Layers = list[tuple[Array, Array]]
+Layers = Sequence[tuple[Array, Array]]
 pi = jnp.pi
 
 
@@ -21,26 +26,6 @@ def network(widths: Sequence[int], seed: int) -> Layers:
     rng = np.random.default_rng(seed)
     draw = lambda inputs, *shape: jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(inputs))
     return [(draw(a, a, b), draw(a, b)) for a, b in itertools.pairwise(widths)]
-
-
-def normal_network(widths: Sequence[int], seed: int, last: float) -> Layers:
-    """Weights normal with variance 2/(inputs + outputs), biases zero, the last one `last`."""
-    rng = np.random.RandomState(seed)
-    scale = lambda a, b: np.sqrt(2 / (a + b))
-    layers = [
-        (jnp.asarray(rng.standard_normal((a, b)) * scale(a, b)), jnp.zeros(b))
-        for a, b in itertools.pairwise(widths)
-    ]
-    weights, bias = layers[-1]
-    return [*layers[:-1], (weights, bias + last)]
-
-
-def value(layers: Layers, x: Array) -> Array:
-    """The network at one point: tanh after every layer but the last."""
-    for weights, bias in layers[:-1]:
-        x = jnp.tanh(x @ weights + bias)
-    weights, bias = layers[-1]
-    return (x @ weights + bias)[0]
 
 
 def size(layers: Layers) -> int:
@@ -63,29 +48,11 @@ class Case(NamedTuple):
         return lambda layers: float(jnp.linalg.norm(found(layers) - self.solution) / size)
 
 
-def _paper_equation(layers: Layers, x: Array) -> Array:
-    modes = (1.0, 3.0)
-    source = sum(2 * (m * pi) ** 2 * jnp.prod(jnp.sin(m * pi * x)) for m in modes)
-    return ng.laplacian(lambda y: value(layers, y), x) + source
-
-
 def paper(seed: int) -> Case:
-    """The paper's −Δu = φ on [−1, 1]², two sine modes about 3, on a grid of 50 × 50 points."""
-    grid = lambda n: np.stack(np.meshgrid(*[np.linspace(-1, 1, n)] * 2, indexing="ij"), -1)
-    points = grid(50)
-    edge = np.ones((50, 50), bool)
-    edge[1:-1, 1:-1] = False
-    pinn = ng.Collocation(
-        interior=ng.Residual(_paper_equation, points[~edge], weight=0.01),
-        boundary=ng.Residual(_off_three, points[edge], weight=1.99),
-    )
-    test = jnp.asarray(grid(101).reshape(-1, 2))
-    solution = 3 + sum(jnp.prod(jnp.sin(m * pi * test), axis=-1) for m in (1.0, 3.0))
-    return Case(pinn, normal_network((2, 20, 30, 20, 1), seed, last=3.0), test, solution)
-
-
-def _off_three(layers: Layers, x: Array) -> Array:
-    return value(layers, x) - 3.0
+    """The paper's −Δu = φ on [−1, 1]², two sine modes about 3, as the study poisson-pinn has it."""
+    pinn = Pinn(replace(PRESETS["paper"], seed=seed))
+    test = fine_points().reshape(-1, 2)
+    return Case(pinn.residuals, pinn.start, jnp.asarray(test), jnp.asarray(solution(test)))
 
 
 def _sine_equation(layers: Layers, x: Array) -> Array:

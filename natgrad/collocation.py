@@ -107,7 +107,7 @@ class Collocation(RowModel):
     θ is any pytree: an equinox module, the parameters of a flax network, a dict. At most `memory`
     bytes of Z are held at once, see `Pointwise`.
 
-    Cost: Z takes about three evaluations of all residuals, by reverse mode at each point.
+    Cost: Z takes one reverse pass at each point, see `Pointwise`.
     """
 
     blocks: dict[str, Residual]

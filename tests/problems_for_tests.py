@@ -1,5 +1,6 @@
 """Small problems shared by the tests."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import equinox as eqx
@@ -87,3 +88,11 @@ def close(actual, expected, tolerance: float = 1e-8):
     expected = np.asarray(expected)
     error = np.linalg.norm(np.asarray(actual) - expected)
     assert error <= tolerance * np.linalg.norm(expected), error / np.linalg.norm(expected)
+
+
+def assert_input_error(argument: str, pattern: str, call: Callable[[], object]) -> None:
+    """The call raises an error whose message names the argument, the mistake and a remedy."""
+    with pytest.raises(ng.InputError, match=pattern) as caught:
+        call()
+    assert caught.value.argument == argument
+    assert ". Try: " in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 import natgrad as ng
 from natgrad import errors
-from problems_for_tests import bumps_problem, linear_problem
+from problems_for_tests import assert_input_error, bumps_problem, linear_problem
 
 GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5))
 
@@ -196,11 +196,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_message_names_the_argument(case: str):
-    argument, pattern, call = CASES[case]
-    with pytest.raises(ng.InputError, match=pattern) as caught:
-        call()
-    assert caught.value.argument == argument
-    assert ". Try: " in str(caught.value)
+    assert_input_error(*CASES[case])
 
 
 @pytest.mark.parametrize(

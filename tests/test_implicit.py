@@ -24,6 +24,7 @@ from equations_for_tests import (
     model,
     state,
 )
+from problems_for_tests import assert_input_error
 
 Z, RHO = jacobian(UPWIND, 0.0, THETA), state(UPWIND, 0.0, THETA)
 TARGET = state(UPWIND, 0.0, THETA + np.array([0.2, 0.1, -0.3, 0.2]))
@@ -237,11 +238,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_message_names_the_argument(case: str):
-    argument, pattern, call = CASES[case]
-    with pytest.raises(ng.InputError, match=pattern) as caught:
-        call()
-    assert caught.value.argument == argument
-    assert ". Try: " in str(caught.value)
+    assert_input_error(*CASES[case])
 
 
 # --- failures of an algorithm

@@ -39,8 +39,8 @@ class Part(eqx.Module):
     ) -> tuple[Array, Array]:
         """The values at some of the points, and their gradients along a new last axis.
 
-        By reverse mode at each point, so that all of them cost about three evaluations; at most
-        `memory` bytes of gradients at once.
+        By reverse mode at each point: a few evaluations' worth of flops, and the writing of a row
+        of p numbers; at most `memory` bytes of gradients at once.
         """
 
         def one(x: Array) -> tuple[Array, Array]:
@@ -100,9 +100,9 @@ def is_part(x: Any) -> bool:
 class Pointwise(RowModel):
     """A state whose every value is one call of the same function: ρᵢ = u(θ, xᵢ).
 
-    This is how networks are used. Row i of Z is the gradient of one value, so all of Z costs
-    about three evaluations of ρ by vmapped reverse mode, where reverse mode on the whole
-    state costs k times as much.
+    This is how networks are used. Row i of Z is the gradient of one value, by vmapped reverse
+    mode at each point: all of Z costs the flops of a few evaluations of ρ and the writing of its
+    entries, where reverse mode on the whole state costs k passes.
 
     `points` has shape `(*state, d)`; `function(theta, x)` takes one x of shape `(d,)` and returns
     a scalar. At most `memory` bytes of Z are held at once: where Z is larger and the metric is

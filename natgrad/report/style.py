@@ -22,6 +22,17 @@ PALETTE = {
     "grey": "#7F7F7F",
 }
 
+# A colour and a dash for each metric, the same in every study.
+METRIC_LINES = {
+    "L2": (PALETTE["blue"], "-"),
+    "FR": (PALETTE["green"], "-"),
+    "H1": (PALETTE["orange"], "-"),
+    "dotH1": (PALETTE["orange"], "--"),
+    "Hm1": (PALETTE["sky"], "-"),
+    "dotHm1": (PALETTE["sky"], "--"),
+    "W2": (PALETTE["vermilion"], "-"),
+}
+
 _SETTINGS: Any = {
     "figure.constrained_layout.use": True,
     "font.size": 10,

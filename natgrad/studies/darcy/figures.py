@@ -7,24 +7,19 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from ...report.style import PALETTE, save
+from ...report.style import METRIC_LINES, PALETTE, save
 from .maps import draw_fields, draw_posterior, draw_setup
 from .results import StudyResult, VariantResult
 from .runs import Run
 
 LINES = {
+    **METRIC_LINES,
     "GD": (PALETTE["grey"], "-"),
     "LBFGS": (PALETTE["black"], "--"),
     "LBFGS_long": (PALETTE["black"], "-"),
     "Newton": (PALETTE["purple"], "-"),
-    "L2": (PALETTE["blue"], "-"),
     "L2_damped": (PALETTE["blue"], ":"),
     "L2_H1": (PALETTE["blue"], "--"),
-    "H1": (PALETTE["orange"], "-"),
-    "dotH1": (PALETTE["orange"], "--"),
-    "Hm1": (PALETTE["sky"], "-"),
-    "dotHm1": (PALETTE["sky"], "--"),
-    "W2": (PALETTE["vermilion"], "-"),
     "W2_L2": (PALETTE["vermilion"], "--"),
 }
 

@@ -8,20 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
 
-from ...report.style import PALETTE, save
+from ...report.style import METRIC_LINES, PALETTE, save
 from .equation import fine_points, solution
 from .results import StudyResult
 from .runs import Run
 
 LINES = {
+    **METRIC_LINES,
     "GD": (PALETTE["grey"], "-"),
-    "L2": (PALETTE["blue"], "-"),
-    "FR": (PALETTE["green"], "-"),
-    "H1": (PALETTE["orange"], "-"),
-    "dotH1": (PALETTE["orange"], "--"),
-    "Hm1": (PALETTE["sky"], "-"),
-    "dotHm1": (PALETTE["sky"], "--"),
-    "W2": (PALETTE["vermilion"], "-"),
     "LBFGS": (PALETTE["black"], "--"),
     "Adam": (PALETTE["black"], ":"),
     "GN": (PALETTE["purple"], ":"),

@@ -1,6 +1,6 @@
 """Settings of the PINN study; light to import, so that help is quick."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -96,26 +96,20 @@ _LIMITS = (
     ("max_iterations", 1, 10**7),
 )
 
+_REDUCED = Settings(
+    preset="reduced",
+    points=30,
+    layers=(16, 16, 16),
+    methods=METHODS,
+    batched=BATCHED,
+    batch=300,
+    seconds=10.0,
+    max_iterations=5000,
+)
 PRESETS: dict[Preset, Settings] = {
     "demo": Settings(),
-    "reduced": Settings(
-        preset="reduced",
-        points=30,
-        layers=(16, 16, 16),
-        methods=METHODS,
-        batched=BATCHED,
-        batch=300,
-        seconds=10.0,
-        max_iterations=5000,
-    ),
-    "paper": Settings(
-        preset="paper",
-        points=50,
-        layers=(20, 30, 20),
-        methods=METHODS,
-        batched=BATCHED,
-        batch=500,
-        seconds=40.0,
-        max_iterations=5000,
+    "reduced": _REDUCED,
+    "paper": replace(
+        _REDUCED, preset="paper", points=50, layers=(20, 30, 20), batch=500, seconds=40.0
     ),
 }
