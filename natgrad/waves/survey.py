@@ -1,0 +1,107 @@
+"""The geometry of an experiment: grid, time steps, sources, receivers, wavelet."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from ..errors import InputError, warn_once
+from .stencils import SECOND, largest_eigenvalue
+from .wavelets import highest_frequency
+
+# Cells for each of the shortest wavelengths below which the difference stencil disperses waves
+# visibly (a phase error of more than about a twentieth of a period over ten wavelengths).
+CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
+
+
+class Survey(eqx.Module):
+    """Shots over a model of `shape` cells, `spacing` metres apart, for `steps` of `dt` seconds.
+
+    `sources` is (shots, d) and `receivers` (n, d), in metres from the first cell; `wavelet` is
+    (steps,) for all shots or (shots, steps). Every shot is recorded by all receivers, as data of
+    shape (shots, steps, receivers).
+
+    ```python
+    survey = ng.waves.Survey.line((306, 120), 25.0, dt=0.0025, steps=1600, shots=21, frequency=6.0)
+    ```
+    """
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+    spacing: tuple[float, ...] = eqx.field(static=True)
+    dt: float = eqx.field(static=True)
+    sources: np.ndarray
+    receivers: np.ndarray
+    wavelet: np.ndarray
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        spacing: float | tuple[float, ...],
+        dt: float,
+        sources: Any,
+        receivers: Any,
+        wavelet: Any,
+    ):
+        self.shape = tuple(int(n) for n in shape)
+        spacings = (spacing,) * len(shape) if np.ndim(spacing) == 0 else tuple(spacing)
+        self.spacing = tuple(float(h) for h in spacings)
+        self.dt = float(dt)
+        self.sources = np.atleast_2d(np.asarray(sources, float))
+        self.receivers = np.atleast_2d(np.asarray(receivers, float))
+        self.wavelet = np.asarray(wavelet, float)
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.shape) not in (2, 3) or min(self.shape) < 2:
+            raise InputError("shape", f"{self.shape} is no grid", "(306, 120), or three sides")
+        if len(self.spacing) != len(self.shape) or min(self.spacing) <= 0:
+            raise InputError("spacing", f"{self.spacing} does not fit", "one positive number")
+        if not (np.isfinite(self.dt) and self.dt > 0):
+            raise InputError("dt", f"{self.dt!r} is not positive", "dt=0.001, in seconds")
+        if self.wavelet.ndim not in (1, 2) or self.wavelet.size == 0:
+            raise InputError("wavelet", f"has shape {self.wavelet.shape}", "(steps,)")
+        if self.wavelet.ndim == 2 and len(self.wavelet) != self.shots:
+            what = f"has {len(self.wavelet)} rows for {self.shots} shots"
+            raise InputError("wavelet", what, "(steps,), or one row for each shot")
+        if not np.all(np.isfinite(self.wavelet)) or not np.any(self.wavelet):
+            raise InputError("wavelet", "is zero or not finite", "ng.waves.ricker(...)")
+
+    @property
+    def shots(self) -> int:
+        return len(self.sources)
+
+    @property
+    def steps(self) -> int:
+        return self.wavelet.shape[-1]
+
+    @property
+    def data_shape(self) -> tuple[int, int, int]:
+        """(shots, steps, receivers)."""
+        return self.shots, self.steps, len(self.receivers)
+
+    def check_velocity(self, velocity: np.ndarray, order: int) -> None:
+        """Raise `InputError` where the scheme would be unstable; warn where it disperses waves."""
+        if velocity.shape != self.shape:
+            what = f"has shape {velocity.shape}, the survey {self.shape}"
+            raise InputError("velocity", what, "a model on the survey's grid")
+        wrong = int(np.sum(~(np.isfinite(velocity) & (velocity > 0))))
+        if wrong:
+            what = f"{wrong} of its {velocity.size} cells are not finite and positive"
+            raise InputError("velocity", what, "velocities in m/s, or bounds that keep them there")
+        limit = 2.0 / (float(velocity.max()) * np.sqrt(largest_eigenvalue(self.spacing, order)))
+        if self.dt > limit:
+            what = (
+                f"{self.dt:g} s is unstable at {velocity.max():g} m/s: the limit is {limit:.3g} s"
+            )
+            raise InputError("dt", what, f"dt={0.9 * limit:.3g}")
+        frequency = highest_frequency(self.wavelet, self.dt)
+        cells = float(velocity.min()) / (frequency * max(self.spacing))
+        if cells < CELLS_PER_WAVELENGTH[order]:
+            finest = float(velocity.min()) / (frequency * CELLS_PER_WAVELENGTH[order])
+            warn_once(
+                f"dispersion {self.spacing} {frequency:.3g}",
+                f"the shortest wave, {frequency:.3g} Hz at {velocity.min():g} m/s, has {cells:.2g} "
+                f"cells, and order {order} needs {CELLS_PER_WAVELENGTH[order]:g}: waves will be "
+                f"dispersed. Try: a spacing of {finest:.3g} m, a lower frequency"
+                + (", or order=8." if order < max(SECOND) else "."),
+            )
