@@ -16,8 +16,8 @@ from ..models.products import Products
 from ..selection import Selection
 from .absorbing import damping_profile
 from .positions import Positions, locate
-from .propagator import Scheme
-from .shots import adjoint_image, linearised_data, simulate
+from .scheme import Scheme
+from .simulation import adjoint_image, linearised_data, simulate
 from .survey import Survey
 from .wavelets import highest_frequency
 

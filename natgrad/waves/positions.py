@@ -10,7 +10,7 @@ from ..errors import InputError
 
 
 class Positions(NamedTuple):
-    """For n points the flat indices of c cells and their weights, (n, c) each.
+    """For n points of each shot the indices of c cells, (shots, n, c, d), and their weights.
 
     c = 1 where every point is a grid point, else 2^d.
     """
@@ -18,19 +18,27 @@ class Positions(NamedTuple):
     cells: Array
     weights: Array
 
-    def read(self, field: Array) -> Array:
-        """The field at the points."""
-        return jnp.sum(self.weights.astype(field.dtype) * field.reshape(-1)[self.cells], axis=-1)
+    @property
+    def _index(self) -> tuple[Array, ...]:
+        shots = jnp.arange(len(self.cells))[:, None, None]
+        return (shots, *(self.cells[..., axis] for axis in range(self.cells.shape[-1])))
 
-    def scaled(self, field: Array) -> "Positions":
-        """The same cells with their weights times the field there."""
-        weights = self.weights.astype(field.dtype) * field.reshape(-1)[self.cells]
-        return Positions(self.cells, weights)
+    def read(self, field: Array) -> Array:
+        """The fields (shots, …) at the points, (shots, n)."""
+        return jnp.sum(self.weights.astype(field.dtype) * field[self._index], axis=-1)
 
     def add(self, field: Array, values: Array) -> Array:
-        """The field with these values added at the points: the transpose of `read`."""
+        """The fields with these values added at the points: the transpose of `read`."""
         spread = self.weights.astype(field.dtype) * values[..., None]
-        return field.reshape(-1).at[self.cells].add(spread).reshape(field.shape)
+        return field.at[self._index].add(spread, mode="promise_in_bounds")
+
+    def scaled(self, field: Array) -> "Positions":
+        """The same points with their weights times a field that all shots share."""
+        return Positions(self.cells, self.weights.astype(field.dtype) * field[self._index[1:]])
+
+    def shifted(self, by: int) -> "Positions":
+        """The same points in an array with so many more cells before the first of every axis."""
+        return Positions(self.cells + by, self.weights)
 
 
 def locate(
@@ -39,8 +47,8 @@ def locate(
     shape: tuple[int, ...],
     spacing: tuple[float, ...],
     offset: int,
-) -> Positions:
-    """The positions of points, in metres from the first cell, in an array with `offset` more cells.
+) -> tuple[np.ndarray, np.ndarray]:
+    """The cells and weights of points, in metres from the first cell, in an array with `offset` more cells.
 
     `shape` is that of the model. Points outside it are an input error.
     """
@@ -58,13 +66,12 @@ def locate(
     base = np.clip(np.floor(cells + 1e-9).astype(int), 0, np.maximum(last - 1, 0))
     share = np.clip(cells - base, 0.0, 1.0)
     share = np.where(np.abs(share - np.round(share)) < 1e-9, np.round(share), share)
-    padded = tuple(n + 2 * offset for n in shape)
     corners = np.stack(np.meshgrid(*[[0, 1]] * len(shape), indexing="ij"), -1)
     corners = corners.reshape(-1, len(shape))
     weights = np.prod(np.where(corners == 1, share[:, None], 1 - share[:, None]), axis=-1)
     index = np.minimum(base[:, None] + corners, last) + offset
-    flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), padded)
     if np.all(np.isin(weights, (0.0, 1.0))):  # every point is a grid point
         best = np.argmax(weights, axis=1)[:, None]
-        flat, weights = np.take_along_axis(flat, best, 1), np.ones_like(best, float)
-    return Positions(jnp.asarray(flat), jnp.asarray(weights))
+        index = np.take_along_axis(index, best[..., None], 1)
+        weights = np.ones_like(best, float)
+    return index.astype(np.int32), weights

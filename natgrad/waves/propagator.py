@@ -9,161 +9,135 @@ and the transpose runs the same step backwards: with y = wν for the adjoint sta
 
     y = 2a y⁺ − b y⁺⁺ + wKy⁺ + wRᵀξ,    Zᵀξ = −Σ q y⁺ (1 + d)/dt².
 
-So q, stored, serves every product at the same m. It is kept at every n-th step and used there with
-the weight n, in both directions alike, so that the products stay transposes of each other.
+So q serves every product at the same m. It is taken at every n-th step and used there with the
+weight n, in both directions alike, so that the products stay transposes of each other. Everything
+here is for a group of shots at a time, along the leading axis of the fields.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .fields import Coefficients, Fields
 from .positions import Positions
-from .stencils import halo, laplacian
+from .scheme import Scheme
+from .stencils import halo
 
-PyTree = Any
-UNROLL = 4
-
-
-class Scheme(NamedTuple):
-    """What is fixed about a simulation."""
-
-    spacing: tuple[float, ...]
-    dt: float
-    steps: int
-    order: int
-    absorbing: int  # cells on every side
-    every: int  # steps between stored fields
-
-    @property
-    def rim(self) -> int:
-        """Cells between the edge of an array and the model: the layer and the halo."""
-        return self.absorbing + halo(self.order)
+Kept = Callable[[Array], Array]  # from the number of a block to q at its start
 
 
-class Coefficients(NamedTuple):
-    """2a, b and w of the step, on the cells inside the halo."""
-
-    twice: Array
-    back: Array
-    weight: Array
-
-
-def coefficients(m: Array, sigma: Array, scheme: Scheme) -> Coefficients:
-    """The step's coefficients for a squared slowness m on the model's cells."""
-    extended = jnp.pad(m, scheme.absorbing, mode="edge")
-    d = (0.5 * scheme.dt * sigma).astype(m.dtype)
-    a = 1.0 / (1.0 + d)
-    return Coefficients(2 * a, (1.0 - d) * a, a * scheme.dt**2 / extended)
-
-
-def _stiffness(u: Array, c: Coefficients, scheme: Scheme) -> Array:
-    """wKu."""
-    return c.weight * laplacian(u, scheme.spacing, scheme.order)
-
-
-def _advance(before: Array, now: Array, c: Coefficients, scheme: Scheme) -> Array:
-    """2a u − b u⁻ + wKu, with a halo of zeros."""
-    width = halo(scheme.order)
-    inside = tuple(slice(width, -width) for _ in now.shape)
-    new = c.twice * now[inside] - c.back * before[inside] + _stiffness(now, c, scheme)
-    return jnp.pad(new, width)
-
-
-def _inside(c: Coefficients, scheme: Scheme) -> tuple[slice, ...]:
-    width = halo(scheme.order)
-    return tuple(slice(width, -width) for _ in c.weight.shape)
-
-
-def _with_halo(field: Array, scheme: Scheme) -> Array:
-    return jnp.pad(field, halo(scheme.order))
-
-
-def _start(c: Coefficients, scheme: Scheme) -> tuple[Array, Array]:
-    zero = _with_halo(jnp.zeros_like(c.weight), scheme)
-    return zero, zero
-
-
-def _blocks(xs: Array, scheme: Scheme) -> Array:
-    """The steps in blocks of `every`, the last one filled up with zeros."""
-    missing = -len(xs) % scheme.every
-    filled = jnp.pad(xs, ((0, missing), *[(0, 0)] * (xs.ndim - 1)))
-    return filled.reshape(-1, scheme.every, *xs.shape[1:])
-
-
-def forward(
-    c: Coefficients,
-    wavelet: Array,
-    source: Positions,
+def march(
+    start: Fields,
+    samples: Array,
+    force: Positions,
     receivers: Positions,
+    c: Coefficients,
     scheme: Scheme,
-    store: bool,
-) -> tuple[Array, Array | None]:
-    """One shot: u at the receivers at every step, (steps, receivers), and q where it is stored."""
-    inside = _inside(c, scheme)
-    force = source.scaled(_with_halo(c.weight, scheme))
+) -> tuple[Fields, Array]:
+    """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
-    def block(state: tuple[Array, Array], samples: Array) -> tuple[tuple[Array, Array], Any]:
-        before, now = state
-        seen, kept = [], None
-        for i in range(scheme.every):
-            seen.append(receivers.read(now))
-            if store and i == 0:
-                spread = _with_halo(_stiffness(now, c, scheme), scheme)
-                kept = force.add(spread, samples[i])[inside]
-            new = force.add(_advance(before, now, c, scheme), samples[i])
-            before, now = now, jax.lax.optimization_barrier(new)
-        return (before, now), (jnp.stack(seen), kept)
+    `samples` is (blocks, shots, every) and the data (blocks, shots, every, receivers).
+    """
 
-    unroll = max(1, UNROLL // scheme.every)
-    samples = _blocks(wavelet, scheme)
-    _, (data, stored) = jax.lax.scan(block, _start(c, scheme), samples, unroll=unroll)
-    return data.reshape(-1, data.shape[-1])[: scheme.steps], stored
+    def block(fields: Fields, samples: Array) -> tuple[Fields, Array]:
+        return _recorded_block(fields, samples, force, receivers, c, scheme)
+
+    return jax.lax.scan(block, start, samples, unroll=scheme.unroll)
 
 
-def born(
-    c: Coefficients, ratio: Array, stored: Array, receivers: Positions, scheme: Scheme
-) -> Array:
-    """The linearised data for the relative perturbation η/m, on the padded cells."""
-    source = -scheme.every * ratio
+def march_keeping(
+    start: Fields,
+    kept: Array,
+    first: Array,
+    samples: Array,
+    force: Positions,
+    receivers: Positions,
+    c: Coefficients,
+    scheme: Scheme,
+) -> tuple[Array, Array]:
+    """The same, with q at the start of every block written to `kept`, (blocks, shots, …).
 
-    def block(state: tuple[Array, Array], q: Array) -> tuple[tuple[Array, Array], Array]:
-        before, now = state
-        seen = []
-        for i in range(scheme.every):
-            seen.append(receivers.read(now))
-            new = _advance(before, now, c, scheme)
-            new = new + _with_halo(source * q, scheme) if i == 0 else new
-            before, now = now, jax.lax.optimization_barrier(new)
-        return (before, now), jnp.stack(seen)
-
-    unroll = max(1, UNROLL // scheme.every)
-    _, data = jax.lax.scan(block, _start(c, scheme), stored, unroll=unroll)
-    return data.reshape(-1, data.shape[-1])[: scheme.steps]
-
-
-def adjoint(
-    c: Coefficients, xi: Array, stored: Array, receivers: Positions, scheme: Scheme
-) -> Array:
-    """−Σ q y⁺/w on the padded cells: Zᵀξ for the relative perturbation η/m."""
-    inside = _inside(c, scheme)
-    force = receivers.scaled(_with_halo(c.weight, scheme))
+    `first` is the number there of this group's first shot. Returns `kept` and the data.
+    """
 
     def block(
-        state: tuple[Array, Array, Array], xs: tuple[Array, Array]
-    ) -> tuple[tuple[Array, Array, Array], None]:
-        after, now, image = state
-        q, samples = xs
-        for i in reversed(range(scheme.every)):
-            image = image + q * now[inside] if i == 0 else image
-            new = force.add(_advance(after, now, c, scheme), samples[i])
-            after, now = now, jax.lax.optimization_barrier(new)
-        return (after, now, image), None
+        carry: tuple[Fields, Array], xs: tuple[Array, Array]
+    ) -> tuple[tuple[Fields, Array], Array]:
+        (fields, kept), (index, samples) = carry, xs
+        q = fields.stiffness(c, scheme)[None]
+        kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
+        fields, seen = _recorded_block(fields, samples, force, receivers, c, scheme)
+        return (fields, kept), seen
 
-    start = (*_start(c, scheme), jnp.zeros_like(c.weight))
-    unroll = max(1, UNROLL // scheme.every)
-    (_, _, image), _ = jax.lax.scan(
-        block, start, (stored, _blocks(xi, scheme)), reverse=True, unroll=unroll
-    )
-    return -scheme.every * image / c.weight
+    xs = (jnp.arange(len(samples)), samples)
+    (_, kept), data = jax.lax.scan(block, (start, kept), xs, unroll=scheme.unroll)
+    return kept, data
+
+
+def scattered(
+    start: Fields,
+    incident: Kept,
+    blocks: Array,
+    ratio: Array,
+    receivers: Positions,
+    c: Coefficients,
+    scheme: Scheme,
+) -> tuple[Fields, Array]:
+    """The linearised waves for the relative perturbation η/m: fields at the end, and the data."""
+    source = -scheme.every * ratio
+
+    def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
+        seen = []
+        for i in range(scheme.every):
+            seen.append(receivers.read(fields.now))
+            fields = fields.advanced(c, scheme, source * incident(index) if i == 0 else None)
+        return fields, jnp.stack(seen, axis=1)
+
+    return jax.lax.scan(block, start, blocks, unroll=scheme.unroll)
+
+
+def imaged(
+    start: tuple[Fields, Array],
+    incident: Kept,
+    samples: Array,
+    force: Positions,
+    c: Coefficients,
+    scheme: Scheme,
+) -> tuple[Fields, Array]:
+    """The adjoint waves backwards through blocks, and Σ q y⁺ over the blocks and the shots."""
+
+    def block(
+        carry: tuple[Fields, Array], xs: tuple[Array, Array]
+    ) -> tuple[tuple[Fields, Array], None]:
+        (fields, total), (index, samples) = carry, xs
+        for i in reversed(range(scheme.every)):
+            if i == 0:
+                total = total + jnp.sum(incident(index) * fields.now[scheme.inside], axis=0)
+            fields = fields.advanced(c, scheme).driven(force, samples[:, i])
+        return (fields, total), None
+
+    xs = (jnp.arange(len(samples)), samples)
+    return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0]
+
+
+def with_source(kept: Array, force: Positions, samples: Array, scheme: Scheme) -> Array:
+    """wKu, kept at the start of every block, with ws added: q."""
+    at = force.shifted(-halo(scheme.order))
+    return jax.vmap(at.add)(kept, samples[..., :1])
+
+
+def _recorded_block(
+    fields: Fields,
+    samples: Array,
+    force: Positions,
+    receivers: Positions,
+    c: Coefficients,
+    scheme: Scheme,
+) -> tuple[Fields, Array]:
+    seen = []
+    for i in range(scheme.every):
+        seen.append(receivers.read(fields.now))
+        fields = fields.advanced(c, scheme).driven(force, samples[:, i : i + 1])
+    return fields, jnp.stack(seen, axis=1)

@@ -20,7 +20,7 @@ def halo(order: int) -> int:
 
 
 def laplacian(u: Array, spacing: tuple[float, ...], order: int) -> Array:
-    """Δu on the cells inside the halo of u, by slices: XLA fuses them into one pass.
+    """Δu on the cells inside the halo of u, along its last axes, by slices that XLA fuses.
 
     ```python
     laplacian(jnp.pad(u, 2), (10.0, 10.0), 4)        # as many cells as u
@@ -28,14 +28,13 @@ def laplacian(u: Array, spacing: tuple[float, ...], order: int) -> Array:
 
     Cost: 2d(order) + 1 reads that come from the cache, one write.
     """
-    width, weights = halo(order), SECOND[order]
-    inner = tuple(n - 2 * width for n in u.shape)
-    shifted = lambda axis, by: u[
-        tuple(
-            slice(width + by * (i == axis), width + by * (i == axis) + n)
-            for i, n in enumerate(inner)
-        )
-    ]
+    width, weights, d = halo(order), SECOND[order], len(spacing)
+
+    def shifted(axis: int, by: int) -> Array:
+        starts = [width + by * (i == axis) for i in range(d)]
+        sides = [n - 2 * width for n in u.shape[-d:]]
+        return u[(..., *(slice(a, a + n) for a, n in zip(starts, sides, strict=True)))]
+
     centre = sum(weights[0] / h**2 for h in spacing)
     total = jnp.asarray(centre, u.dtype) * shifted(0, 0)
     for axis, h in enumerate(spacing):
