@@ -12,8 +12,9 @@ def damping_profile(
 ) -> np.ndarray:
     """σ on the padded grid, in 1/s: zero in the model, σ_max (s/S)^POWER in the layer.
 
-    σ_max = STRENGTH · (POWER + 1) · c/(2S) for a layer of thickness S: a wave that crosses it and
-    comes back has lost a factor exp(−STRENGTH) in amplitude. Layers of several axes add up.
+    σ_max = STRENGTH · (POWER + 1) · c/(2S) for a layer of thickness S: a wave of velocity c that
+    crosses it and comes back has lost a factor exp(−STRENGTH) in amplitude. Layers of several
+    axes add up.
     """
     total = np.zeros(tuple(n + 2 * cells for n in shape))
     if cells == 0:

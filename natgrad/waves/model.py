@@ -1,4 +1,4 @@
-"""Recorded waves as a model: squared slowness ↦ data, with Born and adjoint products."""
+"""Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,79 +17,119 @@ from ..selection import Selection
 from .absorbing import damping_profile
 from .positions import Positions, locate
 from .scheme import Scheme
-from .simulation import adjoint_image, linearised_data, simulate
+from .simulation import Gathers, adjoint_image, linearised_data, simulate
+from .slowness import M_PER_KM, squared_slowness, velocity_of
+from .stencils import halo
+from .storage import plan_storage
 from .survey import Survey
-from .wavelets import highest_frequency
 
 PyTree = Any
-DEFAULT_MEMORY = 4 * 2**30
+DEFAULT_MEMORY = 2 * 2**30
 
 
 class Acoustic(Model):
-    """m ↦ u at the receivers for every shot of a survey, m u_tt − Δu = s, m = 1/c² in s²/m².
+    """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
-    Second order in time, `order` 4 or 8 in space, `absorbing` cells of damping on every side.
-    The source field is stored at every n-th step, n the smallest that fits into `memory` bytes,
-    and serves all products at the same m.
+    Second order in time, `order` 4 or 8 in space, with `absorbing` cells of a layer around the
+    model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
+    `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
+    m = m₀ + update · (θ − m₀).
+
+    The products need the source field of every shot. It is stored at every n-th step, n the
+    smallest that fits into `memory` bytes, or recomputed from checkpoints where none does;
+    `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
+    holds two of these fields, that of θ and that of a trial step.
 
     ```python
-    model = ng.waves.Acoustic(survey, velocity)        # any velocity of the kind, for the checks
-    data = model(1 / velocity**2)
+    model = ng.waves.Acoustic(survey, start)
+    result = ng.minimize(
+        ng.Problem(model, ng.LeastSquares(shots.data, survey.gather_grid)),
+        ng.waves.squared_slowness(start),
+        metric=ng.L2(survey.gather_grid),
+        bounds=model.bounds(1400.0, 6000.0),
+    )
     ```
 
-    Cost: one propagation for ρ, for Zη and for Zᵀξ each.
+    Cost: one propagation for ρ, for Zη and for Zᵀξ each; with checkpoints two for a product.
     """
 
     survey: Survey
     sigma: Array
-    wavelets: Array
-    sources: Positions
-    receivers: Positions
+    start: Array
+    update: Array
+    gathers: Gathers
     scheme: Scheme = eqx.field(static=True)
+    stored_bytes: int = eqx.field(static=True)
 
     def __init__(
         self,
         survey: Survey,
-        velocity: Array,
+        velocity: Any,
         *,
+        update: Any = None,
         order: int = 4,
         absorbing: int = 20,
         memory: int = DEFAULT_MEMORY,
+        stored_every: int | None = None,
         dtype: Any = jnp.float32,
     ):
+        halo(order)
+        if int(absorbing) != absorbing or absorbing < 0:
+            raise InputError("absorbing", f"{absorbing!r} is no number of cells", "absorbing=20")
+        if stored_every is not None and (int(stored_every) != stored_every or stored_every < 1):
+            raise InputError("stored_every", f"{stored_every!r} is not positive", "None, or 1")
         velocity = np.asarray(velocity, float)
         survey.check_velocity(velocity, order)
+        kept = plan_storage(
+            survey, absorbing, halo(order), np.dtype(dtype).itemsize, memory, stored_every
+        )
         self.survey = survey
-        every = stored_every(survey, absorbing, memory, np.dtype(dtype).itemsize)
-        scheme = Scheme(survey.spacing, survey.dt, survey.steps, order, absorbing, every)
-        self.scheme = scheme
-        profile = damping_profile(survey.shape, absorbing, survey.spacing, float(velocity.max()))
+        self.scheme = Scheme(
+            survey.spacing, survey.dt, survey.steps, order, absorbing, kept.every, kept.segment
+        )
+        self.stored_bytes = kept.bytes
+        typical = 0.5 * survey.fastest_stable(order)  # of the survey, so that models can differ
+        profile = damping_profile(survey.shape, absorbing, survey.spacing, typical)
         self.sigma = jnp.asarray(profile, dtype)
-        wavelets = np.broadcast_to(survey.wavelet, (survey.shots, survey.steps))
-        self.wavelets = jnp.asarray(wavelets, dtype)
-        place = lambda name, points: locate(name, points, survey.shape, survey.spacing, scheme.rim)
-        shots = place("sources", survey.sources)
-        self.sources = Positions(shots.cells[:, None], shots.weights[:, None])
-        self.receivers = place("receivers", survey.receivers)
+        self.start = jnp.asarray(squared_slowness(velocity), dtype)
+        self.update = jnp.asarray(_weights(update, survey), dtype)
+        self.gathers = _gathers(survey, self.scheme.rim, dtype)
 
     def __call__(self, theta: Array) -> Array:
-        return self._simulated(theta, store=False)[0]
+        return self._simulated(theta, keep=False)[0]
 
     def evaluate(self, theta: Array) -> Evaluation:
-        return Evaluation(*self._simulated(theta, store=True))
+        return Evaluation(*self._simulated(theta, keep=True))
 
-    def _simulated(self, theta: Array, store: bool) -> tuple[Array, Array | None]:
-        m = theta.astype(self.sigma.dtype)
-        return simulate(
-            m, self.sigma, self.wavelets, self.sources, self.receivers, self.scheme, store
-        )
+    def _simulated(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
+        return simulate(self.medium(theta), self.sigma, self.gathers, self.scheme, keep)
+
+    def medium(self, theta: Array) -> Array:
+        """The squared slowness that θ stands for, in s²/m²."""
+        theta = jnp.asarray(theta).astype(self.start.dtype)
+        return (self.start + self.update * (theta - self.start)) / M_PER_KM**2
+
+    def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
+        """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
+        if not 0 < lowest < highest < np.inf:
+            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", "(1400, 6000)")
+        self.survey.check_stable(highest, self.scheme.order)
+        flat = lambda velocity: jnp.full(self.survey.shape, squared_slowness(float(velocity)))
+        return flat(highest), flat(lowest)
+
+    def check(self, theta: PyTree, known: Evaluation) -> None:
+        if np.shape(theta) != self.survey.shape:
+            what = f"has shape {np.shape(theta)}, the survey's grid {self.survey.shape}"
+            raise InputError("theta", what, "ng.waves.squared_slowness(velocity)")
+        medium = self.medium(theta) * M_PER_KM**2
+        self.survey.check_velocity(np.asarray(velocity_of(medium), float), self.scheme.order)
 
     def products(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> "WaveProducts":
         theta = unravel(flat)
         found = self.evaluate(theta) if known is None else known
-        return WaveProducts(found.rho, int(known is None), theta, found.kept, self)
+        return WaveProducts(found.rho, int(known is None), self.medium(theta), found.kept, self)
 
     def jacobian(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
@@ -103,9 +143,8 @@ class Acoustic(Model):
         if selection.of != "functions":
             what = "waves cannot be computed at a sample of times and receivers"
             raise InputError("batch", what, "MiniBatch(size, of='functions'): whole shots")
-        shots = (self.wavelets, self.sources)
-        chosen = jax.tree.map(lambda x: x[selection.rows], shots)
-        return eqx.tree_at(lambda model: (model.wavelets, model.sources), self, chosen)
+        chosen = jax.tree.map(lambda x: x[selection.rows], self.gathers)
+        return eqx.tree_at(lambda model: model.gathers, self, chosen)
 
     @property
     def solves(self) -> bool:
@@ -113,43 +152,43 @@ class Acoustic(Model):
 
 
 class WaveProducts(Products):
-    """Born and adjoint propagations at one m, with its stored fields."""
+    """Born and adjoint propagations at one m, with what was kept of its source fields."""
 
     rho: Array
     evaluations: int = eqx.field(static=True)
-    theta: Array
-    stored: Array
+    medium: Array
+    kept: PyTree
     model: Acoustic
 
     def push(self, eta: Array) -> Array:
-        m = self.theta.astype(self.rho.dtype)
-        change = eta.reshape(m.shape).astype(m.dtype)
-        model = self.model
-        return linearised_data(m, model.sigma, change, self.stored, model.receivers, model.scheme)
+        model, m = self.model, self.medium
+        change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
+        return linearised_data(m, model.sigma, change, self.kept, model.gathers, model.scheme)
 
     def pull(self, xi: Array) -> Array:
-        m = self.theta.astype(self.rho.dtype)
-        model = self.model
-        image = adjoint_image(
-            m, model.sigma, xi.astype(m.dtype), self.stored, model.receivers, model.scheme
-        )
-        return image.ravel().astype(self.theta.dtype)
+        model, m = self.model, self.medium
+        xi = xi.astype(m.dtype)
+        image = adjoint_image(m, model.sigma, xi, self.kept, model.gathers, model.scheme)
+        return (model.update * image / M_PER_KM**2).ravel()
 
 
-def stored_every(survey: Survey, absorbing: int, memory: int, itemsize: int) -> int:
-    """The smallest number of steps between stored fields that fits into the memory.
+def _weights(update: Any, survey: Survey) -> np.ndarray:
+    weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
+    if weights.shape != survey.shape:
+        what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
+        raise InputError("update", what, "a weight for every cell")
+    if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
+        raise InputError("update", "is not between 0 and 1, or all zero", "0 in known cells, else 1")
+    return weights
 
-    At most as many as sample the wavelet's highest frequency four times a period.
-    """
-    cells = int(np.prod([n + 2 * absorbing for n in survey.shape]))
-    needed = survey.shots * survey.steps * cells * itemsize
-    every = max(1, -(-needed // memory))
-    period = 1.0 / (highest_frequency(survey.wavelet, survey.dt) * survey.dt)
-    largest = max(1, int(period / 4))
-    if every > largest:
-        smallest = needed / largest / 2**30
-        what = (
-            f"the stored fields take {needed / 2**30:.2g} GiB, or {smallest:.2g} GiB when thinned"
-        )
-        raise InputError("memory", what, "more memory, fewer shots at a time, or checkpoints")
-    return every
+
+def _gathers(survey: Survey, rim: int, dtype: Any) -> Gathers:
+    count = survey.shots
+    place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
+    cells, weights = place("sources", survey.sources)
+    source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
+    cells, weights = place("receivers", survey.receivers)
+    each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
+    receivers = Positions(each_shot(cells), each_shot(jnp.asarray(weights, dtype)))
+    wavelets = np.broadcast_to(survey.wavelet, (count, survey.steps))
+    return Gathers(jnp.asarray(wavelets, dtype), source, receivers)

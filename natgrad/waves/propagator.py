@@ -38,7 +38,7 @@ def march(
 ) -> tuple[Fields, Array]:
     """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
-    `samples` is (blocks, shots, every) and the data (blocks, shots, every, receivers).
+    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers).
     """
 
     def block(fields: Fields, samples: Array) -> tuple[Fields, Array]:
@@ -93,7 +93,7 @@ def scattered(
         for i in range(scheme.every):
             seen.append(receivers.read(fields.now))
             fields = fields.advanced(c, scheme, source * incident(index) if i == 0 else None)
-        return fields, jnp.stack(seen, axis=1)
+        return fields, jnp.stack(seen)
 
     return jax.lax.scan(block, start, blocks, unroll=scheme.unroll)
 
@@ -115,7 +115,7 @@ def imaged(
         for i in reversed(range(scheme.every)):
             if i == 0:
                 total = total + jnp.sum(incident(index) * fields.now[scheme.inside], axis=0)
-            fields = fields.advanced(c, scheme).driven(force, samples[:, i])
+            fields = fields.advanced(c, scheme).driven(force, samples[i])
         return (fields, total), None
 
     xs = (jnp.arange(len(samples)), samples)
@@ -125,7 +125,7 @@ def imaged(
 def with_source(kept: Array, force: Positions, samples: Array, scheme: Scheme) -> Array:
     """wKu, kept at the start of every block, with ws added: q."""
     at = force.shifted(-halo(scheme.order))
-    return jax.vmap(at.add)(kept, samples[..., :1])
+    return jax.vmap(at.add)(kept, samples[:, 0, :, None])
 
 
 def _recorded_block(
@@ -139,5 +139,5 @@ def _recorded_block(
     seen = []
     for i in range(scheme.every):
         seen.append(receivers.read(fields.now))
-        fields = fields.advanced(c, scheme).driven(force, samples[:, i : i + 1])
-    return fields, jnp.stack(seen, axis=1)
+        fields = fields.advanced(c, scheme).driven(force, samples[i][:, None])
+    return fields, jnp.stack(seen)

@@ -48,16 +48,15 @@ class Scheme(NamedTuple):
         return -(-self.steps // (self.every * group)) * group
 
     def cut(self, xs: Array) -> Array:
-        """(shots, steps, …) as (blocks, shots, every, …), zeros filling up the last."""
-        missing = self.blocks * self.every - xs.shape[1]
-        filled = jnp.pad(xs, ((0, 0), (0, missing), *[(0, 0)] * (xs.ndim - 2)))
-        blocks = filled.reshape(len(xs), self.blocks, self.every, *xs.shape[2:])
-        return jnp.moveaxis(blocks, 1, 0)
+        """Traces (shots, …, steps) as (blocks, every, shots, …), zeros filling up the last."""
+        missing = self.blocks * self.every - xs.shape[-1]
+        rows = jnp.pad(jnp.moveaxis(xs, -1, 0), ((0, missing), *[(0, 0)] * (xs.ndim - 1)))
+        return rows.reshape(self.blocks, self.every, *xs.shape[:-1])
 
     def joined(self, data: Array) -> Array:
-        """Data (blocks, shots, every, receivers) as (shots, steps, receivers)."""
-        ordered = jnp.moveaxis(data, 0, 1)
-        return ordered.reshape(len(ordered), -1, data.shape[-1])[:, : self.steps]
+        """Data (blocks, every, shots, receivers) as traces (shots, receivers, steps)."""
+        rows = data.reshape(-1, *data.shape[2:])[: self.steps]
+        return jnp.moveaxis(rows, 0, -1)
 
     def segments(self, blocks: Array) -> Array:
         """(blocks, …) as (segments, blocks of one, …)."""

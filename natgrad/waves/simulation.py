@@ -19,8 +19,8 @@ from .scheme import Scheme
 PyTree = Any
 
 
-class Shots(NamedTuple):
-    """How shots are excited, (shots, steps), and where they are excited and recorded."""
+class Gathers(NamedTuple):
+    """How shots are excited, (shots, steps), where they are excited and where recorded."""
 
     wavelet: Array
     source: Positions
@@ -28,12 +28,12 @@ class Shots(NamedTuple):
 
 
 def simulate(
-    m: Array, sigma: Array, shots: Shots, scheme: Scheme, keep: bool
+    m: Array, sigma: Array, shots: Gathers, scheme: Scheme, keep: bool
 ) -> tuple[Array, PyTree]:
-    """The data of every shot, (shots, steps, receivers), and what is kept for the products."""
+    """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
     c = Coefficients.of(m, sigma, scheme)
 
-    def group(kept: PyTree, first: Array, shots: Shots) -> tuple[PyTree, Array]:
+    def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
         force, samples = c.times_weight(shots.source, scheme), scheme.cut(shots.wavelet)
         start = Fields.at_rest(len(shots.wavelet), c, scheme)
         way = (force, shots.receivers, c, scheme)
@@ -54,12 +54,12 @@ def simulate(
 
 
 def linearised_data(
-    m: Array, sigma: Array, eta: Array, kept: PyTree, shots: Shots, scheme: Scheme
+    m: Array, sigma: Array, eta: Array, kept: PyTree, shots: Gathers, scheme: Scheme
 ) -> Array:
     """Zη for a perturbation η of m."""
     c, ratio = Coefficients.of(m, sigma, scheme), _relative(eta, m, scheme)
 
-    def group(_: None, first: Array, shots: Shots) -> tuple[None, Array]:
+    def group(_: None, first: Array, shots: Gathers) -> tuple[None, Array]:
         count = len(shots.wavelet)
         start = Fields.at_rest(count, c, scheme)
         if scheme.segment is None:
@@ -85,12 +85,12 @@ def linearised_data(
 
 
 def adjoint_image(
-    m: Array, sigma: Array, xi: Array, kept: PyTree, shots: Shots, scheme: Scheme
+    m: Array, sigma: Array, xi: Array, kept: PyTree, shots: Gathers, scheme: Scheme
 ) -> Array:
     """Zᵀξ, what falls into the absorbing layer folded back onto the cells at the edge."""
     c = Coefficients.of(m, sigma, scheme)
 
-    def group(total: Array, first: Array, rows: tuple[Shots, Array]) -> tuple[Array, None]:
+    def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
         shots, xi = rows
         count, samples = len(xi), scheme.cut(xi)
         receivers = c.times_weight(shots.receivers, scheme)

@@ -6,8 +6,9 @@ import equinox as eqx
 import numpy as np
 
 from ..errors import InputError, warn_once
+from ..grids import Grid
 from .stencils import SECOND, largest_eigenvalue
-from .wavelets import highest_frequency
+from .wavelets import highest_frequency, ricker
 
 # Cells for each of the shortest wavelengths below which the difference stencil disperses waves
 # visibly (a phase error of more than about a twentieth of a period over ten wavelengths).
@@ -18,8 +19,8 @@ class Survey(eqx.Module):
     """Shots over a model of `shape` cells, `spacing` metres apart, for `steps` of `dt` seconds.
 
     `sources` is (shots, d) and `receivers` (n, d), in metres from the first cell; `wavelet` is
-    (steps,) for all shots or (shots, steps). Every shot is recorded by all receivers, as data of
-    shape (shots, steps, receivers).
+    (steps,) for all shots or (shots, steps). Every shot is recorded by all receivers, as traces
+    (shots, receivers, steps).
 
     ```python
     survey = ng.waves.Survey.line((306, 120), 25.0, dt=0.0025, steps=1600, shots=21, frequency=6.0)
@@ -66,6 +67,33 @@ class Survey(eqx.Module):
         if not np.all(np.isfinite(self.wavelet)) or not np.any(self.wavelet):
             raise InputError("wavelet", "is zero or not finite", "ng.waves.ricker(...)")
 
+    @classmethod
+    def line(
+        cls,
+        shape: tuple[int, ...],
+        spacing: float,
+        *,
+        dt: float,
+        steps: int,
+        shots: int,
+        frequency: float,
+        depth: float | None = None,
+    ) -> "Survey":
+        """Sources spread evenly over a line, a receiver in every cell of it, a Ricker wavelet.
+
+        The line runs along the first axis, in the middle of a second horizontal one, at `depth`
+        metres, two cells if None.
+        """
+        if shots < 1:
+            raise InputError("shots", f"{shots!r} is not positive", "shots=21")
+        length, below = (shape[0] - 1) * spacing, 2 * spacing if depth is None else depth
+        across = [spacing * (n // 2) for n in shape[1:-1]]
+        place = lambda xs: np.array([[x, *across, below] for x in xs])
+        sources = np.linspace(0.0, length, shots) if shots > 1 else [length / 2]
+        receivers = spacing * np.arange(shape[0])
+        wavelet = ricker(frequency, dt, steps)
+        return cls(shape, spacing, dt, place(sources), place(receivers), wavelet)
+
     @property
     def shots(self) -> int:
         return len(self.sources)
@@ -76,8 +104,29 @@ class Survey(eqx.Module):
 
     @property
     def data_shape(self) -> tuple[int, int, int]:
-        """(shots, steps, receivers)."""
-        return self.shots, self.steps, len(self.receivers)
+        """(shots, receivers, steps)."""
+        return self.shots, len(self.receivers), self.steps
+
+    @property
+    def gather_grid(self) -> Grid:
+        """Receivers and time of one shot as the unit square, for losses and metrics on the data."""
+        return Grid((0.0, 0.0), (1.0, 1.0), self.data_shape[1:])
+
+    @property
+    def trace_grid(self) -> Grid:
+        """The time of one trace as the unit interval: metrics on it compare trace by trace."""
+        return Grid((0.0,), (1.0,), self.data_shape[2:])
+
+    def fastest_stable(self, order: int) -> float:
+        """The velocity that dt is short enough for."""
+        return 2.0 / (self.dt * float(np.sqrt(largest_eigenvalue(self.spacing, order))))
+
+    def check_stable(self, velocity: float, order: int) -> None:
+        """Raise `InputError` where dt is too long for waves as fast as this."""
+        limit = self.dt * self.fastest_stable(order) / velocity
+        if self.dt > limit:
+            what = f"{self.dt:g} s is unstable at {velocity:g} m/s: the limit is {limit:.3g} s"
+            raise InputError("dt", what, f"dt={0.9 * limit:.2g}")
 
     def check_velocity(self, velocity: np.ndarray, order: int) -> None:
         """Raise `InputError` where the scheme would be unstable; warn where it disperses waves."""
@@ -88,12 +137,7 @@ class Survey(eqx.Module):
         if wrong:
             what = f"{wrong} of its {velocity.size} cells are not finite and positive"
             raise InputError("velocity", what, "velocities in m/s, or bounds that keep them there")
-        limit = 2.0 / (float(velocity.max()) * np.sqrt(largest_eigenvalue(self.spacing, order)))
-        if self.dt > limit:
-            what = (
-                f"{self.dt:g} s is unstable at {velocity.max():g} m/s: the limit is {limit:.3g} s"
-            )
-            raise InputError("dt", what, f"dt={0.9 * limit:.3g}")
+        self.check_stable(float(velocity.max()), order)
         frequency = highest_frequency(self.wavelet, self.dt)
         cells = float(velocity.min()) / (frequency * max(self.spacing))
         if cells < CELLS_PER_WAVELENGTH[order]:
