@@ -2,6 +2,19 @@
 
 from .model import Acoustic
 from .survey import Survey
+from .synthetic import coarsened, faulted_layers, folded_layers, salt_body, smoothed
+from .velocity_files import load_velocity
 from .wavelets import low_pass, ricker
 
-__all__ = ["Acoustic", "Survey", "low_pass", "ricker"]
+__all__ = [
+    "Acoustic",
+    "Survey",
+    "coarsened",
+    "faulted_layers",
+    "folded_layers",
+    "load_velocity",
+    "low_pass",
+    "ricker",
+    "salt_body",
+    "smoothed",
+]
