@@ -238,6 +238,12 @@ def test_smoothed():
     assert smoothed(velocity, 0.0) is not velocity
 
 
+def test_mirrored_edges_flatten_the_trend():
+    trend = np.broadcast_to(np.linspace(1500.0, 4500.0, 20), (6, 20))
+    spread = [np.ptp(smoothed(trend, 8.0, edges=edges)) for edges in ("nearest", "reflect")]
+    assert spread[1] < 0.7 * spread[0]
+
+
 def test_coarsened():
     assert doctest.testmod(synthetic, extraglobs={"np": np}).failed == 0
     np.testing.assert_allclose(coarsened(MODEL, 1), MODEL)
@@ -255,6 +261,7 @@ BAD_SETTINGS = {
     "water": (lambda: salt_body((8, 8), 10.0, water=80.0), "water"),
     "cells": (lambda: smoothed(MODEL, -1.0), "cells"),
     "keep": (lambda: smoothed(MODEL, 1.0, keep=6), "keep"),
+    "edges": (lambda: smoothed(MODEL, 1.0, edges="wrap"), "edges"),
     "factor": (lambda: coarsened(MODEL, 6), "factor"),
     "half a factor": (lambda: coarsened(MODEL, 1.5), "factor"),  # pyright: ignore
     "one axis": (lambda: smoothed(MODEL[0], 1.0), "velocity"),

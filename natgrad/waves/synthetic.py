@@ -71,11 +71,14 @@ def salt_body(
     return _section(shape, spacing, water, _salt, seed)
 
 
-def smoothed(velocity: np.ndarray, cells: float, *, keep: int = 0) -> np.ndarray:
+def smoothed(
+    velocity: np.ndarray, cells: float, *, keep: int = 0, edges: str = "nearest"
+) -> np.ndarray:
     """A starting model: the Gaussian mean over a standard deviation of `cells` cells.
 
-    The first `keep` cells in depth stay as they are: the sea is known. Beyond the edge the model
-    goes on as its last cell.
+    The first `keep` cells in depth stay as they are: the sea is known. Beyond its `edges` the model
+    goes on as its last cell ("nearest") or as its mirror image ("reflect"), which differ once
+    `cells` is a sizeable part of a side: mirrored, the trend with depth is lost sooner.
 
     ```python
     initial = ng.waves.smoothed(velocity, 8.0, keep=6)
@@ -87,7 +90,9 @@ def smoothed(velocity: np.ndarray, cells: float, *, keep: int = 0) -> np.ndarray
     if not 0 <= keep <= velocity.shape[-1]:
         what = f"{keep} rows of a model that has {velocity.shape[-1]}"
         raise InputError("keep", what, "the rows of water, keep=6")
-    initial = gaussian_filter(velocity, cells, mode="nearest")
+    if edges not in ("nearest", "reflect"):
+        raise InputError("edges", f"{edges!r} is unknown", "'nearest' or 'reflect'")
+    initial = gaussian_filter(velocity, cells, mode=edges)
     initial[..., :keep] = velocity[..., :keep]
     return initial
 
