@@ -1,6 +1,6 @@
 """Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
@@ -15,9 +16,10 @@ from ..models.base import Evaluation, Model
 from ..models.products import Products
 from ..selection import Selection
 from .absorbing import damping_profile
+from .devices import Simulator, shot_mesh
 from .positions import Positions, locate
 from .scheme import Scheme
-from .simulation import Gathers, adjoint_image, linearised_data, simulate
+from .simulation import Gathers
 from .slowness import M_PER_KM, squared_slowness, velocity_of
 from .stencils import halo
 from .storage import plan_storage
@@ -38,7 +40,9 @@ class Acoustic(Model):
     The products need the source field of every shot. It is stored at every n-th step, n the
     smallest that fits into `memory` bytes, or recomputed from checkpoints where none does;
     `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
-    holds two of these fields, that of θ and that of a trial step.
+    holds two of these fields, that of θ and that of a trial step. The shots are dealt out to the
+    `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
+    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -59,6 +63,7 @@ class Acoustic(Model):
     update: Array
     gathers: Gathers
     scheme: Scheme = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
     stored_bytes: int = eqx.field(static=True)
 
     def __init__(
@@ -71,6 +76,7 @@ class Acoustic(Model):
         absorbing: int = 20,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
+        devices: Sequence[Any] | None = None,
         dtype: Any = jnp.float32,
     ):
         halo(order)
@@ -87,7 +93,7 @@ class Acoustic(Model):
         self.scheme = Scheme(
             survey.spacing, survey.dt, survey.steps, order, absorbing, kept.every, kept.segment
         )
-        self.stored_bytes = kept.bytes
+        self.mesh, self.stored_bytes = shot_mesh(devices), kept.bytes
         typical = 0.5 * survey.fastest_stable(order)  # of the survey, so that models can differ
         profile = damping_profile(survey.shape, absorbing, survey.spacing, typical)
         self.sigma = jnp.asarray(profile, dtype)
@@ -102,7 +108,12 @@ class Acoustic(Model):
         return Evaluation(*self._simulated(theta, keep=True))
 
     def _simulated(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
-        return simulate(self.medium(theta), self.sigma, self.gathers, self.scheme, keep)
+        return self.simulator.data(self.medium(theta), self.sigma, self.gathers, keep)
+
+    @property
+    def simulator(self) -> Simulator:
+        """The propagations of this scheme on these devices."""
+        return Simulator(self.scheme, self.mesh)
 
     def medium(self, theta: Array) -> Array:
         """The squared slowness that θ stands for, in s²/m²."""
@@ -163,12 +174,12 @@ class WaveProducts(Products):
     def push(self, eta: Array) -> Array:
         model, m = self.model, self.medium
         change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
-        return linearised_data(m, model.sigma, change, self.kept, model.gathers, model.scheme)
+        return model.simulator.linearised(m, model.sigma, change, self.kept, model.gathers)
 
     def pull(self, xi: Array) -> Array:
         model, m = self.model, self.medium
         xi = xi.astype(m.dtype)
-        image = adjoint_image(m, model.sigma, xi, self.kept, model.gathers, model.scheme)
+        image = model.simulator.image(m, model.sigma, xi, self.kept, model.gathers)
         return (model.update * image / M_PER_KM**2).ravel()
 
 
@@ -178,7 +189,9 @@ def _weights(update: Any, survey: Survey) -> np.ndarray:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
         raise InputError("update", what, "a weight for every cell")
     if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
-        raise InputError("update", "is not between 0 and 1, or all zero", "0 in known cells, else 1")
+        raise InputError(
+            "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
+        )
     return weights
 
 

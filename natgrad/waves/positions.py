@@ -48,9 +48,10 @@ def locate(
     spacing: tuple[float, ...],
     offset: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The cells and weights of points, in metres from the first cell, in an array with `offset` more cells.
+    """The cells around points, (n, c, d), and their weights, (n, c).
 
-    `shape` is that of the model. Points outside it are an input error.
+    Points are in metres from the first cell of a model of `shape` cells; the array has `offset`
+    more cells before it. Points outside the model are an input error.
     """
     points = np.atleast_2d(np.asarray(points, float))
     if points.ndim != 2 or points.shape[1] != len(shape) or points.size == 0:

@@ -59,13 +59,13 @@ def linearised_data(
     """Zη for a perturbation η of m."""
     c, ratio = Coefficients.of(m, sigma, scheme), _relative(eta, m, scheme)
 
-    def group(_: None, first: Array, shots: Gathers) -> tuple[None, Array]:
+    def group(carry: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
         count = len(shots.wavelet)
         start = Fields.at_rest(count, c, scheme)
         if scheme.segment is None:
             q, blocks = _Stored(kept, first, count), jnp.arange(scheme.blocks)
             _, data = scattered(start, q, blocks, ratio, shots.receivers, c, scheme)
-            return None, scheme.joined(data)
+            return carry, scheme.joined(data)
         force = c.times_weight(shots.source, scheme)
 
         def both(fields: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
@@ -79,7 +79,7 @@ def linearised_data(
 
         samples = scheme.cut(shots.wavelet)
         _, data = jax.lax.scan(both, (start, start), samples, unroll=scheme.unroll)
-        return None, scheme.joined(data)
+        return carry, scheme.joined(data)
 
     return _over_groups(group, None, shots)[1]
 

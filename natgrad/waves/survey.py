@@ -44,8 +44,8 @@ class Survey(eqx.Module):
         wavelet: Any,
     ):
         self.shape = tuple(int(n) for n in shape)
-        spacings = (spacing,) * len(shape) if np.ndim(spacing) == 0 else tuple(spacing)
-        self.spacing = tuple(float(h) for h in spacings)
+        sides = np.atleast_1d(np.asarray(spacing, float))
+        self.spacing = tuple(sides.tolist()) * (len(self.shape) if sides.size == 1 else 1)
         self.dt = float(dt)
         self.sources = np.atleast_2d(np.asarray(sources, float))
         self.receivers = np.atleast_2d(np.asarray(receivers, float))
