@@ -19,6 +19,7 @@ from .assembled import assembled
 from .counts import Counts
 from .damping import Damping
 from .errors import InputError
+from .forwarding import jit_forwarding
 from .matrix_free import matrix_free_system, newton_point
 from .metrics.base import Metric, Report
 from .metrics.l2 import Euclidean
@@ -180,7 +181,7 @@ def _iterative(
     )
 
 
-_linearise_compiled = eqx.filter_jit(_linearise)
+_linearise_compiled = jit_forwarding(_linearise)
 
 
 def _plain_gradient(

@@ -140,7 +140,8 @@ class Acoustic(Model):
     ) -> "WaveProducts":
         theta = unravel(flat)
         found = self.evaluate(theta) if known is None else known
-        return WaveProducts(found.rho, int(known is None), self.medium(theta), found.kept, self)
+        made, m = int(known is None), self.medium(theta)
+        return WaveProducts(found.rho, made, m, found.kept, self, flat.dtype)
 
     def jacobian(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
@@ -170,6 +171,7 @@ class WaveProducts(Products):
     medium: Array
     kept: PyTree
     model: Acoustic
+    dtype: Any = eqx.field(static=True)  # of θ
 
     def push(self, eta: Array) -> Array:
         model, m = self.model, self.medium
@@ -180,7 +182,7 @@ class WaveProducts(Products):
         model, m = self.model, self.medium
         xi = xi.astype(m.dtype)
         image = model.simulator.image(m, model.sigma, xi, self.kept, model.gathers)
-        return (model.update * image / M_PER_KM**2).ravel()
+        return (model.update * image / M_PER_KM**2).ravel().astype(self.dtype)
 
 
 def _weights(update: Any, survey: Survey) -> np.ndarray:
