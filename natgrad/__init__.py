@@ -1,6 +1,7 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
 from .baselines import lbfgs
+from .checkpoint import Checkpoint
 from .collocation import Collocation, Residual
 from .counts import Counts
 from .damping import (
@@ -39,6 +40,7 @@ from .proximal import ProximalStep
 from .recipes import recipe
 from .resampling import Resampled
 from .result import Direction, Info, Progress, Result, Status
+from .saved_results import load_result
 from .solvers import (
     CG,
     LSMR,
@@ -78,6 +80,7 @@ __all__ = [
     "Auto",
     "Backtracking",
     "Blocks",
+    "Checkpoint",
     "Cholesky",
     "Collocation",
     "Counts",
@@ -146,6 +149,7 @@ __all__ = [
     "information_spectrum",
     "laplacian",
     "lbfgs",
+    "load_result",
     "minimize",
     "natural_gradient",
     "recipe",

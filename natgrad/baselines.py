@@ -1,17 +1,20 @@
 """The rival: limited-memory BFGS, with the history of a natural gradient run."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize as scipy_minimize
 
+from .checkpoint import Checkpoint, Keeper, as_checkpoint, digest
 from .damping import Undamped
 from .errors import InputError
 from .history import Budget, Run, check_run
-from .inputs import check_inputs
+from .inputs import check_inputs, evaluated
 from .linearisation import linearise
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation
@@ -37,12 +40,14 @@ def lbfgs(
     tolerance: float = 1e-6,
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
+    checkpoint: Checkpoint | str | Path | None = None,
 ) -> Result:
     """L-BFGS-B of SciPy on the same problem, with the history and the statuses of `minimize`.
 
     The baseline to compare natural gradients with: per propagation of a PDE it is hard to beat.
     `memory` is the number of pairs that it keeps. Every evaluation in its line search costs one
-    forward and one adjoint propagation.
+    forward and one adjoint propagation. A `checkpoint` holds all of them: SciPy's loop is replayed
+    from it, without a propagation, before it goes on.
 
     ```python
     ng.lbfgs(problem, theta0, memory=20, max_propagations=400).history["loss"]
@@ -60,7 +65,10 @@ def lbfgs(
     budget = Budget(max_iterations, max_propagations, max_seconds)
     search = _Search(problem, Run(theta), box, budget, tolerance, loss_target, callbacks)
     search.run.recorder.count(forward=int(known is not None))
-    with search.run.kept_if_it_fails():
+    kept = as_checkpoint(checkpoint)
+    if kept is not None:
+        search.keep(kept, theta0, memory, known)
+    with search.run.kept_if_it_fails(), search.keeper or nullcontext():
         try:
             search.accept(start, known)
             found = scipy_minimize(
@@ -96,6 +104,15 @@ class _Stopped(Exception):
         self.status = status
 
 
+class _Evaluated(NamedTuple):
+    """f and ∂_θ f at a point, what they cost, and when they were known."""
+
+    value: Any
+    gradient: np.ndarray
+    counts: Any
+    seconds: float
+
+
 class _Search:
     """The problem as SciPy calls it, and the record of its iterates."""
 
@@ -113,6 +130,22 @@ class _Search:
         self.tolerance, self.loss_target, self.callbacks = tolerance, loss_target, callbacks
         self._evaluated: dict[bytes, tuple[float, np.ndarray]] = {}
         self._at: np.ndarray | None = None
+        self.keeper: Keeper | None = None
+        self._log: list[_Evaluated] = []
+        self._replay: list[_Evaluated] = []
+
+    def keep(
+        self, checkpoint: Checkpoint, theta0: PyTree, memory: int, known: Evaluation | None
+    ) -> None:
+        """Keep the evaluations in a file, and replay those that are there."""
+        parts = {"theta0": theta0, "memory": memory, "bounds": self.box, "method": "L-BFGS"}
+        found = evaluated(self.problem.model, theta0) if known is None else known
+        loss = float(self.problem.value(theta0, found.rho))
+        digests = {name: digest(part) for name, part in parts.items()}
+        self.keeper = Keeper(checkpoint, digests, loss)
+        if (saved := self.keeper.load()) is not None:
+            columns = [saved[1][f"[{number}]"] for number in range(len(_Evaluated._fields))]
+            self._replay = [_Evaluated(*row) for row in zip(*columns, strict=True)]
 
     def value_and_gradient(self, x: np.ndarray, known: Evaluation | None = None) -> Any:
         """f and ∂_θ f; where they are not finite, those of a parabola that shortens the step."""
@@ -121,14 +154,27 @@ class _Search:
         spent = self.budget.spent(self.run.recorder)
         if spent and self._at is not None:
             raise _Stopped(spent)
-        lin = linearise(self.problem, self._theta(x), FLAT, SOLVER, NO_DAMPING, None, None, known)
-        loss, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
-        self.run.recorder.count(*counts)
-        value, slope = float(loss), np.asarray(gradient, float)
+        found = self._next(x, known)
+        self._log.append(found)
+        self.run.recorder.count(*found.counts)
+        if self.keeper is not None:
+            self.keeper.note(lambda: ({}, tuple(map(np.asarray, zip(*self._log, strict=True)))))
+        value, slope = float(found.value), np.asarray(found.gradient, float)
         if not (np.isfinite(value) and np.all(np.isfinite(slope))) and self._at is not None:
             value, slope = self._wall(x)
         self._evaluated[x.tobytes()] = value, slope
         return value, slope
+
+    def _next(self, x: np.ndarray, known: Evaluation | None) -> "_Evaluated":
+        """What the checkpoint has, else a propagation and its adjoint."""
+        recorder = self.run.recorder
+        if self._replay:
+            found = self._replay.pop(0)
+            recorder.continue_from(float(found.seconds))
+            return found
+        lin = linearise(self.problem, self._theta(x), FLAT, SOLVER, NO_DAMPING, None, None, known)
+        loss, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
+        return _Evaluated(loss, gradient, counts, recorder.elapsed())
 
     def _wall(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """The parabola with f and ∂_θ f of the last iterate and its minimum a quarter of the way.

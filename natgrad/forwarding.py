@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 
 Result = TypeVar("Result")
 

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import Array
 
 from .attempt import Attempt
 from .counts import Counts
@@ -41,6 +42,33 @@ class Recorder:
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._start
+
+    def continue_from(self, seconds: float) -> None:
+        """Let the clock stand at so many seconds now."""
+        self._start = time.perf_counter() - seconds
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it, in plain values."""
+        table = [[row[name] for name in self.columns] for row in self.rows]
+        counts = [int(count) for count in self.counts]
+        return {
+            "columns": list(self.columns),
+            "rows": [[None if np.isnan(x) else float(x) for x in row] for row in table],
+            "counts": counts,
+            "accepted": self.accepted,
+            "seconds": self.elapsed(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take up a snapshot."""
+        numbers = lambda row: [np.nan if x is None else x for x in row]
+        self.rows = [
+            dict.fromkeys(self.columns, np.nan)
+            | dict(zip(saved["columns"], numbers(row), strict=True))
+            for row in saved["rows"]
+        ]
+        self.counts, self.accepted = Counts(*saved["counts"]), saved["accepted"]
+        self.continue_from(saved["seconds"])
 
     def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
         more = (int(forward), int(linearised), int(adjoint))
@@ -95,14 +123,53 @@ class Budget(NamedTuple):
         return None
 
 
+class Carried(NamedTuple):
+    """What one iteration hands to the next besides θ.
+
+    `first_norm` is the gradient norm that tolerances refer to, `memory` what the solver remembers,
+    `previous` the last direction where there is momentum.
+    """
+
+    damping_state: Array
+    first_norm: np.ndarray
+    memory: PyTree
+    previous: Array | None
+
+
 @dataclass
 class Run:
-    """The last good θ of a run and its history."""
+    """The last good θ of a run, its history, and what the next iteration starts from."""
 
     theta: PyTree
     loss: float = float("nan")
     info: Info | None = None
     recorder: Recorder = field(default_factory=Recorder)
+    iteration: int = 0  # the next
+    agreeing: int = 0  # selections in a row that would end the run
+    carried: Carried | None = None
+
+    def snapshot(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
+        """The run in plain values and arrays."""
+        values = {
+            "iteration": self.iteration,
+            "agreeing": self.agreeing,
+            "loss": self.loss,
+            "status": None if status is None else str(status),
+            "info": None if self.info is None else asdict(self.info),
+            "history": self.recorder.snapshot(),
+        }
+        return values, (self.theta, self.carried)
+
+    def restore(self, values: dict[str, Any], tree: PyTree) -> Status | None:
+        """Take up a snapshot; returns why the run had ended, if it had."""
+        self.theta, self.carried = tree
+        self.iteration, self.agreeing = values["iteration"], values["agreeing"]
+        self.loss = values["loss"]
+        if values["info"] is not None:
+            info = values["info"]
+            self.info = Info(**info | {"counts": Counts(*info["counts"])})
+        self.recorder.restore(values["history"])
+        return None if values["status"] is None else Status(values["status"])
 
     def result(self, status: Status) -> Result:
         """What the caller gets."""

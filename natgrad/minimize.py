@@ -1,28 +1,29 @@
 """The loop: linearise, solve, step, record, stop."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .attempt import Attempt, attempt
-from .collocation import Collocation
-from .curves import Route, as_route
+from .checkpoint import Checkpoint, Keeper, as_checkpoint, restored
+from .curves import as_route
 from .damping import Damping, as_damping
 from .direction import describe
 from .errors import InputError
-from .history import Budget, Run, check_run
+from .history import Budget, Carried, Run, check_run
 from .inputs import check_inputs, evaluated
-from .linearisation import linearise, matrix_free, newton_solver
+from .linearisation import linearise
+from .method import Method, sampler
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
-from .metrics.newton import Newton
 from .minibatch import MiniBatch
 from .models.base import Evaluation
-from .operators import structure_of
-from .parameters import Bounds, as_box, flatten, settled, unflattened
+from .parameters import as_box, flatten, settled, unflattened
 from .problems import Problem
 from .resampling import Resampled
 from .result import Progress, Result, Status
@@ -31,10 +32,15 @@ from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
 
 PyTree = Any
-Draw = Callable[[int], tuple[Problem, Metric]]
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
+BUDGETS = (
+    Status.MAX_ITERATIONS,
+    Status.MAX_PROPAGATIONS,
+    Status.MAX_SECONDS,
+    Status.STOPPED,
+)
 REASONS = {
     NO_DECREASE: Status.NO_DECREASE,
     NOT_FINITE: Status.NOT_FINITE,
@@ -61,6 +67,7 @@ def minimize(
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
     batch: MiniBatch | Resampled | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -87,6 +94,9 @@ def minimize(
     selection until then; `tolerance` is relative to the largest gradient seen. `result.loss` is
     that of the whole state, found at the end. A propagation counts as one whatever was selected.
 
+    With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
+    if it is there; a run that had used up its budget goes on where there is more of it now.
+
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
 
@@ -98,36 +108,25 @@ def minimize(
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
     check_run(max_iterations, callbacks)
-    draws = None if batch is None else _sampler(batch, problem, theta0, metric, known)
+    draws = None if batch is None else sampler(batch, problem, theta0, metric, known)
     flat = flatten(theta0)[0]
     route = as_route(order, momentum, flat.size, flat.dtype)
     route.check(problem, metric, step)
     box = as_box(bounds, theta0)
-    method = _Method(problem, metric, solver, damping, step, box, route, draws)
+    method = Method(problem, metric, solver, damping, step, box, route, draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
     run = Run(settled(theta0))
     unseen = isinstance(metric, Euclidean) and known is None
     run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
-    with run.kept_if_it_fails():
-        status = _descend(run, method, budget, goal, known)
+    kept = as_checkpoint(checkpoint)
+    keeper = None if kept is None else method.keeper(kept, theta0, batch, known)
+    with run.kept_if_it_fails(), nullcontext() if keeper is None else keeper:
+        status = _descend(run, method, budget, goal, known, keeper)
         if batch is not None:
             run.loss = float(problem.value(run.theta, evaluated(problem.model, run.theta).rho))
             run.recorder.count(forward=1)
     return run.result(status)
-
-
-class _Method(NamedTuple):
-    """What makes an iteration."""
-
-    problem: Problem
-    metric: Metric
-    solver: Solver
-    damping: Damping
-    step: Step
-    box: Bounds | None
-    route: Route
-    draws: Draw | None
 
 
 class _Goal(NamedTuple):
@@ -140,38 +139,56 @@ class _Goal(NamedTuple):
 
 
 def _descend(
-    run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
+    run: Run,
+    method: Method,
+    budget: Budget,
+    goal: _Goal,
+    known: Evaluation | None,
+    keeper: Keeper | None,
 ) -> Status:
     """Iterate, with everything worth keeping in `run`; returns why it ended."""
-    wanted, agreeing = 1 if method.draws is None else PATIENCE, 0
-    for status in _iterations(run, method, budget, goal, known):
-        agreeing = 0 if status is None else agreeing + 1
-        if status is not None and (agreeing == wanted or status == Status.STOPPED):
-            return status
+    wanted = 1 if method.draws is None else PATIENCE
+    run.carried = method.start(run.theta, known)
+    saved = None if keeper is None else keeper.load()
+    if saved is not None:
+        ended = run.restore(saved[0], restored((run.theta, run.carried), saved[1]))
+        if ended is not None and ended not in BUDGETS:
+            return ended
         if spent := budget.spent(run.recorder):
             return spent
+        model = method.problem.model
+        known = evaluated(model, run.theta) if model.solves or model.on_host else None
+    for status in _iterations(run, method, budget, goal, known):
+        run.agreeing = 0 if status is None else run.agreeing + 1
+        if status is not None and run.agreeing < wanted and status != Status.STOPPED:
+            status = None
+        status = status or budget.spent(run.recorder)
+        if keeper is not None:
+            snapshot = run.snapshot(status)
+            keeper.note(lambda snapshot=snapshot: snapshot)
+        if status is not None:
+            return status
     return Status.MAX_ITERATIONS
 
 
 def _iterations(
-    run: Run, method: _Method, budget: Budget, goal: _Goal, known: Evaluation | None
+    run: Run, method: Method, budget: Budget, goal: _Goal, known: Evaluation | None
 ) -> Iterator[Status | None]:
     """One iteration after the other, each with the reason that it has found to end the run."""
     problem, metric, solver, damping, step, box, route, draws = method
-    damping_state = jnp.asarray(damping.initial_state(), dtype=float)  # strong, as θ is
-    first_norm, lin, memory, recorder = np.nan, None, None, run.recorder
-    for iteration in range(budget.iterations):
-        theta = run.theta
+    lin, recorder = None, run.recorder
+    for iteration in range(run.iteration, budget.iterations):
+        theta, run.iteration = run.theta, iteration + 1
+        assert run.carried is not None
+        damping_state, first_norm, memory, previous = run.carried
+        route = replace(route, previous=previous)
         if draws is not None:
             problem, metric = draws(iteration)
             on_host = problem.model.on_host
             known = evaluated(problem.model, theta) if on_host else None  # not of another selection
             recorder.count(forward=int(on_host))
-        if iteration == 0:
-            memory = _memory(problem, theta, metric, solver, damping, known)
         lin = None  # frees the last factorisation before the next one is made
-        norm0 = np.asarray(first_norm, float)
-        lin = linearise(problem, theta, metric, solver, damping, box, norm0, known, memory)
+        lin = linearise(problem, theta, metric, solver, damping, box, first_norm, known, memory)
         loss, norm, counts = jax.device_get((lin.loss, lin.gradient_norm, lin.counts))
         recorder.count(*counts)
         recorder.begin(loss, norm)
@@ -180,7 +197,8 @@ def _iterations(
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
         if iteration == 0 or draws is not None:
-            first_norm = np.fmax(first_norm, norm)
+            first_norm = np.asarray(np.fmax(first_norm, norm))
+            run.carried = run.carried._replace(first_norm=first_norm)
         if norm <= goal.tolerance * first_norm:
             yield Status.CONVERGED
             continue
@@ -197,6 +215,7 @@ def _iterations(
             promised = float(outcome.predicted) if np.isnan(promised) else promised
             if outcome.accepted or _failed(trial) or budget.spent(recorder) is not None:
                 break
+        run.carried = Carried(damping_state, first_norm, memory, route.previous)
         recorder.finish(trial, bool(outcome.value < loss))
         run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope), trial.reach)
         if not outcome.accepted:
@@ -215,50 +234,10 @@ def _iterations(
             yield None
 
 
-def _sampler(
-    batch: MiniBatch | Resampled,
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    known: Evaluation | None,
-) -> Draw:
-    """The draws of a batch, checked against the state at θ."""
-    if not isinstance(batch, (MiniBatch, Resampled)):
-        raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
-    selects = isinstance(batch, MiniBatch) and batch.select is None
-    if selects and isinstance(problem.model, Collocation):
-        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
-        raise InputError("batch", what, "Resampled(draw)")
-    flat, unravel = flatten(theta)
-    whole = lambda v: problem.model(unravel(v))
-    state = jax.eval_shape(whole, flat) if known is None else structure_of(known.rho)
-    return batch.sampler(problem, metric, state)
-
-
 def _numbers(result: Attempt) -> Attempt:
     """The scalars of an attempt on the host, in one transfer; its θ stays where it is."""
     outcome = result.outcome._replace(theta=None)
     return jax.device_get(result._replace(outcome=outcome, eta=None, memory=None, known=None))
-
-
-def _memory(
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    solver: Solver,
-    damping: Damping,
-    known: Evaluation | None,
-) -> Any:
-    """What the solver carries from one iteration to the next, before the first."""
-    if isinstance(metric, Euclidean):
-        return None
-    flat, unravel = flatten(theta)
-    if isinstance(metric, Newton):
-        return newton_solver(solver).initial_memory(flat.size, flat.dtype)
-    model = problem.model
-    state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
-    iterative = matrix_free(solver, state, flat, model, metric, damping)
-    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
 
 
 def _failed(trial: Attempt) -> bool:

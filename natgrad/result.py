@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,12 @@ class Result:
     def converged(self) -> bool:
         """Whether the run ended by reaching what was asked of it."""
         return self.status in (Status.CONVERGED, Status.LOSS_REACHED, Status.PRECISION)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file; `ng.load_result` reads it."""
+        from .saved_results import save_result
+
+        save_result(self, path)
 
     def __str__(self) -> str:
         return (

@@ -1,0 +1,140 @@
+"""A run on disk: saved between iterations, resumed where it was, refused where it does not fit."""
+
+import hashlib
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .archive import named_leaves, read_archive, with_leaves, write_archive
+from .errors import InputError
+
+PyTree = Any
+KIND = "checkpoint"
+SAME_LOSS = 1e-5  # f(θ₀) of the same problem, compiled by another version of JAX
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Keep a run in the file `path`, written between iterations, at most every `seconds`.
+
+    If the file is there when the run starts, the run goes on from it, and ends with the same
+    iterates as one that was never interrupted. A file of another problem, starting point or
+    method is refused; so is a damaged one.
+
+    ```python
+    ng.minimize(problem, theta0, metric=metric, checkpoint="run.npz")      # again, after a crash
+    ng.minimize(problem, theta0, metric=metric, checkpoint=ng.Checkpoint("run.npz", seconds=60))
+    ```
+
+    Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
+    file is written beside the old one and moved over it. Resuming costs one evaluation at θ₀, for
+    the comparison, and one at θ, neither counted.
+    """
+
+    path: Path
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        if not (np.isfinite(self.seconds) and self.seconds >= 0):
+            raise InputError("seconds", f"{self.seconds!r} is no time", "seconds=10")
+        if self.path.is_dir():
+            raise InputError("checkpoint", f"{self.path} is a folder", "the path of a file")
+
+
+def as_checkpoint(given: Any) -> Checkpoint | None:
+    """A checkpoint, or a path, as given to `minimize`."""
+    if given is None or isinstance(given, Checkpoint):
+        return given
+    if isinstance(given, (str, Path)):
+        return Checkpoint(Path(given))
+    raise InputError("checkpoint", f"is a {type(given).__name__}", "checkpoint='run.npz'")
+
+
+@dataclass
+class Keeper:
+    """The checkpoint of one run: what it must agree with, and what is to be written next.
+
+    As a context it writes the last snapshot on the way out, also when an exception or Ctrl-C is.
+    """
+
+    checkpoint: Checkpoint
+    parts: dict[str, str]  # what the run was started with, digested
+    loss: float  # f(θ₀)
+    _written: float = field(default_factory=time.monotonic)
+    _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
+
+    def note(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
+        """How to have the run between two iterations in values and arrays; now if it is time."""
+        self._waiting = snapshot
+        if time.monotonic() - self._written >= self.checkpoint.seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting. A full disk ends no run: there is a warning, and the old file."""
+        if self._waiting is None:
+            return
+        (values, tree), self._waiting = self._waiting(), None
+        identity = {"parts": self.parts, "loss": self.loss}
+        path = self.checkpoint.path
+        try:
+            write_archive(path, KIND, {"run": identity, **values}, named_leaves(tree))
+        except OSError as error:
+            what = f"{path} could not be written ({error.strerror or error}); the run goes on"
+            warnings.warn(f"{what}, and the last checkpoint is kept.", RuntimeWarning, stacklevel=2)
+        self._written = time.monotonic()
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.flush()
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The values and leaves last saved; None if there is no file; `InputError` if not ours."""
+        path = self.checkpoint.path
+        if not path.exists():
+            return None
+        values, leaves = read_archive(path, KIND)
+        saved = values.pop("run")
+        for name, digest in self.parts.items():
+            if saved["parts"].get(name) != digest:
+                self._refuse(f"another {name}")
+        if not abs(saved["loss"] - self.loss) <= SAME_LOSS * abs(self.loss):
+            self._refuse(f"another problem, with f(theta0) = {saved['loss']:.6g}, not ", self.loss)
+        return values, leaves
+
+    def _refuse(self, what: str, loss: float | None = None) -> None:
+        shown = what if loss is None else f"{what}{loss:.6g}"
+        problem = f"{self.checkpoint.path} belongs to a run with {shown}"
+        raise InputError("checkpoint", problem, "another path, or deleting that file")
+
+
+def restored(like: PyTree, leaves: dict[str, Any]) -> PyTree:
+    """A tree that was saved, in the structure of `like`."""
+    return with_leaves(like, leaves, KIND)
+
+
+def digest(value: Any) -> str:
+    """A number for a setting, the same in another process: its structure, types and arrays."""
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    found = hashlib.sha256(_without_addresses(str(structure)).encode())
+    for leaf in leaves:
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+            array = np.asarray(leaf)
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+        else:
+            found.update(_without_addresses(repr(leaf)).encode())
+    return found.hexdigest()
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", text)

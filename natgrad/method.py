@@ -1,0 +1,102 @@
+"""What makes an iteration: problem, metric, solver, damping, step, and the draws of a batch."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .checkpoint import Checkpoint, Keeper, digest
+from .collocation import Collocation
+from .curves import Route
+from .damping import Damping
+from .errors import InputError
+from .history import Carried
+from .inputs import evaluated
+from .linearisation import matrix_free, newton_solver
+from .metrics.base import Metric
+from .metrics.l2 import Euclidean
+from .metrics.newton import Newton
+from .minibatch import MiniBatch
+from .models.base import Evaluation
+from .operators import structure_of
+from .parameters import Bounds, flatten
+from .problems import Problem
+from .resampling import Resampled
+from .solvers import Solver
+from .steps import Step
+
+PyTree = Any
+Draw = Callable[[int], tuple[Problem, Metric]]
+
+
+class Method(NamedTuple):
+    """The parts of an iteration, as given to `minimize`."""
+
+    problem: Problem
+    metric: Metric
+    solver: Solver
+    damping: Damping
+    step: Step
+    box: Bounds | None
+    route: Route
+    draws: Draw | None
+
+    def keeper(
+        self, checkpoint: Checkpoint, theta0: PyTree, batch: Any, known: Evaluation | None
+    ) -> Keeper:
+        """The checkpoint of a run of this method from θ₀."""
+        parts = self._asdict() | {"theta0": theta0, "batch": batch}
+        for name in ("problem", "draws"):
+            del parts[name]
+        found = evaluated(self.problem.model, theta0) if known is None else known
+        loss = float(self.problem.value(theta0, found.rho))
+        return Keeper(checkpoint, {name: digest(part) for name, part in parts.items()}, loss)
+
+    def start(self, theta: PyTree, known: Evaluation | None) -> Carried:
+        """What the first iteration starts from."""
+        damping_state = jnp.asarray(self.damping.initial_state(), dtype=float)  # strong, as θ is
+        problem, metric = (self.problem, self.metric) if self.draws is None else self.draws(0)
+        memory = _memory(problem, theta, metric, self.solver, self.damping, known)
+        return Carried(damping_state, np.asarray(np.nan), memory, self.route.previous)
+
+
+def sampler(
+    batch: MiniBatch | Resampled,
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    known: Evaluation | None,
+) -> Draw:
+    """The draws of a batch, checked against the state at θ."""
+    if not isinstance(batch, (MiniBatch, Resampled)):
+        raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
+    selects = isinstance(batch, MiniBatch) and batch.select is None
+    if selects and isinstance(problem.model, Collocation):
+        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
+        raise InputError("batch", what, "Resampled(draw)")
+    flat, unravel = flatten(theta)
+    whole = lambda v: problem.model(unravel(v))
+    state = jax.eval_shape(whole, flat) if known is None else structure_of(known.rho)
+    return batch.sampler(problem, metric, state)
+
+
+def _memory(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    known: Evaluation | None,
+) -> Any:
+    """What the solver carries from one iteration to the next, before the first."""
+    if isinstance(metric, Euclidean):
+        return None
+    flat, unravel = flatten(theta)
+    if isinstance(metric, Newton):
+        return newton_solver(solver).initial_memory(flat.size, flat.dtype)
+    model = problem.model
+    state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
+    iterative = matrix_free(solver, state, flat, model, metric, damping)
+    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)

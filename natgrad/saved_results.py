@@ -1,0 +1,54 @@
+"""Results on disk."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .archive import named_leaves, read_archive, with_leaves, write_archive
+from .counts import Counts
+from .result import Info, Result, Status
+
+PyTree = Any
+KIND = "result"
+
+
+def save_result(result: Result, path: str | Path) -> None:
+    """θ, history, status and diagnosis of a run in one file, written all or not at all."""
+    values = {
+        "loss": result.loss,
+        "status": str(result.status),
+        "iterations": result.iterations,
+        "info": None if result.info is None else asdict(result.info),
+    }
+    arrays = named_leaves({"theta": result.theta, "history": dict(result.history)})
+    write_archive(Path(path), KIND, values, arrays)
+
+
+def load_result(path: str | Path, like: PyTree = None) -> Result:
+    """The result in a file that `result.save` has made; nothing in it is executed.
+
+    θ comes back as an array if it was one. Else `like` gives the structure, for instance θ₀;
+    without it θ is a dict from the path of each leaf to its array.
+
+    ```python
+    ng.load_result("run.npz", like=theta0).history["loss"]
+    ```
+    """
+    values, arrays = read_archive(Path(path), KIND)
+    theta = _part(arrays, "theta")
+    if like is not None:
+        theta = with_leaves(like, theta, KIND)
+    elif set(theta) == {""}:
+        theta = theta[""]
+    history = {name[2:-2]: column for name, column in _part(arrays, "history").items()}
+    info = values["info"]
+    if info is not None:
+        info = Info(**info | {"counts": Counts(*info["counts"])})
+    return Result(
+        theta, values["loss"], Status(values["status"]), values["iterations"], history, info
+    )
+
+
+def _part(arrays: dict[str, Any], name: str) -> dict[str, Any]:
+    prefix = f"['{name}']"
+    return {key[len(prefix) :]: x for key, x in arrays.items() if key.startswith(prefix)}
