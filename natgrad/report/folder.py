@@ -29,9 +29,14 @@ class ResultFolder:
         self.path = path
         self.figures = path / "figures"
 
-    def claim(self, study: str, settings: Any) -> None:
-        """Create the folder and write the settings, or raise `FolderError`."""
+    def claim(self, study: str, settings: Any, same: bool = False) -> None:
+        """Create the folder and write the settings, or raise `FolderError`.
+
+        With `same` a folder made with other settings is refused: its parts would be taken up.
+        """
         self._check(study)
+        if same:
+            self._check_settings(plain(settings))
         try:
             self.figures.mkdir(parents=True, exist_ok=True)
             self.write(
@@ -64,14 +69,28 @@ class ResultFolder:
         if found != study:
             raise FolderError(f"{self.path} holds a result of the study {found!r}, not {study!r}")
 
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        found = (self._content() or {}).get("settings", settings)
+        other = [
+            name for name in settings if name != "output" and found.get(name) != settings[name]
+        ]
+        if other:
+            name = other[0]
+            raise FolderError(
+                f"{self.path} holds a run with {name} = {found.get(name)}, not {settings[name]}; "
+                "choose another folder, or delete that one"
+            )
+
     def _marker(self) -> str | None:
+        content = self._content()
+        return None if content is None else str(content.get("study"))
+
+    def _content(self) -> dict[str, Any] | None:
         try:
             content = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        if not (isinstance(content, dict) and "natgrad" in content):
-            return None
-        return str(content.get("study"))
+        return content if isinstance(content, dict) and "natgrad" in content else None
 
     def write(self, name: str, content: Any) -> Path:
         """Write `content` as JSON; arrays become lists and numbers that are not finite null."""

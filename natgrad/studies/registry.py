@@ -8,6 +8,7 @@ from .darcy import settings as darcy
 from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
 from .poisson_pinn import settings as poisson_pinn
+from .waveform_inversion import settings as waveform_inversion
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ def _poisson_pinn() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return study.run, tables.summary
 
 
+def _waveform_inversion() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from .waveform_inversion import study, tables
+
+    return study.run, tables.summary
+
+
 STUDIES = {
     study.name: study
     for study in (
@@ -74,6 +81,12 @@ STUDIES = {
             "Poisson's equation by a network in eight metrics (section 4.2), and by rivals",
             dict(poisson_pinn.PRESETS),
             _poisson_pinn,
+        ),
+        Study(
+            "waveform-inversion",
+            "a velocity model from recorded waves, in several metrics (section 4.3), and L-BFGS",
+            dict(waveform_inversion.PRESETS),
+            _waveform_inversion,
         ),
     )
 }

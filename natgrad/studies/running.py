@@ -19,14 +19,16 @@ def run_study(
     compute: Callable[[Any, Say], Any],
     draw: Callable[[Any, Path], dict[str, Path]],
     page: Callable[[Any, dict[str, Path]], Page],
+    resumes: bool = False,
 ) -> tuple[Path, Any]:
     """Run a study into `settings.output`; returns the report's path and all results.
 
-    The numbers are on disk before anything is drawn.
+    The numbers are on disk before anything is drawn. A study that `resumes` goes on from what is
+    in the folder, which must then have been made with the same settings.
     """
     settings.check()
     folder = ResultFolder(settings.output)
-    folder.claim(name, settings)
+    folder.claim(name, settings, same=resumes)
     result = compute(settings, say)
     folder.write("results.json", result.numbers())
     say("drawing")

@@ -1,0 +1,1 @@
+"""Full waveform inversion (section 4.3 of the paper)."""

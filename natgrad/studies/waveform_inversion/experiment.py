@@ -1,0 +1,140 @@
+"""The experiment: the true model, the waves recorded over it, and where the inversion starts."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import LeastSquares, Problem
+from ...errors import InputError
+from ...waves import (
+    Acoustic,
+    Shots,
+    Survey,
+    TraceWasserstein,
+    coarsened,
+    faulted_layers,
+    folded_layers,
+    load_velocity,
+    salt_body,
+    smoothed,
+    squared_slowness,
+    velocity_of,
+)
+from .settings import Settings
+from .similarity import structural_similarity
+
+SHAPE = (306, 120)
+SECTIONS = {"folded": folded_layers, "faulted": faulted_layers, "salt": salt_body}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A true model, a start, and the shots recorded over the true model."""
+
+    settings: Settings
+    true: np.ndarray
+    start: np.ndarray
+    shots: Shots
+    devices: Any
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Experiment":
+        """Simulated with the propagator that inverts: no error of the model, noise if asked for."""
+        true = coarsened(_true(settings), settings.coarsen)
+        spacing = settings.spacing * settings.coarsen
+        if settings.known_rows + 2 >= true.shape[1]:
+            what = f"{settings.known_rows} leave nothing of {true.shape[1]} rows"
+            raise InputError("known_rows", what, "fewer")
+        start = smoothed(true, settings.smoothing, keep=settings.known_rows + 1, edges="reflect")
+        survey = Survey.line(
+            true.shape,
+            spacing,
+            dt=settings.dt,
+            steps=settings.steps,
+            shots=settings.shots,
+            frequency=settings.frequency,
+        )
+        found = devices(settings)
+        data = np.asarray(Acoustic(survey, true, devices=found)(squared_slowness(true)))
+        random = np.random.default_rng(0)
+        size = settings.noise * float(np.sqrt(np.mean(data.astype(float) ** 2)))
+        data = data + size * random.standard_normal(data.shape) if size else data
+        return cls(settings, true, start, Shots(survey, data.astype(np.float32)).scaled(), found)
+
+    @property
+    def spacing(self) -> float:
+        """Metres between cells."""
+        return self.shots.survey.spacing[0]
+
+    @cached_property
+    def theta0(self) -> jax.Array:
+        return jnp.asarray(squared_slowness(self.start))
+
+    @cached_property
+    def update(self) -> np.ndarray:
+        """Where the model may change: not in the rows that are known."""
+        weights = np.ones(self.true.shape)
+        weights[:, : self.settings.known_rows] = 0.0
+        if self.settings.known_rows:
+            weights[:, self.settings.known_rows] = 0.5
+        return weights
+
+    def problem(self, band: float | None = None) -> Problem:
+        """The inversion of the data, or of their frequencies below a band's."""
+        shots = self.shots if band is None else self.shots.band(band)
+        model = Acoustic(
+            shots.survey,
+            self.start,
+            update=self.update,
+            memory=int(self.settings.memory * 2**30),
+            devices=self.devices,
+        )
+        grid, data = shots.survey.gather_grid, jnp.asarray(shots.data)
+        least_squares = self.settings.misfit == "least_squares"
+        return Problem(model, LeastSquares(data, grid) if least_squares else TraceWasserstein(data))
+
+    @property
+    def bounds(self) -> tuple[jax.Array, jax.Array]:
+        """On θ."""
+        model = self.problem().model
+        return model.bounds(self.settings.slowest, self.settings.fastest)
+
+    @cached_property
+    def first_loss(self) -> float:
+        """f(θ₀) of the whole data."""
+        problem = self.problem()
+        return float(problem.value(self.theta0, problem.model(self.theta0)))
+
+    def predicted(self, velocity: np.ndarray) -> np.ndarray:
+        """The data of another model."""
+        return np.asarray(self.problem().model(jnp.asarray(squared_slowness(velocity))))
+
+    def velocity(self, theta: Any) -> np.ndarray:
+        """The model that θ stands for, in m/s."""
+        m0 = squared_slowness(self.start)
+        return velocity_of(m0 + self.update * (np.asarray(theta, float) - m0))
+
+    def similarity(self, velocity: np.ndarray) -> float:
+        """SSIM with the true model."""
+        return structural_similarity(velocity / 1000, self.true / 1000)
+
+
+def devices(settings: Settings) -> list[Any]:
+    """All devices, the cores of a CPU split into parts where JAX has not been used yet."""
+    count = settings.devices or os.cpu_count() or 1
+    with suppress(RuntimeError):  # JAX is in use: its devices stay as they are
+        jax.config.update("jax_num_cpu_devices", count)
+    return jax.devices()[: settings.shots]
+
+
+def _true(settings: Settings) -> np.ndarray:
+    if settings.velocity is not None:
+        return load_velocity(settings.velocity)
+    known = settings.spacing * settings.coarsen * (settings.known_rows + 1)
+    return SECTIONS[settings.section](SHAPE, settings.spacing, water=known)

@@ -1,0 +1,173 @@
+"""One run of a method: its stages, what it found, what it spent; kept on disk on the way."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from ... import Progress, Result
+from .experiment import Experiment
+from .methods import Method
+
+Say = Callable[[str], None]
+SECONDS_BETWEEN_LINES = 15.0
+ROW = ("propagations", "loss", "similarity")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The end of a run and its history, one entry per iterate; propagations accumulate.
+
+    `loss` is relative to the start's; with frequency continuation, that of the last band.
+    """
+
+    method: Method
+    status: str
+    iterations: int
+    propagations: np.ndarray
+    loss: np.ndarray
+    similarity: np.ndarray
+    forward: int
+    linearised: int
+    adjoint: int
+    seconds: float
+    velocity: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """All propagations."""
+        return self.forward + self.linearised + self.adjoint
+
+    def at(self, propagations: int) -> tuple[float, float] | None:
+        """Loss and similarity of the last iterate within so many propagations."""
+        within = np.flatnonzero(self.propagations <= propagations)
+        if not within.size:
+            return None
+        return float(self.loss[within[-1]]), float(self.similarity[within[-1]])
+
+    def numbers(self) -> dict[str, Any]:
+        """What the results file holds."""
+        return {
+            "name": self.method.name,
+            "status": self.status,
+            "iterations": self.iterations,
+            "forward": self.forward,
+            "linearised": self.linearised,
+            "adjoint": self.adjoint,
+            "seconds": self.seconds,
+            "propagations": self.propagations,
+            "loss": self.loss,
+            "ssim": self.similarity,
+        }
+
+
+def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
+    """From the start through the bands to the whole data, resumed where it was interrupted."""
+    settings = experiment.settings
+    stages = (*settings.bands, None)
+    share = settings.max_propagations // len(stages)
+    theta, spent, results, rows = experiment.theta0, 0, [], []
+    for number, band in enumerate(stages):
+        name = method.key if band is None else f"{method.key}-band{number + 1}"
+        log = Log(folder / f"{name}.csv", experiment, method.name, settings.max_propagations, say)
+        problem = experiment.problem(band)
+        found = method.run(
+            problem,
+            theta,
+            settings.krylov,
+            settings.batch,
+            bounds=experiment.bounds,
+            max_iterations=10**6,
+            max_propagations=share if band is not None else settings.max_propagations - spent,
+            callbacks=[log.starting_at(spent)],
+            checkpoint=folder / f"{name}.npz",
+        )
+        rows += log.rows(found, theta, spent)
+        results.append(found)
+        theta, spent = found.theta, spent + _propagations(found)[-1]
+    return _told(method, experiment, results, rows)
+
+
+class Log:
+    """Loss and similarity of every iterate, a line in a file each, so that none is lost."""
+
+    def __init__(self, path: Path, experiment: Experiment, name: str, budget: int, say: Say):
+        self.path, self.experiment, self.name, self.budget = path, experiment, name, budget
+        self._say, self._said, self._began = say, monotonic(), (monotonic(), 0.0)
+        self._known = self._read()
+
+    def starting_at(self, spent: int) -> Callable[[Progress], None]:
+        """The callback of a run that begins after so many propagations."""
+
+        def record(progress: Progress) -> None:
+            seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
+            if not self._known:
+                self._began = (monotonic(), _spent(progress.row))
+            self._known[progress.iteration] = seen
+            with self.path.open("a", newline="") as file:
+                csv.writer(file).writerow((progress.iteration, repr(seen)))
+            self._report(progress, spent, seen)
+
+        return record
+
+    def rows(self, found: Result, theta0: Any, spent: int) -> list[tuple[float, float, float]]:
+        """(propagations, loss, similarity) of every iterate."""
+        start = self.experiment.similarity(self.experiment.velocity(theta0))
+        losses, total = found.history["loss"], spent + _propagations(found)
+        seen = [self._known.get(i, np.nan) if i else start for i in range(len(losses))]
+        return list(zip(total.tolist(), losses.tolist(), seen, strict=True))
+
+    def _read(self) -> dict[int, float]:
+        if not self.path.exists():
+            return {}
+        with self.path.open(newline="") as file:
+            whole = [row for row in csv.reader(file) if len(row) == 2]  # not one cut off
+        return {int(number): float(seen) for number, seen in whole}
+
+    def _report(self, progress: Progress, spent: int, seen: float) -> None:
+        now = monotonic()
+        if now - self._said < SECONDS_BETWEEN_LINES:
+            return
+        self._said, done = now, _spent(progress.row)
+        began, before = self._began
+        rate = (now - began) / max(done - before, 1.0)
+        left = rate * max(self.budget - spent - done, 0.0)
+        self._say(
+            f"{self.name}: {spent + done:.0f} of {self.budget} propagations, "
+            f"loss {progress.loss:.3g}, SSIM {seen:.3f}, about {left:.0f} s left"
+        )
+
+
+def _spent(row: Any) -> float:
+    return float(row["forward"] + row["linearised"] + row["adjoint"])
+
+
+def _propagations(found: Result) -> np.ndarray:
+    history = found.history
+    return (history["forward"] + history["linearised"] + history["adjoint"]).astype(int)
+
+
+def _told(method: Method, experiment: Experiment, results: list[Result], rows: list[Any]) -> Run:
+    last = results[-1]
+    total, losses, seen = (np.array(column) for column in zip(*rows, strict=True))
+    whole = len(losses) - len(last.history["loss"])
+    losses[:whole] = np.nan  # of other data
+    counts = {
+        name: int(sum(found.history[name][-1] for found in results))
+        for name in ("forward", "linearised", "adjoint")
+    }
+    return Run(
+        method=method,
+        status=str(last.status),
+        iterations=sum(found.iterations for found in results),
+        propagations=total,
+        loss=losses / experiment.first_loss,
+        similarity=seen,
+        **counts,
+        seconds=sum(float(found.history["seconds"][-1]) for found in results),
+        velocity=experiment.velocity(last.theta),
+    )
