@@ -41,7 +41,7 @@ def _along_line(p: Array, q: Array, periodic: bool) -> Array:
     Reference: Delon, Salomon, Sobolevskii, Fast transport optimization for Monge costs on the
     circle, 2010.
     """
-    F, G = _cumulative(p), _cumulative(q)
+    F, G = cumulative_distribution(p), cumulative_distribution(q)
     if not periodic:
         return _quantile_integral(F, G, jnp.zeros((), F.dtype))
     constants = jax.lax.stop_gradient((F, G))
@@ -60,7 +60,8 @@ def _along_line(p: Array, q: Array, periodic: bool) -> Array:
     return _quantile_integral(F, G, 0.5 * (low + high))
 
 
-def _cumulative(p: Array) -> Array:
+def cumulative_distribution(p: Array) -> Array:
+    """F at the n + 1 ends of n cells with the masses p, from 0 to 1."""
     total = jnp.cumsum(p)
     return jnp.concatenate([jnp.zeros(1, p.dtype), total / total[-1]])
 
@@ -72,14 +73,14 @@ def _quantile_integral(F: Array, G: Array, shift: Array) -> Array:
     middle = 0.5 * (start + end)
     turns = jax.lax.stop_gradient(jnp.floor(middle - shift))
     offset = shift + turns
-    x = _quantile(F, middle, start, end)
-    y = _quantile(G, middle - offset, start - offset, end - offset)
+    x = quantile_ends(F, middle, start, end)
+    y = quantile_ends(G, middle - offset, start - offset, end - offset)
     n = len(G) - 1
     first, last = (u - v - n * turns for u, v in zip(x, y, strict=True))
     return jnp.sum((end - start) * (first**2 + first * last + last**2)) / 3
 
 
-def _quantile(F: Array, inside: Array, start: Array, end: Array) -> tuple[Array, Array]:
+def quantile_ends(F: Array, inside: Array, start: Array, end: Array) -> tuple[Array, Array]:
     """F⁻¹ at the two ends of intervals that lie in one cell each."""
     cell = jnp.clip(jnp.searchsorted(F, inside, side="right") - 1, 0, len(F) - 2)
     mass = F[cell + 1] - F[cell]

@@ -1,5 +1,8 @@
 """Acoustic waves: a propagator with Born and adjoint products, surveys, recorded shots, models."""
 
+from .data_metrics import DataWasserstein
+from .densities import Shifted, Softplus
+from .misfits import TraceWasserstein
 from .model import Acoustic
 from .recorded import Shots
 from .slowness import squared_slowness, velocity_of
@@ -10,8 +13,12 @@ from .wavelets import low_pass, ricker
 
 __all__ = [
     "Acoustic",
+    "DataWasserstein",
+    "Shifted",
     "Shots",
+    "Softplus",
     "Survey",
+    "TraceWasserstein",
     "coarsened",
     "faulted_layers",
     "folded_layers",
