@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..models.base import Evaluation, Model
 from ..models.products import Products
 from ..selection import Selection
-from .absorbing import damping_profile
+from .absorbing import Layer
 from .positions import Positions, locate
 from .scheme import Scheme
 from .simulation import Gathers, adjoint_image, linearised_data, simulate
@@ -54,7 +54,7 @@ class Acoustic(Model):
     """
 
     survey: Survey
-    sigma: Array
+    layer: Layer
     start: Array
     update: Array
     gathers: Gathers
@@ -89,8 +89,8 @@ class Acoustic(Model):
         )
         self.stored_bytes = kept.bytes
         typical = 0.5 * survey.fastest_stable(order)  # of the survey, so that models can differ
-        profile = damping_profile(survey.shape, absorbing, survey.spacing, typical)
-        self.sigma = jnp.asarray(profile, dtype)
+        layer = Layer.around(survey.shape, absorbing, survey.spacing, typical)
+        self.layer = layer.astype(dtype)
         self.start = jnp.asarray(squared_slowness(velocity), dtype)
         self.update = jnp.asarray(_weights(update, survey), dtype)
         self.gathers = _gathers(survey, self.scheme.rim, dtype)
@@ -102,7 +102,7 @@ class Acoustic(Model):
         return Evaluation(*self._simulated(theta, keep=True))
 
     def _simulated(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
-        return simulate(self.medium(theta), self.sigma, self.gathers, self.scheme, keep)
+        return simulate(self.medium(theta), self.layer, self.gathers, self.scheme, keep)
 
     def medium(self, theta: Array) -> Array:
         """The squared slowness that θ stands for, in s²/m²."""
@@ -163,12 +163,12 @@ class WaveProducts(Products):
     def push(self, eta: Array) -> Array:
         model, m = self.model, self.medium
         change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
-        return linearised_data(m, model.sigma, change, self.kept, model.gathers, model.scheme)
+        return linearised_data(m, model.layer, change, self.kept, model.gathers, model.scheme)
 
     def pull(self, xi: Array) -> Array:
         model, m = self.model, self.medium
         xi = xi.astype(m.dtype)
-        image = adjoint_image(m, model.sigma, xi, self.kept, model.gathers, model.scheme)
+        image = adjoint_image(m, model.layer, xi, self.kept, model.gathers, model.scheme)
         return (model.update * image / M_PER_KM**2).ravel()
 
 
@@ -186,6 +186,7 @@ def _gathers(survey: Survey, rim: int, dtype: Any) -> Gathers:
     count = survey.shots
     place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
     cells, weights = place("sources", survey.sources)
+    weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
     source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
     cells, weights = place("receivers", survey.receivers)
     each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
