@@ -9,8 +9,7 @@ same way without a layer: −40 dB is a coefficient of 0.01. Angles are those of
 6 Hz and 25 m the three velocities have 10, 20 and 31 cells a wavelength, and the layer is made for
 the second. The rows "damping alone" are without the term that matches the layer to leaving waves.
 
-Then the records of a survey with all four edges near, for the whole time, and how much of them
-comes from the edges. `--scan` prints the mean and the worst over velocities and angles up to 60°
+Then a survey with all four edges near, and how much of its records comes from the edges. `--scan` prints the mean and the worst over velocities and angles up to 60°
 for several POWER and STRENGTH.
 """
 
@@ -34,6 +33,7 @@ SHAPE, SOURCE, BEYOND = (420, 260), 150, 260
 ANGLES = (0, 30, 45, 60, 75)
 STEPS = {0.5: 700, 1.0: 450, 1.5: 380}  # the waves pass every receiver, and nothing else returns
 LAYERS = (10, 20, 40)
+AROUND = 330  # cells that no wave crosses and comes back from within the records
 
 
 class Edge(NamedTuple):
@@ -84,10 +84,13 @@ def reflection(edge: Edge, change: Callable[[Layer], Layer]) -> np.ndarray:
     return 20 * np.log10(back / np.abs(edge.mirrored).max(axis=1))
 
 
+def alone(layer: Layer) -> Layer:
+    return layer._replace(slope=jnp.zeros_like(layer.slope))
+
+
 def by_angle() -> None:
     print("\nReflection in dB")
     print(f"{'cells':>5} {'layer':<14} {'c/nominal':>9}  " + " ".join(f"{a:>5}°" for a in ANGLES))
-    alone = lambda layer: layer._replace(slope=jnp.zeros_like(layer.slope))
     for cells in LAYERS:
         edges = {relative: edge(cells, relative) for relative in STEPS}
         for name, change in {"as it is": lambda layer: layer, "damping alone": alone}.items():
@@ -123,36 +126,30 @@ def of(edge: Edge) -> Layer:
 
 def surveys() -> None:
     """A line of receivers at the usual two cells from the edge, over a section."""
-    print("\nRecords of a line over a folded section, 120 × 60 cells, 1600 steps: share in dB that")
-    print("the edges add, by energy, of the whole record and of what is left after the direct wave")
-    print(f"{'cells':>5} {'whole':>7} {'without direct':>15}")
+    print("\nA line over a folded section of 120 × 60 cells, 1600 steps: what the edges add to the")
+    print("records, in dB of the whole and, after the direct wave has passed, of what is left")
+    print(f"{'cells':>5} {'layer':<14} {'whole':>7} {'later':>7}")
     section = ng.waves.folded_layers((120, 60), SPACING)
-    beyond = 330  # cells that waves of the fastest rock do not cross and come back from
-    wide = np.pad(section, beyond, mode="edge")
-    smooth = ng.waves.Survey.line(
-        section.shape, SPACING, dt=DT, steps=1600, shots=3, frequency=FREQUENCY
+    wide = np.pad(section, AROUND, mode="edge")
+    line = ng.waves.Survey.line(
+        section.shape, SPACING, dt=DT, steps=1600, shots=1, frequency=FREQUENCY
     )
-    at = lambda survey: (survey.sources[1:2], survey.receivers)
-    shift = SPACING * beyond
-    sources, receivers = at(smooth)
-    near = ng.waves.Survey(section.shape, SPACING, DT, sources, receivers, smooth.wavelet)
-    far = ng.waves.Survey(
-        wide.shape, SPACING, DT, sources + shift, receivers + shift, smooth.wavelet
+    sources, receivers = (x + AROUND * SPACING for x in (line.sources, line.receivers))
+    beyond = ng.waves.Survey(wide.shape, SPACING, DT, sources, receivers, line.wavelet)
+    make = lambda survey, velocity, cells: ng.waves.Acoustic(
+        survey, velocity, absorbing=cells, memory=2**50
     )
-    go = lambda survey, velocity, cells: np.asarray(
-        records(
-            ng.waves.Acoustic(survey, velocity, absorbing=cells, memory=2**50),
-            jnp.asarray(ng.waves.squared_slowness(velocity), jnp.float32),
-        )
-    )[0]
-    truth = go(far, wide, 40)
-    water = np.full(wide.shape, section[0, 0])
-    direct = go(far, water, 40)
+    truth = np.asarray(records(far := make(beyond, wide, 40), far.start))[0]
+    arrival = np.abs(receivers - sources)[:, :1] / section.min() + 0.55
+    later = np.arange(line.steps) * DT > arrival
     for cells in LAYERS:
-        wrong = np.linalg.norm(go(near, section, cells) - truth)
-        whole, rest = np.linalg.norm(truth), np.linalg.norm(truth - direct)
-        decibel = lambda x: 20 * np.log10(x)
-        print(f"{cells:5d} {decibel(wrong / whole):7.1f} {decibel(wrong / rest):15.1f}", flush=True)
+        for name, change in {"as it is": lambda layer: layer, "damping alone": alone}.items():
+            near = make(line, section, cells)
+            near = eqx.tree_at(lambda model: model.layer, near, replace_fn=change)
+            wrong = np.asarray(records(near, near.start))[0] - truth
+            sizes = [[np.linalg.norm(x * part) for part in (1, later)] for x in (wrong, truth)]
+            whole, rest = 20 * np.log10(np.divide(*sizes))
+            print(f"{cells:5d} {name:<14} {whole:7.1f} {rest:7.1f}", flush=True)
 
 
 def main() -> None:

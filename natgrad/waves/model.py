@@ -178,7 +178,9 @@ def _weights(update: Any, survey: Survey) -> np.ndarray:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
         raise InputError("update", what, "a weight for every cell")
     if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
-        raise InputError("update", "is not between 0 and 1, or all zero", "0 in known cells, else 1")
+        raise InputError(
+            "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
+        )
     return weights
 
 

@@ -48,9 +48,9 @@ def locate(
     spacing: tuple[float, ...],
     offset: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The cells and weights of points, in metres from the first cell, in an array with `offset` more cells.
+    """The cells and weights of points, in metres from the first cell of a model of this shape.
 
-    `shape` is that of the model. Points outside it are an input error.
+    The array has `offset` more cells before it. Points outside the model are an input error.
     """
     points = np.atleast_2d(np.asarray(points, float))
     if points.ndim != 2 or points.shape[1] != len(shape) or points.size == 0:
