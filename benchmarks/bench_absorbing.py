@@ -9,8 +9,8 @@ same way without a layer: −40 dB is a coefficient of 0.01. Angles are those of
 6 Hz and 25 m the three velocities have 10, 20 and 31 cells a wavelength, and the layer is made for
 the second. The rows "damping alone" are without the term that matches the layer to leaving waves.
 
-Then a survey with all four edges near, and how much of its records comes from the edges. `--scan` prints the mean and the worst over velocities and angles up to 60°
-for several POWER and STRENGTH.
+Then a survey with all four edges near, and how much of its records comes from the edges. `--scan`
+prints the mean and the worst over velocities and angles up to 60° for several POWER and STRENGTH.
 """
 
 import argparse
