@@ -22,7 +22,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-import natgrad as ng
+from natgrad import waves
 from natgrad.errors import PrecisionWarning
 from natgrad.report.folder import versions
 from natgrad.waves import absorbing
@@ -39,29 +39,29 @@ AROUND = 330  # cells that no wave crosses and comes back from within the record
 class Edge(NamedTuple):
     """A model with one edge near, its velocity, and the waves without and behind the edge."""
 
-    model: ng.waves.Acoustic
+    model: waves.Acoustic
     velocity: float
     free: np.ndarray
     mirrored: np.ndarray
 
 
-def survey(extra: int, steps: int) -> ng.waves.Survey:
+def survey(extra: int, steps: int) -> waves.Survey:
     """With so many more cells above the edge, and then receivers at the mirror images too."""
     across = [SOURCE + round(2 * DEPTH * np.tan(np.radians(angle))) for angle in ANGLES]
     depths = (extra + DEPTH, extra - DEPTH) if extra else (DEPTH,)
     receivers = SPACING * np.array([[x, z] for z in depths for x in across])
     source = [[SOURCE * SPACING, (extra + DEPTH) * SPACING]]
-    wavelet = ng.waves.ricker(FREQUENCY, DT, steps)
-    return ng.waves.Survey((SHAPE[0], SHAPE[1] + extra), SPACING, DT, source, receivers, wavelet)
+    wavelet = waves.ricker(FREQUENCY, DT, steps)
+    return waves.Survey((SHAPE[0], SHAPE[1] + extra), SPACING, DT, source, receivers, wavelet)
 
 
 @eqx.filter_jit
-def records(model: ng.waves.Acoustic, theta: jnp.ndarray) -> jnp.ndarray:
+def records(model: waves.Acoustic, theta: jnp.ndarray) -> jnp.ndarray:
     return model(theta)
 
 
-def run(model: ng.waves.Acoustic, velocity: float) -> np.ndarray:
-    slowness = ng.waves.squared_slowness(velocity)
+def run(model: waves.Acoustic, velocity: float) -> np.ndarray:
+    slowness = waves.squared_slowness(velocity)
     theta = jnp.full(model.survey.shape, slowness, jnp.float32)
     return np.asarray(records(model, theta))[0]
 
@@ -70,11 +70,11 @@ def edge(cells: int, relative: float) -> Edge:
     """An edge with a layer of so many cells, and a velocity relative to the layer's."""
     near, far = (survey(extra, STEPS[relative]) for extra in (0, BEYOND))
     velocity = relative * 0.5 * near.fastest_stable(4)
-    make = lambda survey, cells: ng.waves.Acoustic(
+    make = lambda survey, cells: waves.Acoustic(
         survey, np.full(survey.shape, velocity), absorbing=cells, memory=2**50
     )
-    waves = run(make(far, 0), velocity)
-    return Edge(make(near, cells), velocity, waves[: len(ANGLES)], waves[len(ANGLES) :])
+    seen = run(make(far, 0), velocity)
+    return Edge(make(near, cells), velocity, seen[: len(ANGLES)], seen[len(ANGLES) :])
 
 
 def reflection(edge: Edge, change: Callable[[Layer], Layer]) -> np.ndarray:
@@ -129,14 +129,14 @@ def surveys() -> None:
     print("\nA line over a folded section of 120 × 60 cells, 1600 steps: what the edges add to the")
     print("records, in dB of the whole and, after the direct wave has passed, of what is left")
     print(f"{'cells':>5} {'layer':<14} {'whole':>7} {'later':>7}")
-    section = ng.waves.folded_layers((120, 60), SPACING)
+    section = waves.folded_layers((120, 60), SPACING)
     wide = np.pad(section, AROUND, mode="edge")
-    line = ng.waves.Survey.line(
+    line = waves.Survey.line(
         section.shape, SPACING, dt=DT, steps=1600, shots=1, frequency=FREQUENCY
     )
     sources, receivers = (x + AROUND * SPACING for x in (line.sources, line.receivers))
-    beyond = ng.waves.Survey(wide.shape, SPACING, DT, sources, receivers, line.wavelet)
-    make = lambda survey, velocity, cells: ng.waves.Acoustic(
+    beyond = waves.Survey(wide.shape, SPACING, DT, sources, receivers, line.wavelet)
+    make = lambda survey, velocity, cells: waves.Acoustic(
         survey, velocity, absorbing=cells, memory=2**50
     )
     truth = np.asarray(records(far := make(beyond, wide, 40), far.start))[0]
