@@ -11,6 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from .absorbing import Layer
 from .scheme import Scheme
 from .simulation import Gathers, adjoint_image, linearised_data, simulate
 
@@ -35,29 +36,29 @@ class Simulator:
     def __init__(self, scheme: Scheme, mesh: Mesh | None):
         self.scheme, self.mesh = scheme, mesh
 
-    def data(self, m: Array, sigma: Array, shots: Gathers, keep: bool) -> tuple[Array, PyTree]:
+    def data(self, m: Array, layer: Layer, shots: Gathers, keep: bool) -> tuple[Array, PyTree]:
         """The data of every shot, and what is kept for the products."""
         run = partial(simulate, scheme=self.scheme, keep=keep)
         kept = P(None, AXIS) if keep else P()
-        rho, kept = self._dealt(run, (P(AXIS), kept), (m, sigma), (), (shots,))
+        rho, kept = self._dealt(run, (P(AXIS), kept), (m, layer), (), (shots,))
         return rho[: len(shots.wavelet)], kept
 
-    def linearised(self, m: Array, sigma: Array, eta: Array, kept: PyTree, shots: Gathers) -> Array:
+    def linearised(self, m: Array, layer: Layer, eta: Array, kept: PyTree, shots: Gathers) -> Array:
         """Zη."""
-        run = lambda m, sigma, eta, kept, shots: linearised_data(
-            m, sigma, eta, kept, shots, self.scheme
+        run = lambda m, layer, eta, kept, shots: linearised_data(
+            m, layer, eta, kept, shots, self.scheme
         )
-        data = self._dealt(run, P(AXIS), (m, sigma, eta), (kept,), (shots,))
+        data = self._dealt(run, P(AXIS), (m, layer, eta), (kept,), (shots,))
         return data[: len(shots.wavelet)]
 
-    def image(self, m: Array, sigma: Array, xi: Array, kept: PyTree, shots: Gathers) -> Array:
+    def image(self, m: Array, layer: Layer, xi: Array, kept: PyTree, shots: Gathers) -> Array:
         """Zᵀξ."""
 
-        def run(m: Array, sigma: Array, kept: PyTree, xi: Array, shots: Gathers) -> Array:
-            part = adjoint_image(m, sigma, xi, kept, shots, self.scheme)
+        def run(m: Array, layer: Layer, kept: PyTree, xi: Array, shots: Gathers) -> Array:
+            part = adjoint_image(m, layer, xi, kept, shots, self.scheme)
             return part if self.mesh is None else jax.lax.psum(part, AXIS)
 
-        return self._dealt(run, P(), (m, sigma), (kept,), (xi, shots))
+        return self._dealt(run, P(), (m, layer), (kept,), (xi, shots))
 
     def _dealt(self, run: Callable, out: PyTree, whole: tuple, kept: tuple, rows: tuple) -> Any:
         if self.mesh is None:

@@ -6,25 +6,28 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .absorbing import Layer
 from .positions import Positions
 from .scheme import Scheme
 from .stencils import halo, laplacian
 
 
 class Coefficients(NamedTuple):
-    """2a, b and w of the step, on the cells inside the halo."""
+    """2(a + e), a², w and e of the step, on the cells inside the halo."""
 
     twice: Array
     back: Array
     weight: Array
+    matching: Array
 
     @classmethod
-    def of(cls, m: Array, sigma: Array, scheme: Scheme) -> "Coefficients":
+    def of(cls, m: Array, layer: Layer, scheme: Scheme) -> "Coefficients":
         """Those for a squared slowness m on the model's cells, in s²/m²."""
         extended = jnp.pad(m, scheme.absorbing, mode="edge")
-        d = (0.5 * scheme.dt * sigma).astype(m.dtype)
-        a = 1.0 / (1.0 + d)
-        return cls(2 * a, (1.0 - d) * a, a * scheme.dt**2 / extended)
+        a = jnp.exp(-scheme.dt * layer.damping).astype(m.dtype)
+        weight = a * scheme.dt**2 / extended
+        e = 0.5 * weight * jnp.sqrt(extended) * layer.slope.astype(m.dtype)
+        return cls(2 * (a + e), a * a, weight, e)
 
     def times_weight(self, points: Positions, scheme: Scheme) -> Positions:
         """Points that add w times a value to a field."""
@@ -53,14 +56,17 @@ class Fields(NamedTuple):
     def from_checkpoint(cls, before: Array, now: Array) -> "Fields":
         return cls(before, now, jnp.zeros_like(now))
 
-    def stiffness(self, c: Coefficients, scheme: Scheme) -> Array:
-        """wKu."""
+    def response(self, c: Coefficients, scheme: Scheme) -> Array:
+        """wKu + eu: what a change of m acts on, q without the source."""
+        return self._stiffness(c, scheme) + c.matching * self.now[scheme.inside]
+
+    def _stiffness(self, c: Coefficients, scheme: Scheme) -> Array:
         return c.weight * laplacian(self.now, scheme.spacing, scheme.order)
 
     def advanced(self, c: Coefficients, scheme: Scheme, source: Array | None = None) -> "Fields":
-        """2a u − b u⁻ + wKu, and a source on the cells inside."""
+        """2(a + e)u − a²u⁻ + wKu, and a source on the cells inside."""
         inside = scheme.inside
-        new = c.twice * self.now[inside] - c.back * self.before[inside] + self.stiffness(c, scheme)
+        new = c.twice * self.now[inside] - c.back * self.before[inside] + self._stiffness(c, scheme)
         new = new if source is None else new + source
         corner = (0, *(halo(scheme.order),) * len(scheme.spacing))
         written = jax.lax.dynamic_update_slice(self.spare, new, corner)

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..models.base import Evaluation, Model
 from ..models.products import Products
 from ..selection import Selection
-from .absorbing import damping_profile
+from .absorbing import Layer
 from .devices import Simulator, shot_mesh
 from .positions import Positions, locate
 from .scheme import Scheme
@@ -58,7 +58,7 @@ class Acoustic(Model):
     """
 
     survey: Survey
-    sigma: Array
+    layer: Layer
     start: Array
     update: Array
     gathers: Gathers
@@ -95,8 +95,8 @@ class Acoustic(Model):
         )
         self.mesh, self.stored_bytes = shot_mesh(devices), kept.bytes
         typical = 0.5 * survey.fastest_stable(order)  # of the survey, so that models can differ
-        profile = damping_profile(survey.shape, absorbing, survey.spacing, typical)
-        self.sigma = jnp.asarray(profile, dtype)
+        layer = Layer.around(survey.shape, absorbing, survey.spacing, typical)
+        self.layer = layer.astype(dtype)
         self.start = jnp.asarray(squared_slowness(velocity), dtype)
         self.update = jnp.asarray(_weights(update, survey), dtype)
         self.gathers = _gathers(survey, self.scheme.rim, dtype)
@@ -108,7 +108,7 @@ class Acoustic(Model):
         return Evaluation(*self._simulated(theta, keep=True))
 
     def _simulated(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
-        return self.simulator.data(self.medium(theta), self.sigma, self.gathers, keep)
+        return self.simulator.data(self.medium(theta), self.layer, self.gathers, keep)
 
     @property
     def simulator(self) -> Simulator:
@@ -176,12 +176,12 @@ class WaveProducts(Products):
     def push(self, eta: Array) -> Array:
         model, m = self.model, self.medium
         change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
-        return model.simulator.linearised(m, model.sigma, change, self.kept, model.gathers)
+        return model.simulator.linearised(m, model.layer, change, self.kept, model.gathers)
 
     def pull(self, xi: Array) -> Array:
         model, m = self.model, self.medium
         xi = xi.astype(m.dtype)
-        image = model.simulator.image(m, model.sigma, xi, self.kept, model.gathers)
+        image = model.simulator.image(m, model.layer, xi, self.kept, model.gathers)
         return (model.update * image / M_PER_KM**2).ravel().astype(self.dtype)
 
 
@@ -201,6 +201,7 @@ def _gathers(survey: Survey, rim: int, dtype: Any) -> Gathers:
     count = survey.shots
     place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
     cells, weights = place("sources", survey.sources)
+    weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
     source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
     cells, weights = place("receivers", survey.receivers)
     each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))

@@ -1,13 +1,14 @@
-"""m u_tt + mσ u_t − Δu = s in time: forward, linearised (Born) and adjoint by one step.
+"""m(∂t + σ)²u − Δu − √m σ′u = s in time: forward, linearised (Born) and adjoint by one step.
 
-With d = σ dt/2, a = 1/(1 + d), b = (1 − d)a and w = a dt²/m,
+With a = exp(−σ dt), w = a dt²/m and e = w√m σ′/2, the leapfrog scheme for exp(σt)u is
 
-    u⁺ = 2a u − b u⁻ + q,    q = w(Ku + s),
+    u⁺ = 2(a + e)u − a²u⁻ + w(Ku + s),    q = w(Ku + s) + eu,
 
-K being the differenced Laplacian. A perturbation η of m is the same step with the source −(η/m)q,
-and the transpose runs the same step backwards: with y = wν for the adjoint state ν,
+K being the differenced Laplacian: stable for every σ where it is without the layer. A perturbation
+η of m changes w by −w η/m and 2e by −e η/m, so it is the same step with the source −(η/m)q. The
+transpose runs the same step backwards: with y = wν for the adjoint state ν,
 
-    y = 2a y⁺ − b y⁺⁺ + wKy⁺ + wRᵀξ,    Zᵀξ = −Σ q y⁺ (1 + d)/dt².
+    y = 2(a + e)y⁺ − a²y⁺⁺ + wKy⁺ + wRᵀξ,    Zᵀξ = −Σ q y⁺/(mw).
 
 So q serves every product at the same m. It is taken at every n-th step and used there with the
 weight n, in both directions alike, so that the products stay transposes of each other. Everything
@@ -66,7 +67,7 @@ def march_keeping(
         carry: tuple[Fields, Array], xs: tuple[Array, Array]
     ) -> tuple[tuple[Fields, Array], Array]:
         (fields, kept), (index, samples) = carry, xs
-        q = fields.stiffness(c, scheme)[None]
+        q = fields.response(c, scheme)[None]
         kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         fields, seen = _recorded_block(fields, samples, force, receivers, c, scheme)
         return (fields, kept), seen
@@ -123,7 +124,7 @@ def imaged(
 
 
 def with_source(kept: Array, force: Positions, samples: Array, scheme: Scheme) -> Array:
-    """wKu, kept at the start of every block, with ws added: q."""
+    """wKu + eu, kept at the start of every block, with ws added: q."""
     at = force.shifted(-halo(scheme.order))
     return jax.vmap(at.add)(kept, samples[:, 0, :, None])
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .absorbing import Layer
 from .fields import Coefficients, Fields
 from .positions import Positions
 from .propagator import imaged, march, march_keeping, scattered, with_source
@@ -28,10 +29,10 @@ class Gathers(NamedTuple):
 
 
 def simulate(
-    m: Array, sigma: Array, shots: Gathers, scheme: Scheme, keep: bool
+    m: Array, layer: Layer, shots: Gathers, scheme: Scheme, keep: bool
 ) -> tuple[Array, PyTree]:
     """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
-    c = Coefficients.of(m, sigma, scheme)
+    c = Coefficients.of(m, layer, scheme)
 
     def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
         force, samples = c.times_weight(shots.source, scheme), scheme.cut(shots.wavelet)
@@ -54,10 +55,10 @@ def simulate(
 
 
 def linearised_data(
-    m: Array, sigma: Array, eta: Array, kept: PyTree, shots: Gathers, scheme: Scheme
+    m: Array, layer: Layer, eta: Array, kept: PyTree, shots: Gathers, scheme: Scheme
 ) -> Array:
     """Zη for a perturbation η of m."""
-    c, ratio = Coefficients.of(m, sigma, scheme), _relative(eta, m, scheme)
+    c, ratio = Coefficients.of(m, layer, scheme), _relative(eta, m, scheme)
 
     def group(carry: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
         count = len(shots.wavelet)
@@ -70,7 +71,7 @@ def linearised_data(
 
         def both(fields: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
             incident, waves = fields
-            q = with_source(incident.stiffness(c, scheme)[None], force, samples[None], scheme)
+            q = with_source(incident.response(c, scheme)[None], force, samples[None], scheme)
             incident, _ = march(incident, samples[None], force, shots.receivers, c, scheme)
             waves, data = scattered(
                 waves, lambda _: q[0], jnp.zeros(1), ratio, shots.receivers, c, scheme
@@ -85,10 +86,10 @@ def linearised_data(
 
 
 def adjoint_image(
-    m: Array, sigma: Array, xi: Array, kept: PyTree, shots: Gathers, scheme: Scheme
+    m: Array, layer: Layer, xi: Array, kept: PyTree, shots: Gathers, scheme: Scheme
 ) -> Array:
     """Zᵀξ, what falls into the absorbing layer folded back onto the cells at the edge."""
-    c = Coefficients.of(m, sigma, scheme)
+    c = Coefficients.of(m, layer, scheme)
 
     def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
         shots, xi = rows

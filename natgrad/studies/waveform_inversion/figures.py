@@ -33,7 +33,7 @@ def draw(result: StudyResult, folder: Path) -> dict[str, Path]:
 def _models(result: StudyResult, path: Path) -> Path:
     """The paper's figure 5: true, initial and recovered velocities, with their SSIM."""
     experiment = result.experiment
-    shown = [("true", experiment.true, None)]
+    shown: list[tuple[str, np.ndarray, float | None]] = [("true", experiment.true, None)]
     shown.append(("start", experiment.start, result.start_similarity))
     shown += [(r.method.name, r.velocity, float(r.similarity[-1])) for r in result.runs]
     rows = -(-len(shown) // COLUMNS)

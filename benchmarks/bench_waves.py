@@ -1,0 +1,213 @@
+"""Waves at the paper's size beside deepwave and devito: seconds, memory, and what thinning costs.
+
+    python benchmarks/bench_waves.py [--shots 21] [--steps 2000]
+    python benchmarks/bench_waves.py --device gpu              # natgrad and deepwave, wall time
+
+306 × 120 cells of 25 m and 20 around them, a 6 Hz Ricker wavelet, 306 receivers, float32, order 4.
+Seconds are of the CPU, on one thread, the shorter of two runs after one that compiles. Every task
+of every library is a process of its own, with the most memory that it held. "gradient" is a forward
+and the adjoint run. A Gauss–Newton product is ZᵀZη; natgrad has kept the waves of the evaluation
+("keeping" is one that does), as every step of conjugate gradients does, and the peers compute
+them again. Peers that are not installed are left out: `pip install deepwave devito`.
+
+Then where the forward run stands: nanoseconds and flops a cell and step, and the bytes of one step
+against the bandwidth of a triad a = b + sc measured here on arrays as large as those of a shot.
+Last, the products with waves stored at every n-th step, and from checkpoints, against n = 1.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "DEVITO_LANGUAGE": "C",
+    "DEVITO_ARCH": "gcc",
+}
+# name: the module that it needs, the function that gives its tasks, its settings
+VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "natgrad": ("natgrad", "natgrad_tasks", {}),
+    "devito": ("devito", "devito_tasks", {"every": 1}),
+    "devito, every 6th": ("devito", "devito_tasks", {"every": 6}),
+    "deepwave, every 8th": ("deepwave", "deepwave_tasks", {"every": 8}),
+}
+TASKS = ("forward", "Born", "gradient", "Gauss-Newton")
+LONG = 8.0
+OWN_TASKS = ("forward", "keeping", "Born", "gradient", "Gauss-Newton")
+
+
+def best(task: Callable[[], Any], clock: Callable[[], float], runs: int) -> float:
+    """The shortest run after one that compiles; fewer of them where they take long."""
+    start = clock()
+    task()
+    times: list[float] = []
+    for _ in range(1 if clock() - start > LONG else runs):
+        start = clock()
+        task()
+        times.append(clock() - start)
+    return min(times)
+
+
+def peak() -> float:
+    """The most memory that this process has held, in GiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+
+
+def measure(variant: str, task: str, shots: int, steps: int, gpu: bool) -> dict[str, float]:
+    """In a process of its own."""
+    import wave_cases
+
+    _, function, settings = VARIANTS[variant]
+    case = wave_cases.paper(shots, steps)
+    if gpu and function == "deepwave_tasks":
+        settings = settings | {"device": "cuda"}
+    tasks = getattr(wave_cases, function)(case, **settings)
+    clock = time.perf_counter if gpu else time.process_time
+    before = peak()
+    return {"seconds": best(tasks[task], clock, 5 if gpu else 2), "peak": peak(), "idle": before}
+
+
+def child(variant: str, task: str, arguments: argparse.Namespace) -> dict[str, float] | None:
+    words = [sys.executable, __file__, "--child", variant, task, "--device", arguments.device]
+    words += ["--shots", str(arguments.shots), "--steps", str(arguments.steps)]
+    done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{variant}, {task}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return None
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def side_by_side(arguments: argparse.Namespace) -> float:
+    """The table of all libraries; the seconds of natgrad's forward run."""
+    import wave_cases
+
+    gpu = arguments.device == "gpu"
+    updates = wave_cases.paper(arguments.shots, arguments.steps).cell_steps
+    print(f"\n{arguments.shots} shots, {arguments.steps} steps, {updates:.3g} cell-steps")
+    print(
+        f"{'task':<13} {'library':<20} {'seconds':>8} {'natgrad / it':>13} {'ns a cell-step':>15}"
+        f" {'peak GiB':>9}"
+    )
+    own: dict[str, float] = {}
+    for task in OWN_TASKS:
+        for variant, (module, _, _) in VARIANTS.items():
+            missing = importlib.util.find_spec(module) is None
+            if missing or (gpu and module == "devito"):
+                continue
+            if task not in TASKS and module != "natgrad":
+                continue
+            if variant == "devito, every 6th" and task in ("forward", "Born"):  # store nothing
+                continue
+            found = child(variant, task, arguments)
+            if found is None:
+                continue
+            seconds = found["seconds"]
+            own.setdefault(task, seconds)
+            print(
+                f"{task:<13} {variant:<20} {seconds:8.3f} {own[task] / seconds:13.2f}"
+                f" {1e9 * seconds / updates:15.3f} {found['peak']:9.2f}",
+                flush=True,
+            )
+    return own["forward"]
+
+
+def limits(seconds: float, shots: int, steps: int) -> None:
+    """Bytes and flops of the forward run against what this core can do."""
+    import numpy as np
+    import wave_cases
+
+    case = wave_cases.paper(shots, steps)
+    # Reads of u⁻, u and three coefficients, a write of u⁺. Along each axis two pairs, each two
+    # additions and a product, the centre, and three products and two additions of the step.
+    bytes_each, flops = 4 * 6, 2 * 2 * 3 + 1 + 5
+    size = 2 * case.cells  # three arrays take as much as the six of a shot
+    a, b, c = (np.ones(size, np.float32) for _ in range(3))
+
+    def triad() -> None:
+        for _ in range(200):
+            np.multiply(c, np.float32(0.5), out=a)
+            np.add(a, b, out=a)
+
+    moved = 200 * 4 * size * 5  # reads of c, a and b, and a written twice
+    bandwidth = moved / best(triad, time.process_time, 5)
+    each = seconds / case.cell_steps
+    rate = flops / each / 1e9
+    print(f"\nForward: {1e9 * each:.3f} ns and {flops} flops a cell-step, {rate:.1f} Gflop/s")
+    print(
+        f"{bytes_each} bytes a cell-step: {bytes_each / each / 1e9:.0f} GB/s, and"
+        f" {bandwidth / 1e9:.0f} GB/s measured in {12 * size / 2**20:.1f} MiB:"
+        f" {bytes_each / each / bandwidth:.2f} of it"
+    )
+
+
+def thinning(shots: int, steps: int) -> None:
+    """Errors of the products with fewer stored waves, and the cost of checkpoints."""
+    import numpy as np
+    import wave_cases
+
+    case = wave_cases.paper(shots, steps)
+    print(f"\nStored waves, {shots} shots: relative errors of the products against n = 1")
+    print(
+        f"{'stored':<12} {'GiB':>6} {'Zη':>8} {'Zᵀξ':>8} {'keeping s':>10} {'Zη s':>7} {'Zᵀξ s':>7}"
+    )
+    field = 4 * case.cells * shots
+    settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 3, 6, 9)}
+    settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 4}
+    exact: list[np.ndarray] = []
+    for name, storage in settings.items():
+        tasks = wave_cases.natgrad_tasks(case, **storage)
+        seconds = [
+            best(tasks[task], time.process_time, 2) for task in ("keeping", "Born", "adjoint")
+        ]
+        found = [np.asarray(tasks[task](), float) for task in ("Born", "adjoint")]
+        exact = exact or found
+        wrong = [
+            np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(found, exact, strict=True)
+        ]
+        size = tasks["model"]().stored_bytes / 2**30
+        print(
+            f"{name:<12} {size:6.2f} {wrong[0]:8.1e} {wrong[1]:8.1e} {seconds[0]:10.2f}"
+            f" {seconds[1]:7.2f} {seconds[2]:7.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shots", type=int, default=21)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--child", nargs=2, help="a library and a task, in a process of its own")
+    arguments = parser.parse_args()
+    if arguments.device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    from natgrad.errors import PrecisionWarning
+    from natgrad.report.folder import versions
+
+    warnings.simplefilter("ignore", PrecisionWarning)
+    size = arguments.shots, arguments.steps
+    if arguments.child:
+        return print(json.dumps(measure(*arguments.child, *size, arguments.device == "gpu")))
+    print(versions())
+    seconds = side_by_side(arguments)
+    if arguments.device == "cpu":
+        limits(seconds, *size)
+    thinning(min(3, arguments.shots), arguments.steps)
+
+
+if __name__ == "__main__":
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
+    main()
