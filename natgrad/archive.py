@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -45,15 +44,15 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
 def replace_file(path: Path, content: bytes) -> None:
     """Write beside the path, wait for the disk, and move over it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

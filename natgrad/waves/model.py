@@ -26,7 +26,7 @@ from .storage import plan_storage
 from .survey import Survey
 
 PyTree = Any
-DEFAULT_MEMORY = 2 * 2**30
+DEFAULT_MEMORY = 4 * 2**30
 
 
 class Acoustic(Model):
@@ -117,6 +117,9 @@ class Acoustic(Model):
 
     def medium(self, theta: Array) -> Array:
         """The squared slowness that θ stands for, in s²/m²."""
+        if np.shape(theta) != self.survey.shape:
+            what = f"has shape {np.shape(theta)}, the survey's grid {self.survey.shape}"
+            raise InputError("theta", what, "ng.waves.squared_slowness(velocity)")
         theta = jnp.asarray(theta).astype(self.start.dtype)
         return (self.start + self.update * (theta - self.start)) / M_PER_KM**2
 
@@ -129,9 +132,6 @@ class Acoustic(Model):
         return flat(highest), flat(lowest)
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
-        if np.shape(theta) != self.survey.shape:
-            what = f"has shape {np.shape(theta)}, the survey's grid {self.survey.shape}"
-            raise InputError("theta", what, "ng.waves.squared_slowness(velocity)")
         medium = self.medium(theta) * M_PER_KM**2
         self.survey.check_velocity(np.asarray(velocity_of(medium), float), self.scheme.order)
 

@@ -38,7 +38,7 @@ def _models(result: StudyResult, path: Path) -> Path:
     shown += [(r.method.name, r.velocity, float(r.similarity[-1])) for r in result.runs]
     rows = -(-len(shown) // COLUMNS)
     sides = np.array(experiment.true.shape) * experiment.spacing / 1000
-    height = 3.9 * sides[1] / sides[0] + 0.55
+    height = 3.0 * sides[1] / sides[0] + 0.45
     figure, axes = plt.subplots(
         rows, COLUMNS, figsize=(11.5, rows * height + 0.6), sharex=True, sharey=True, squeeze=False
     )
