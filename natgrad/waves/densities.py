@@ -103,14 +103,14 @@ class Softplus(Positive):
     see where the energy is and no more where it cancels. Positive for all u.
 
     ```python
-    ng.waves.TraceWasserstein(shots.data, normalisation=ng.waves.Softplus(sharpness=2.0))
+    ng.waves.TraceWasserstein(shots.data, normalisation=ng.waves.Softplus(sharpness=2.0, floor=0.1))
     ```
 
     Reference: Engquist and Yang, Optimal transport based seismic inversion: beyond cycle
     skipping, Comm. Pure Appl. Math. 75 (2022).
     """
 
-    sharpness: Number = setting("sharpness", 2.0, positive=True)
+    sharpness: Number = setting("sharpness", 1.0, positive=True)
     floor: Number = setting("floor", 0.1)
 
     def constants(self, data: Array, axes: tuple[int, ...]) -> Array:

@@ -58,7 +58,7 @@ class TraceWasserstein(eqx.Module):
             raise InputError("recorded", "is not real and finite", "dead traces set to zero")
         if not isinstance(normalisation, Softplus):
             what = f"{normalisation!r} is not positive for every wave"
-            raise InputError("normalisation", what, "ng.waves.Softplus(2.0)")
+            raise InputError("normalisation", what, "ng.waves.Softplus(1.0)")
         self.steps, self.normalisation = data.shape[-1], normalisation
         self.constants = normalisation.constants(decimated(data, every), (-1,))
         self.quantiles = _quantiles(self.positive(data))
@@ -114,6 +114,7 @@ class TraceWasserstein(eqx.Module):
             raise InputError("recorded", what, "the data of the model's survey")
 
 
+@jax.jit
 def _quantiles(masses: Array) -> Array:
     """F⁻¹ at n levels, for histograms of n cells of the unit interval along the last axis."""
     n = masses.shape[-1]
