@@ -168,7 +168,8 @@ def _iterations(
             known = evaluated(problem.model, theta) if on_host else None  # not of another selection
             recorder.count(forward=int(on_host))
         if iteration == 0:
-            memory = _memory(problem, theta, metric, solver, damping, known)
+            batches = draws is not None
+            memory = _memory(problem, theta, metric, solver, damping, known, batches)
         lin = None  # frees the last factorisation before the next one is made
         norm0 = np.asarray(first_norm, float)
         lin = linearise(problem, theta, metric, solver, damping, box, norm0, known, memory)
@@ -248,17 +249,18 @@ def _memory(
     solver: Solver,
     damping: Damping,
     known: Evaluation | None,
+    batches: bool,
 ) -> Any:
     """What the solver carries from one iteration to the next, before the first."""
     if isinstance(metric, Euclidean):
         return None
     flat, unravel = flatten(theta)
     if isinstance(metric, Newton):
-        return newton_solver(solver).initial_memory(flat.size, flat.dtype)
+        return newton_solver(solver).initial_memory(flat.size, flat.dtype, batches)
     model = problem.model
     state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
     iterative = matrix_free(solver, state, flat, model, metric, damping)
-    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
+    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype, batches)
 
 
 def _failed(trial: Attempt) -> bool:
