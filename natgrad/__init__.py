@@ -1,5 +1,8 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
+from importlib import import_module
+from typing import Any
+
 from .baselines import lbfgs
 from .checkpoint import Checkpoint
 from .collocation import Collocation, Residual
@@ -154,3 +157,10 @@ __all__ = [
     "natural_gradient",
     "recipe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`natgrad.waves`, imported when it is first used."""
+    if name == "waves":
+        return import_module(".waves", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

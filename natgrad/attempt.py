@@ -20,6 +20,7 @@ from .parameters import Bounds, flatten
 from .problems import Problem
 from .proximal import Inner
 from .solvers import SolveInfo
+from .solvers.base import RECYCLED
 from .steps import Outcome, Path, Step, Trial, refused
 
 PyTree = Any
@@ -101,13 +102,19 @@ def _attempt(
     carried = None if motion is None else (lin.rho, motion)
     newton = isinstance(metric, Newton)  # then ⟨η, Gη⟩ = −⟨∂_θ f, η⟩ is the curvature
     free = newton or (carried is not None and problem.objective is None)
+
+    def curvature() -> Array:
+        if newton:
+            return -slope
+        found = _curvature(problem, theta, eta, carried, lin.products)
+        unseen = free & (info.reason == RECYCLED)  # Zη was to be carried along, and was not made
+        return jnp.where(unseen, -slope, found)
+
     path = Path(
         trial=trial,
         value=lin.loss,
         slope=slope,
-        curvature=lambda: (
-            -slope if newton else _curvature(problem, theta, eta, carried, lin.products)
-        ),
+        curvature=curvature,
         curvature_products=0 if free else 1,
         at=at,
         length=jnp.linalg.norm(eta),

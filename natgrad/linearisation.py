@@ -110,8 +110,9 @@ def _linearise(
     if isinstance(metric, Newton):
         value, rho, gradient, *_, counts = point = newton_point(problem, theta, known)
         free = None if bounds is None else free_parameters(flat, gradient, bounds)
-        system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
         chosen, unknown = newton_solver(solver), jnp.full((), jnp.nan)
+        memory = chosen.arrived(memory, flat, gradient)
+        system = point.system(free=free, parameter=D, first_norm=first, memory=memory)
         return _iterative(value, rho, system, chosen, damping, counts, {}, unknown, model.on_host)
     unseen = known is None and model.on_host
     if unseen:
@@ -141,7 +142,7 @@ def _linearise(
         parameter=D,
         first_norm=first,
         covector=covector if direct is None else None,
-        memory=memory,
+        memory=iterative.arrived(memory, flat, gradient),
     )
     counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
     rho, report = products.rho, metric.report(products.rho)

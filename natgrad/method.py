@@ -58,7 +58,8 @@ class Method(NamedTuple):
         """What the first iteration starts from."""
         damping_state = jnp.asarray(self.damping.initial_state(), dtype=float)  # strong, as θ is
         problem, metric = (self.problem, self.metric) if self.draws is None else self.draws(0)
-        memory = _memory(problem, theta, metric, self.solver, self.damping, known)
+        batches = self.draws is not None
+        memory = _memory(problem, theta, metric, self.solver, self.damping, known, batches)
         return Carried(damping_state, np.asarray(np.nan), memory, self.route.previous)
 
 
@@ -89,14 +90,15 @@ def _memory(
     solver: Solver,
     damping: Damping,
     known: Evaluation | None,
+    batches: bool,
 ) -> Any:
     """What the solver carries from one iteration to the next, before the first."""
     if isinstance(metric, Euclidean):
         return None
     flat, unravel = flatten(theta)
     if isinstance(metric, Newton):
-        return newton_solver(solver).initial_memory(flat.size, flat.dtype)
+        return newton_solver(solver).initial_memory(flat.size, flat.dtype, batches)
     model = problem.model
     state = known.rho if known is not None else jax.eval_shape(lambda v: model(unravel(v)), flat)
     iterative = matrix_free(solver, state, flat, model, metric, damping)
-    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype)
+    return None if iterative is None else iterative.initial_memory(flat.size, flat.dtype, batches)

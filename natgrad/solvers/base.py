@@ -13,12 +13,13 @@ from .system import LinearSystem
 PyTree = Any
 
 # Why an iterative solver stopped; 0 while it runs, and for the solvers that do not iterate.
-RUNNING, CONVERGED, MAX_ITERATIONS, BREAKDOWN, NOT_FINITE = range(5)
+RUNNING, CONVERGED, MAX_ITERATIONS, BREAKDOWN, NOT_FINITE, RECYCLED = range(6)
 REASONS = {
     CONVERGED: "converged",
     MAX_ITERATIONS: "max_iterations",
     BREAKDOWN: "breakdown",
     NOT_FINITE: "not_finite",
+    RECYCLED: "recycled",
 }
 
 
@@ -118,12 +119,17 @@ class MatrixFreeSolver(Solver):
     def uses(self) -> tuple[Literal["gram", "factor"], ...]:
         """Which of the metric's operators are set up at ρ: its "gram" A, its "factor" L."""
 
-    def initial_memory(self, size: int, dtype: Any) -> Any:
+    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Any:
         """What is carried from one iteration of a run to the next, before the first; or None.
 
-        The system has it as `memory`, and the solution returns what it has become.
+        The system has it as `memory`, and the solution returns what it has become. With `batches`
+        every iteration is about another function.
         """
         return None
+
+    def arrived(self, memory: Any, theta: Array, gradient: Array) -> Any:
+        """The memory at the θ of another iteration, with all of ∂_θ f there, bounds or not."""
+        return memory
 
     @abc.abstractmethod
     def prepare(self, system: LinearSystem) -> Any:

@@ -23,6 +23,7 @@ from .recurrences import (
     cg_start,
     cg_step,
     descending,
+    without_products,
 )
 from .recycling import Recycled
 from .system import LinearSystem, System
@@ -41,6 +42,7 @@ class CG(MatrixFreeSolver):
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
     "converged", "max_iterations", "breakdown" (a curvature that is not positive: without damping,
     a gradient with a part that G does not see) or "not_finite"; η is then the last good iterate.
+    "recycled" is a direction without products, see `Recycled`.
 
     ```python
     ng.minimize(problem, theta, metric=ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
@@ -65,9 +67,12 @@ class CG(MatrixFreeSolver):
     def uses(self) -> tuple[Literal["gram", "factor"], ...]:
         return ("gram", *_uses(self.preconditioner))
 
-    def initial_memory(self, size: int, dtype: Any) -> Any:
+    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Any:
         M = self.preconditioner
-        return M.memory(size, dtype) if isinstance(M, Recycled) else None
+        return M.memory(size, dtype, batches) if isinstance(M, Recycled) else None
+
+    def arrived(self, memory: Any, theta: Array, gradient: Array) -> Any:
+        return memory if memory is None else memory.arrived(theta, gradient)
 
     def prepare(self, system: LinearSystem) -> "_Prepared":
         return _Prepared.of(system, self.preconditioner)
@@ -101,6 +106,8 @@ class CG(MatrixFreeSolver):
         start = cg_start(system.gradient, system.zero_motion(), precondition)
         recycles = isinstance(self.preconditioner, Recycled)
         memory = system.memory if recycles else None
+        if memory is not None and memory.last is not None:
+            start = without_products(start, memory.last.served)
         state, memory = loop(lambda carry: carry[0].reason == RUNNING, step, (start, memory))
         if system.indefinite:
             state = descending(state)
@@ -198,6 +205,8 @@ class _Prepared(eqx.Module):
         system = eqx.tree_at(lambda s: s.gradient, self.system, g)
         if isinstance(system, System):
             system = replace(system, whitened=None)
+        if system.memory is not None:
+            system = replace(system, memory=system.memory.elsewhere())
         return replace(self, system=system)
 
     def product(self, damping: Array) -> Callable[[Array], Array]:

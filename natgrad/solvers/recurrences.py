@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..linalg.trees import axpy, pick
-from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE, RUNNING
+from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE, RECYCLED, RUNNING
 
 PyTree = Any
 
@@ -120,6 +120,19 @@ def _cg_turn(
     taken = (new.reason != NOT_FINITE) & (new.reason != BREAKDOWN)
     told = {"iterations": new.iterations, "reason": new.reason, "stiffness": new.stiffness}
     return pick(taken, new, old._replace(**told))
+
+
+def without_products(start: ConjugateGradients, served: Array) -> ConjugateGradients:
+    """The start, or where the preconditioner M has `served` as an inverse the end: η = −M ∂_θ f.
+
+    Its residual, and Zη, are not known.
+    """
+    done = served & (start.reason == RUNNING) & (start.energy > 0) & jnp.isfinite(start.energy)
+    return start._replace(
+        eta=jnp.where(done, start.direction, start.eta),
+        relative_residual=jnp.where(done, jnp.nan, start.relative_residual),
+        reason=jnp.where(done, jnp.int32(RECYCLED), start.reason),
+    )
 
 
 def descending(state: ConjugateGradients) -> ConjugateGradients:

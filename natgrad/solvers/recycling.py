@@ -1,4 +1,4 @@
-"""A preconditioner from the conjugate gradients of the iterations before."""
+"""A preconditioner from the conjugate gradients, and the steps, of the iterations before."""
 
 from typing import Any, NamedTuple
 
@@ -7,25 +7,69 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..linalg.trees import pick
 from .preconditioners import Preconditioner, Product, check_positive
 from .system import LinearSystem
 
+LEVEL = 0.9  # the slope that may be left after a step, relative to the one before it
+
+
+class Visited(NamedTuple):
+    """Where an iteration was, and whether the step to it went as the pairs had told.
+
+    `known` is whether it was anywhere yet.
+    """
+
+    theta: Array
+    gradient: Array
+    known: Array
+    served: Array
+
 
 class Pairs(NamedTuple):
-    """The last directions d of conjugate gradients with their images Gd, as rows of two rings.
+    """The last directions d with their images Gd, as rows of two rings.
 
     `count` is how many there have ever been; the newest is in row `count` − 1 modulo the length.
+    `last` is there where steps are recorded as well as the directions of conjugate gradients.
     """
 
     directions: Array
     images: Array
     count: Array
+    last: Visited | None
 
     def record(self, direction: Array, image: Array) -> "Pairs":
         """These pairs and one more, which takes the place of the oldest."""
         row = self.count % len(self.directions)
         put = lambda ring, x: jax.lax.dynamic_update_index_in_dim(ring, x, row, 0)
-        return Pairs(put(self.directions, direction), put(self.images, image), self.count + 1)
+        return self._replace(
+            directions=put(self.directions, direction),
+            images=put(self.images, image),
+            count=self.count + 1,
+        )
+
+    def arrived(self, theta: Array, gradient: Array) -> "Pairs":
+        """These pairs and the secant of the step to θ, where steps are recorded."""
+        return self if self.last is None else _arrived(self, theta, gradient)
+
+    def elsewhere(self) -> "Pairs":
+        """The same for another right-hand side, to which the last step says nothing."""
+        if self.last is None:
+            return self
+        return self._replace(last=self.last._replace(served=jnp.zeros((), bool)))
+
+
+@jax.jit
+def _arrived(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
+    last = pairs.last
+    assert last is not None
+    step, change = theta - last.theta, gradient - last.gradient
+    before, after = last.gradient @ step, gradient @ step
+    rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
+    convex = last.known & (step @ change > rounding)
+    pairs = pick(convex, pairs.record(step, change), pairs)
+    served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
+    return pairs._replace(last=Visited(theta, gradient, jnp.ones((), bool), served))
 
 
 class Recycled(Preconditioner):
@@ -39,24 +83,38 @@ class Recycled(Preconditioner):
     ⟨d, y⟩/⟨y, y⟩, usual in L-BFGS, is smaller. The default of `CG` in `ng.minimize`; there is
     nothing to recycle in a single direction.
 
+    With `secants=True` M also learns from every step s of the run, whose y is the change of ∂_θ f,
+    and `CG` makes products only where M has not served: in the first iteration, and after a step
+    that did not level the slope along it, |⟨∂_θ f₊, s⟩| ≤ 0.9 |⟨∂_θ f, s⟩|. The others take
+    η = −M ∂_θ f ("recycled"), and a step costs no more than one of L-BFGS: it *is* one of L-BFGS,
+    started and repaired by G, with M₀ = ⟨s, y⟩/⟨y, y⟩. That is for many parameters, costly
+    propagations, and a metric whose G is near the Hessian of the loss, such as `L2` for least
+    squares: with another the steps leave its geometry for that of the loss. Keep many pairs. In
+    mini-batches no step is recorded, as two gradients are then of two functions.
+
     ```python
     ng.CG(max_iterations=5, preconditioner=ng.Recycled(pairs=20))
+    ng.CG(max_iterations=2, preconditioner=ng.Recycled(pairs=80, secants=True))
     ```
 
     Cost: no products with Z; 4 · pairs · p operations an iteration, 2 · pairs · p numbers.
     Reference: Morales and Nocedal, Automatic preconditioning by limited memory quasi-Newton
-    updating, SIAM J. Optim. 10 (2000).
+    updating, SIAM J. Optim. 10 (2000), and for steps of both kinds in turn, Enriched methods for
+    large-scale unconstrained optimization, Comput. Optim. Appl. 21 (2002).
     """
 
     pairs: int = eqx.field(static=True, default=20)
+    secants: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         check_positive("pairs", self.pairs)
 
-    def memory(self, size: int, dtype: Any) -> Pairs:
+    def memory(self, size: int, dtype: Any, batches: bool = False) -> Pairs:
         """No pairs yet."""
-        ring = jnp.zeros((self.pairs, size), dtype)
-        return Pairs(ring, ring, jnp.zeros((), jnp.int32))
+        ring, no = jnp.zeros((self.pairs, size), dtype), jnp.zeros((), bool)
+        steps = self.secants and not batches
+        last = Visited(jnp.zeros(size, dtype), jnp.zeros(size, dtype), no, no) if steps else None
+        return Pairs(ring, ring, jnp.zeros((), jnp.int32), last)
 
     def prepare(self, system: LinearSystem) -> Pairs | None:
         return system.memory
@@ -69,11 +127,12 @@ class Recycled(Preconditioner):
             directions, images = directions * system.free, images * system.free
         damped = jax.vmap(system.damp)(directions)
         images = images + damping * damped
-        return lambda r: _two_loops(directions, images, prepared.count, r)
+        hard = prepared.last is not None  # the newest pair is a step, not the softest direction
+        return lambda r: _two_loops(directions, images, prepared.count, hard, r)
 
 
 @eqx.filter_jit
-def _two_loops(directions: Array, images: Array, count: Array, r: Array) -> Array:
+def _two_loops(directions: Array, images: Array, count: Array, hard: bool, r: Array) -> Array:
     """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980)."""
     length, eps = len(directions), jnp.finfo(r.dtype).eps
     rows = (count - 1 - jnp.arange(length)) % length  # from the newest
@@ -88,8 +147,9 @@ def _two_loops(directions: Array, images: Array, count: Array, r: Array) -> Arra
 
     q, alphas = jax.lax.scan(back, r, rows)
     newest = rows[0]
-    squares = jnp.sum(directions[newest] ** 2)
-    scale = jnp.where(usable[newest], squares * weight[newest], 1.0)
+    squares = lambda x: jnp.sum(x[newest] ** 2)
+    known = curvature[newest] / squares(images) if hard else squares(directions) * weight[newest]
+    scale = jnp.where(usable[newest], known, 1.0)
 
     def forth(z: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         row, alpha = step

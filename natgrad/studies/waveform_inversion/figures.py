@@ -14,9 +14,11 @@ LINES = {
     "Hm1": METRIC_LINES["Hm1"],
     "W2": METRIC_LINES["W2"],
     "H1": METRIC_LINES["H1"],
-    "L2": (PALETTE["blue"], "--"),
-    "LBFGS": (PALETTE["black"], "-"),
-    "L2_recycled": METRIC_LINES["L2"],
+    "L2": (PALETTE["blue"], ":"),
+    "L2_recycled": (PALETTE["blue"], "--"),
+    "L2_secants": METRIC_LINES["L2"],
+    "LBFGS": (PALETTE["black"], "--"),
+    "LBFGS_long": (PALETTE["black"], "-"),
 }
 COLUMNS = 3
 

@@ -19,32 +19,41 @@ from ... import (
 )
 from ...waves import DataWasserstein, Survey
 
-PAIRS = 20
+LONG = 80  # pairs of the methods that keep many
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to solve the problem: a metric on the data, or L-BFGS."""
+    """A way to solve the problem: a metric on the data, or L-BFGS with a number of pairs.
+
+    `recycled` is the preconditioner of the conjugate gradients, `krylov` their number of steps
+    where it is not the study's.
+    """
 
     key: str
     name: str
-    metric: Callable[[Survey], Metric] | None
-    recycles: bool = False
+    metric: Callable[[Survey], Metric] | None = None
+    pairs: int = 10
+    recycled: Recycled | None = None
+    krylov: int | None = None
 
     def run(self, problem: Problem, theta0: Any, krylov: int, batch: int, **budget: Any) -> Result:
         """Invert, with what is left to spend; the same arguments resume a run that was cut off."""
         if self.metric is None:
-            return lbfgs(problem, theta0, memory=PAIRS, tolerance=0.0, **budget)
-        preconditioner = Recycled(PAIRS) if self.recycles else None
+            return lbfgs(problem, theta0, memory=self.pairs, tolerance=0.0, **budget)
         return minimize(
             problem,
             theta0,
             metric=self.metric(problem.model.survey),
-            solver=CG(0.0, krylov, preconditioner=preconditioner),
+            solver=CG(0.0, self.krylov or krylov, preconditioner=self.recycled),
             tolerance=0.0,
             batch=MiniBatch(batch, of="functions") if batch else None,
             **budget,
         )
+
+
+def _on_gathers(survey: Survey) -> Metric:
+    return L2(survey.gather_grid)
 
 
 METHODS = {
@@ -54,8 +63,10 @@ METHODS = {
         Method("Hm1", "Ḣ⁻¹", lambda survey: HomogeneousSobolev(survey.gather_grid, -1)),
         Method("W2", "W₂", lambda survey: DataWasserstein(survey.gather_grid)),
         Method("H1", "Ḣ¹ in time", lambda survey: HomogeneousSobolev(survey.trace_grid, 1)),
-        Method("L2", "L²", lambda survey: L2(survey.gather_grid)),
-        Method("LBFGS", "L-BFGS", None),
-        Method("L2_recycled", "L², recycled", lambda survey: L2(survey.gather_grid), True),
+        Method("L2", "L²", _on_gathers),
+        Method("L2_recycled", "L², recycled", _on_gathers, recycled=Recycled()),
+        Method("L2_secants", "L², secants", _on_gathers, recycled=Recycled(LONG, True), krylov=2),
+        Method("LBFGS", "L-BFGS, 10 pairs"),
+        Method("LBFGS_long", f"L-BFGS, {LONG} pairs", pairs=LONG),
     )
 }

@@ -7,7 +7,11 @@ from typing import Literal
 from ...errors import InputError
 
 Preset = Literal["demo", "reduced", "paper"]
-METHODS = ("GD", "Hm1", "W2", "H1", "L2", "LBFGS", "L2_recycled")
+METHODS = (
+    *("GD", "Hm1", "W2", "H1", "L2"),
+    *("L2_recycled", "L2_secants", "LBFGS", "LBFGS_long"),
+)
+RIVALS = ("LBFGS", "LBFGS_long")
 SECTIONS = ("folded", "faulted", "salt")
 MISFITS = ("least_squares", "transport")
 
@@ -44,8 +48,8 @@ class Settings:
     """Rows at the top whose velocity is known; the next one moves by half."""
     noise: float = 0.0
     """Standard deviation of white noise over the rms of the data."""
-    methods: tuple[str, ...] = ("GD", "H1", "L2", "LBFGS", "L2_recycled")
-    """Among GD, Hm1, W2, H1, L2, LBFGS, L2_recycled."""
+    methods: tuple[str, ...] = ("GD", "L2", "L2_secants", "LBFGS")
+    """Among GD, Hm1, W2, H1, L2 (the paper's), L2_recycled, L2_secants, LBFGS, LBFGS_long."""
     misfit: str = "least_squares"
     """least_squares, or transport: a Wasserstein distance of every trace."""
     krylov: int = 5
@@ -61,7 +65,7 @@ class Settings:
     """Lower bound on the velocity, m/s."""
     fastest: float = 6000.0
     """Upper bound on the velocity, m/s."""
-    memory: float = 2.0
+    memory: float = 4.0
     """GiB for the stored source fields."""
     devices: int = 0
     """Parts that the cores of a CPU are split into, each with its share of the shots; 0 for one
@@ -87,7 +91,7 @@ class Settings:
             raise InputError("bands", f"are {self.bands}", "frequencies in Hz, low to high")
         if self.batch > self.shots:
             raise InputError("batch", f"is {self.batch} of {self.shots} shots", "fewer, or 0")
-        if self.batch and "LBFGS" in self.methods:
+        if self.batch and set(RIVALS) & set(self.methods):
             raise InputError("batch", "L-BFGS cannot work with batches", "methods without LBFGS")
         if not self.slowest < self.fastest:
             raise InputError("slowest", f"{self.slowest} is not below {self.fastest}", "1400")

@@ -6,6 +6,7 @@ from pathlib import Path
 from ...report.folder import versions
 from ...report.page import Figure, Page, Section
 from .results import StudyResult
+from .settings import RIVALS
 from .tables import run_table
 
 PLAIN = ("GD", "Hm1", "W2", "H1", "L2")  # those of the paper
@@ -49,14 +50,16 @@ def _short(result: StudyResult) -> list[str]:
         said.append(
             f"Among the paper's methods the order is {names}. The paper reports Ḣ¹, L², Ḣ⁻¹, W₂, "
             "gradient descent. For a least-squares objective the L² natural gradient is "
-            "Gauss–Newton; nothing here suggests that another metric of the data should beat it."
+            "Gauss–Newton."
         )
-    rival, ours = result.get("LBFGS"), result.get("L2_recycled")
-    if rival is not None and ours is not None:
+    rivals = [run for run in map(result.get, RIVALS) if run is not None]
+    ours = [run for run in map(result.get, ("L2_recycled", "L2_secants")) if run is not None]
+    if rivals and ours:
+        rival, best = (min(runs, key=lambda run: float(run.loss[-1])) for runs in (rivals, ours))
         said.append(
-            f"L-BFGS ends at {rival.loss[-1]:.2e} and SSIM {rival.similarity[-1]:.3f}, the L² "
-            "natural gradient with recycled conjugate gradients at "
-            f"{ours.loss[-1]:.2e} and {ours.similarity[-1]:.3f}."
+            f"The best L-BFGS ({rival.method.name}) ends at {rival.loss[-1]:.2e} and SSIM "
+            f"{rival.similarity[-1]:.3f}, the best natural gradient with recycled pairs "
+            f"({best.method.name}) at {best.loss[-1]:.2e} and {best.similarity[-1]:.3f}."
         )
     return said
 
