@@ -38,4 +38,4 @@ def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
     if not 0 < corner < 0.5 / dt:
         what = f"{corner!r} Hz is not between 0 and half the sampling rate, {0.5 / dt:g} Hz"
         raise InputError("corner", what, "a frequency of the wavelet's band")
-    return sosfilt(butter(6, corner, fs=1.0 / dt, output="sos"), signal, axis=-1)
+    return np.asarray(sosfilt(butter(6, corner, fs=1.0 / dt, output="sos"), signal, axis=-1))
