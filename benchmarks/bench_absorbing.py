@@ -127,8 +127,9 @@ def of(edge: Edge) -> Layer:
 def surveys() -> None:
     """A line of receivers at the usual two cells from the edge, over a section."""
     print("\nA line over a folded section of 120 × 60 cells, 1600 steps: what the edges add to the")
-    print("records, in dB of the whole and, after the direct wave has passed, of what is left")
-    print(f"{'cells':>5} {'layer':<14} {'whole':>7} {'later':>7}")
+    print("records, in dB: of receivers within 20 cells of the source, of those beyond 40, whose")
+    print("direct wave runs along the layer, and of all after the direct wave has passed")
+    print(f"{'cells':>5} {'layer':<14} {'near':>7} {'far':>7} {'later':>7}")
     section = waves.folded_layers((120, 60), SPACING)
     wide = np.pad(section, AROUND, mode="edge")
     line = waves.Survey.line(
@@ -140,16 +141,17 @@ def surveys() -> None:
         survey, velocity, absorbing=cells, memory=2**50
     )
     truth = np.asarray(records(far := make(beyond, wide, 40), far.start))[0]
-    arrival = np.abs(receivers - sources)[:, :1] / section.min() + 0.55
-    later = np.arange(line.steps) * DT > arrival
+    offset = np.abs(receivers - sources)[:, :1]
+    later = np.arange(line.steps) * DT > offset / section.min() + 0.55
+    parts = (offset <= 20 * SPACING, offset > 40 * SPACING, later)
     for cells in LAYERS:
         for name, change in {"as it is": lambda layer: layer, "damping alone": alone}.items():
             near = make(line, section, cells)
             near = eqx.tree_at(lambda model: model.layer, near, replace_fn=change)
             wrong = np.asarray(records(near, near.start))[0] - truth
-            sizes = [[np.linalg.norm(x * part) for part in (1, later)] for x in (wrong, truth)]
-            whole, rest = 20 * np.log10(np.divide(*sizes))
-            print(f"{cells:5d} {name:<14} {whole:7.1f} {rest:7.1f}", flush=True)
+            sizes = [[np.linalg.norm(x * part) for part in parts] for x in (wrong, truth)]
+            shares = " ".join(f"{x:7.1f}" for x in 20 * np.log10(np.divide(*sizes)))
+            print(f"{cells:5d} {name:<14} {shares}", flush=True)
 
 
 def main() -> None:

@@ -59,6 +59,17 @@ def best(task: Callable[[], Any], clock: Callable[[], float], runs: int) -> floa
     return min(times)
 
 
+def device_peak(function: str) -> float:
+    """The most memory that a library has held on the GPU, in GiB."""
+    if function == "deepwave_tasks":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**30
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+
+
 def peak() -> float:
     """The most memory that this process has held, in GiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -75,8 +86,8 @@ def measure(variant: str, task: str, shots: int, steps: int, gpu: bool) -> dict[
         settings = settings | {"device": "cuda"}
     tasks = getattr(wave_cases, function)(case, **settings)
     clock = time.perf_counter if gpu else time.process_time
-    before = peak()
-    return {"seconds": best(tasks[task], clock, 5 if gpu else 2), "peak": peak(), "idle": before}
+    seconds = best(tasks[task], clock, 5 if gpu else 2)
+    return {"seconds": seconds, "peak": device_peak(function) if gpu else peak()}
 
 
 def child(variant: str, task: str, arguments: argparse.Namespace) -> dict[str, float] | None:
@@ -152,7 +163,7 @@ def limits(seconds: float, shots: int, steps: int) -> None:
     )
 
 
-def thinning(shots: int, steps: int) -> None:
+def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
     """Errors of the products with fewer stored waves, and the cost of checkpoints."""
     import numpy as np
     import wave_cases
@@ -168,9 +179,7 @@ def thinning(shots: int, steps: int) -> None:
     exact: list[np.ndarray] = []
     for name, storage in settings.items():
         tasks = wave_cases.natgrad_tasks(case, **storage)
-        seconds = [
-            best(tasks[task], time.process_time, 2) for task in ("keeping", "Born", "adjoint")
-        ]
+        seconds = [best(tasks[task], clock, 2) for task in ("keeping", "Born", "adjoint")]
         found = [np.asarray(tasks[task](), float) for task in ("Born", "adjoint")]
         exact = exact or found
         wrong = [
@@ -204,7 +213,8 @@ def main() -> None:
     seconds = side_by_side(arguments)
     if arguments.device == "cpu":
         limits(seconds, *size)
-    thinning(min(3, arguments.shots), arguments.steps)
+    clock = time.process_time if arguments.device == "cpu" else time.perf_counter
+    thinning(min(3, arguments.shots), arguments.steps, clock)
 
 
 if __name__ == "__main__":
