@@ -12,7 +12,7 @@ from natgrad.solvers import recycling
 from natgrad.solvers.base import RECYCLED
 from problems_for_tests import bumps_problem, close, linear_problem
 
-EYE = ng.MatrixMetric(np.eye(20))
+EYE = ng.MatrixMetric(jnp.eye(20))
 SECANTS = ng.CG(0.0, 2, preconditioner=ng.Recycled(30, secants=True))
 small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
 
@@ -92,7 +92,7 @@ def test_a_quadratic_is_minimised_with_the_products_of_the_first_iteration():
     np.testing.assert_array_equal(spent[1], products)
     free = (products == 0) & (result.history["halvings"][:-1] == 0)
     evaluations = 2  # one of the trial, and one of the iterate: an explicit model keeps nothing
-    np.testing.assert_array_equal(sum(spent)[free], evaluations + 1)
+    np.testing.assert_array_equal(np.sum(spent, axis=0)[free], evaluations + 1)
     np.testing.assert_array_equal(result.history["step"][:-1][free], 1.0)
 
 
@@ -176,6 +176,14 @@ def test_a_model_outside_jax_takes_the_same_steps():
         np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=name)
 
 
+def test_gradients_in_single_precision_of_parameters_in_double():
+    _, _, Z, target = small()
+    problem = ng.Problem(outside(Z.astype("f4")), ng.LeastSquares(jnp.asarray(target, "f4")))
+    result = run(problem, ng.MatrixMetric(jnp.eye(20, dtype="f4")), max_iterations=20)
+    assert np.asarray(result.theta).dtype == np.float64
+    assert result.loss == pytest.approx(run().loss, rel=1e-5)
+
+
 def test_a_long_memory_beats_lbfgs_per_propagation():
     """A graded spectrum, as inverse problems have it, and a model that keeps its evaluation."""
     rng = np.random.default_rng(0)
@@ -183,7 +191,7 @@ def test_a_long_memory_beats_lbfgs_per_propagation():
     problem = ng.Problem(outside(Z), ng.LeastSquares(jnp.asarray(Z @ rng.normal(size=40))))
     limits = {"max_propagations": 160, "tolerance": 0.0}
     solver = ng.CG(0.0, 2, preconditioner=ng.Recycled(80, secants=True))
-    metric = ng.MatrixMetric(np.eye(60))
+    metric = ng.MatrixMetric(jnp.eye(60))
     ours = run(problem, metric, solver, theta=jnp.zeros(40), max_iterations=200, **limits)
     theirs = ng.lbfgs(problem, jnp.zeros(40), **limits)
     assert ours.loss < 0.5 * theirs.loss

@@ -63,6 +63,7 @@ class Pairs(NamedTuple):
 def _arrived(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
     last = pairs.last
     assert last is not None
+    gradient = gradient.astype(theta.dtype)
     step, change = theta - last.theta, gradient - last.gradient
     before, after = last.gradient @ step, gradient @ step
     rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
