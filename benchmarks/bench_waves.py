@@ -175,7 +175,7 @@ def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
     )
     field = 4 * case.cells * shots
     settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 3, 6, 9)}
-    settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 4}
+    settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 2}
     exact: list[np.ndarray] = []
     for name, storage in settings.items():
         tasks = wave_cases.natgrad_tasks(case, **storage)
