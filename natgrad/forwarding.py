@@ -53,4 +53,5 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
         put = lambda leaf: leaves[leaf.number] if isinstance(leaf, _Input) else leaf
         return jax.tree.map(put, traced(given))
 
+    run.traced = traced  # pyright: ignore[reportFunctionMemberAccess]
     return run

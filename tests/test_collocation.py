@@ -228,7 +228,8 @@ def test_a_resampled_run_follows_its_draws_and_compiles_once():
         "step": ng.FixedStep(0.5, require_decrease=False),
         "momentum": 0.5,
     }
-    sizes = lambda: [f._cached._cache_size() for f in (_linearise_compiled, _attempt_compiled)]
+    compiled = (_linearise_compiled.traced, _attempt_compiled)
+    sizes = lambda: [f._cached._cache_size() for f in compiled]
     before = sizes()
     result = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **same)
     assert np.subtract(sizes(), before).max() <= 1, "compiled again for other points"

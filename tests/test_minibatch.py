@@ -31,7 +31,7 @@ CASES = [
 
 
 def programs() -> tuple[int, int]:
-    return _linearise_compiled._cached._cache_size(), _attempt_compiled._cached._cache_size()
+    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
 
 
 def minimized(problem: ng.Problem, theta, **options) -> ng.Result:

@@ -13,7 +13,7 @@ from problems_for_tests import METRIC_NAMES, all_metrics, bumps_problem, linear_
 
 def programs() -> tuple[int, int]:
     """How many programs have been compiled for the two halves of an iteration."""
-    return _linearise_compiled._cached._cache_size(), _attempt_compiled._cached._cache_size()
+    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
 
 
 @pytest.mark.parametrize("name", METRIC_NAMES)

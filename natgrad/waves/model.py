@@ -26,7 +26,7 @@ from .storage import plan_storage
 from .survey import Survey
 
 PyTree = Any
-DEFAULT_MEMORY = 4 * 2**30
+DEFAULT_MEMORY = 2 * 2**30
 
 
 class Acoustic(Model):

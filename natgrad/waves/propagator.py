@@ -85,8 +85,12 @@ def scattered(
     receivers: Positions,
     c: Coefficients,
     scheme: Scheme,
+    drive: Callable[[Fields], Fields] = lambda fields: fields,
 ) -> tuple[Fields, Array]:
-    """The linearised waves for the relative perturbation η/m: fields at the end, and the data."""
+    """The linearised waves for the relative perturbation η/m: fields at the end, and the data.
+
+    `drive` adds what is missing of the source at the start of every block.
+    """
     source = -scheme.every * ratio
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
@@ -94,6 +98,7 @@ def scattered(
         for i in range(scheme.every):
             seen.append(receivers.read(fields.now))
             fields = fields.advanced(c, scheme, source * incident(index) if i == 0 else None)
+            fields = drive(fields) if i == 0 else fields
         return fields, jnp.stack(seen)
 
     return jax.lax.scan(block, start, blocks, unroll=scheme.unroll)

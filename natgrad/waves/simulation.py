@@ -16,6 +16,7 @@ from .fields import Coefficients, Fields
 from .positions import Positions
 from .propagator import imaged, march, march_keeping, scattered, with_source
 from .scheme import Scheme
+from .stencils import halo
 
 PyTree = Any
 
@@ -68,13 +69,15 @@ def linearised_data(
             _, data = scattered(start, q, blocks, ratio, shots.receivers, c, scheme)
             return carry, scheme.joined(data)
         force = c.times_weight(shots.source, scheme)
+        changed = force.scaled(jnp.pad(-scheme.every * ratio, halo(scheme.order)))
 
         def both(fields: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
             incident, waves = fields
-            q = with_source(incident.response(c, scheme)[None], force, samples[None], scheme)
+            q = incident.response(c, scheme)  # the source is scattered into the field, not into q
             incident, _ = march(incident, samples[None], force, shots.receivers, c, scheme)
             waves, data = scattered(
-                waves, lambda _: q[0], jnp.zeros(1), ratio, shots.receivers, c, scheme
+                *(waves, lambda _: q, jnp.zeros(1), ratio, shots.receivers, c, scheme),
+                drive=lambda waves: waves.driven(changed, samples[0][:, None]),
             )
             return (incident, waves), data[0]
 

@@ -65,7 +65,7 @@ class Settings:
     """Lower bound on the velocity, m/s."""
     fastest: float = 6000.0
     """Upper bound on the velocity, m/s."""
-    memory: float = 4.0
+    memory: float = 2.0
     """GiB for the stored source fields."""
     devices: int = 0
     """Parts that the cores of a CPU are split into, each with its share of the shots; 0 for one
