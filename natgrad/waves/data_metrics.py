@@ -11,7 +11,16 @@ from jax import Array
 from ..elliptic.methods import Elliptic
 from ..errors import InputError
 from ..grids import Grid
-from ..metrics.base import POSITIVE, Metric, PyTree, Report, check_on_grid, grid_axes
+from ..metrics.base import (
+    POSITIVE,
+    Metric,
+    PyTree,
+    Report,
+    admissible_density,
+    check_density,
+    check_on_grid,
+    grid_axes,
+)
 from ..metrics.wasserstein import Wasserstein
 from ..operators import AdjointOperator
 from ..selection import Selection
@@ -157,8 +166,10 @@ class DataWasserstein(Metric):
                 raise InputError("reference", what, "data of the same survey")
 
     def check_values(self, state: Array) -> None:
-        if not np.all(np.isfinite(np.asarray(state))):
-            raise InputError("model", "the waves are not finite", "a stable starting model")
+        check_density("model", self.density(jnp.asarray(state)), grid_axes(self.grid))
+
+    def admissible(self, rho: Array) -> Array:
+        return admissible_density(self.density(rho), grid_axes(self.grid))
 
     def report(self, rho: Array) -> Report:
         density = self.density(rho)

@@ -99,8 +99,9 @@ class Shifted(Positive):
 class Softplus(Positive):
     """σ = log(1 + e^{bu/c}) + `floor`, b = `sharpness`, c the root mean square of the reference.
 
-    For small b the shifted wave, 2 log 2 + bu/c; for large b its positive part, which makes W₂
-    see where the energy is and no more where it cancels. Positive for all u.
+    For small b in proportion to the shifted wave, 2 log 2 + bu/c; for large b its positive part,
+    which makes W₂ see where the energy is and no more where it cancels. Positive for all u; the
+    `floor` keeps W₂ from resting on the little mass that is left in a trough.
 
     ```python
     ng.waves.TraceWasserstein(shots.data, normalisation=ng.waves.Softplus(sharpness=2.0, floor=0.1))
