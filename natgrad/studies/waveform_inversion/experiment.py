@@ -48,9 +48,6 @@ class Experiment:
         """Simulated with the propagator that inverts: no error of the model, noise if asked for."""
         true = coarsened(_true(settings), settings.coarsen)
         spacing = settings.spacing * settings.coarsen
-        if settings.known_rows + 2 >= true.shape[1]:
-            what = f"{settings.known_rows} leave nothing of {true.shape[1]} rows"
-            raise InputError("known_rows", what, "fewer")
         start = smoothed(true, settings.smoothing, keep=settings.known_rows + 1, edges="reflect")
         survey = Survey.line(
             true.shape,
@@ -85,7 +82,7 @@ class Experiment:
             weights[:, self.settings.known_rows] = 0.5
         return weights
 
-    def problem(self, band: float | None = None) -> Problem:
+    def problem(self, band: float | None = None, transport: bool = False) -> Problem:
         """The inversion of the data, or of their frequencies below a band's."""
         shots = self.shots if band is None else self.shots.band(band)
         model = Acoustic(
@@ -96,8 +93,7 @@ class Experiment:
             devices=self.devices,
         )
         grid, data = shots.survey.gather_grid, jnp.asarray(shots.data)
-        least_squares = self.settings.misfit == "least_squares"
-        return Problem(model, LeastSquares(data, grid) if least_squares else TraceWasserstein(data))
+        return Problem(model, TraceWasserstein(data) if transport else LeastSquares(data, grid))
 
     @property
     def bounds(self) -> tuple[jax.Array, jax.Array]:
@@ -134,7 +130,11 @@ def devices(settings: Settings) -> list[Any]:
 
 
 def _true(settings: Settings) -> np.ndarray:
-    if settings.velocity is not None:
-        return load_velocity(settings.velocity)
+    loaded = None if settings.velocity is None else load_velocity(settings.velocity)
+    rows = (SHAPE if loaded is None else loaded.shape)[-1] // settings.coarsen
+    if settings.known_rows + 2 >= rows:
+        raise InputError("known_rows", f"{settings.known_rows} leave nothing of {rows}", "fewer")
+    if loaded is not None:
+        return loaded
     known = settings.spacing * settings.coarsen * (settings.known_rows + 1)
     return SECTIONS[settings.section](SHAPE, settings.spacing, water=known)

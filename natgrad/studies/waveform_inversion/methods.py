@@ -17,7 +17,7 @@ from ... import (
     lbfgs,
     minimize,
 )
-from ...waves import DataWasserstein, Survey
+from ...waves import DataWasserstein, Survey, TraceWasserstein
 
 LONG = 80  # pairs of the methods that keep many
 
@@ -38,13 +38,17 @@ class Method:
     krylov: int | None = None
 
     def run(self, problem: Problem, theta0: Any, krylov: int, batch: int, **budget: Any) -> Result:
-        """Invert, with what is left to spend; the same arguments resume a run that was cut off."""
+        """Invert, with what is left to spend; the same arguments resume a run that was cut off.
+
+        A transport misfit brings its own metric.
+        """
         if self.metric is None:
             return lbfgs(problem, theta0, memory=self.pairs, tolerance=0.0, **budget)
+        own, survey = isinstance(problem.loss, TraceWasserstein), problem.model.survey
         return minimize(
             problem,
             theta0,
-            metric=self.metric(problem.model.survey),
+            metric=problem.loss.metric() if own else self.metric(survey),
             solver=CG(0.0, self.krylov or krylov, preconditioner=self.recycled),
             tolerance=0.0,
             batch=MiniBatch(batch, of="functions") if batch else None,

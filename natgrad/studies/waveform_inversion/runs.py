@@ -22,7 +22,7 @@ ROW = ("propagations", "loss", "similarity")
 class Run:
     """The end of a run and its history, one entry per iterate; propagations accumulate.
 
-    `loss` is relative to the start's; with frequency continuation, that of the last band.
+    `loss` is relative to the start's, and NaN in the stages that minimise something else.
     """
 
     method: Method
@@ -66,23 +66,24 @@ class Run:
 
 
 def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
-    """From the start through the bands to the whole data, resumed where it was interrupted."""
+    """From the start through the stages to the whole data, resumed where it was interrupted."""
     settings = experiment.settings
-    stages = (*settings.bands, None)
+    first = [("transport", None, True)] if settings.misfit == "transport" else []
+    bands = [(f"band{number}", band, False) for number, band in enumerate(settings.bands, 1)]
+    stages = [*first, *bands, (None, None, False)]
     share = settings.max_propagations // len(stages)
     theta, spent, results, rows = experiment.theta0, 0, [], []
-    for number, band in enumerate(stages):
-        name = method.key if band is None else f"{method.key}-band{number + 1}"
+    for stage, band, transport in stages:
+        name = method.key if stage is None else f"{method.key}-{stage}"
         log = Log(folder / f"{name}.csv", experiment, method.name, settings.max_propagations, say)
-        problem = experiment.problem(band)
         found = method.run(
-            problem,
+            experiment.problem(band, transport),
             theta,
             settings.krylov,
             settings.batch,
             bounds=experiment.bounds,
             max_iterations=10**6,
-            max_propagations=share if band is not None else settings.max_propagations - spent,
+            max_propagations=settings.max_propagations - spent if stage is None else share,
             callbacks=[log.starting_at(spent)],
             checkpoint=folder / f"{name}.npz",
         )

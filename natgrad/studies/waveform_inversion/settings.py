@@ -51,7 +51,8 @@ class Settings:
     methods: tuple[str, ...] = ("GD", "L2", "L2_secants", "LBFGS")
     """Among GD, Hm1, W2, H1, L2 (the paper's), L2_recycled, L2_secants, LBFGS, LBFGS_long."""
     misfit: str = "least_squares"
-    """least_squares, or transport: a Wasserstein distance of every trace."""
+    """least_squares, or transport: first a Wasserstein distance of every trace, with an equal
+    share of the propagations, then least squares."""
     krylov: int = 5
     """Conjugate gradient steps in a natural gradient direction."""
     max_propagations: int = 150

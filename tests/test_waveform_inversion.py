@@ -1,0 +1,127 @@
+"""The waveform inversion study: a tiny run, resumed, with every stage; its measures; bad input."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from natgrad import InputError
+from natgrad.report.folder import FolderError
+from natgrad.studies.waveform_inversion import study
+from natgrad.studies.waveform_inversion.methods import METHODS as KNOWN
+from natgrad.studies.waveform_inversion.settings import METHODS, PRESETS, Settings
+from natgrad.studies.waveform_inversion.similarity import structural_similarity
+from natgrad.studies.waveform_inversion.tables import summary
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+TINY = Settings(
+    coarsen=6,
+    dt=0.012,
+    steps=120,
+    shots=2,
+    frequency=2.0,
+    smoothing=2.0,
+    known_rows=2,
+    methods=("L2_secants", "LBFGS"),
+    max_propagations=24,
+    devices=1,
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    settings = replace(TINY, output=tmp_path_factory.mktemp("waves") / "tiny")
+    lines = []
+    report, result = study.run(settings, lines.append)
+    return settings, report, result, lines
+
+
+def test_a_tiny_study_descends_and_writes_its_report(tiny):
+    settings, report, result, lines = tiny
+    for run in result.runs:
+        assert run.loss[-1] < 0.2
+        assert run.similarity[-1] > result.start_similarity
+        assert settings.max_propagations <= run.total <= settings.max_propagations + 8
+        assert np.all(np.diff(run.propagations) > 0)
+    text = report.read_text()
+    assert text.count("<img") == 3
+    assert "L², secants" in text
+    numbers = json.loads((settings.output / "results.json").read_text())
+    assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])
+    assert len(summary(result)[0].rows) == 2
+    assert any("GiB" in line for line in lines)
+
+
+def test_an_interrupted_study_ends_with_the_same_numbers(tiny, tmp_path):
+    settings, _, whole, _ = tiny
+    settings = replace(settings, output=tmp_path / "cut")
+
+    class Cut(Exception):
+        pass
+
+    def cut(line):
+        if line.startswith("L², secants:"):
+            raise Cut
+
+    with pytest.raises(Cut):
+        study.run(settings, cut)
+    assert (settings.output / "runs" / "L2_secants.npz").exists()
+    _, resumed = study.run(settings)
+    for one, other in zip(whole.runs, resumed.runs, strict=True):
+        assert np.array_equal(one.velocity, other.velocity)
+        assert np.array_equal(one.loss, other.loss)
+        assert np.array_equal(one.similarity, other.similarity)
+    with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
+        study.run(replace(settings, shots=3))
+
+
+def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
+    settings = replace(
+        TINY, output=tmp_path, methods=("L2_secants",), bands=(2.0,), misfit="transport"
+    )
+    result = study.compute(settings, lambda line: None)
+    (run,) = result.runs
+    stages = {path.stem for path in (tmp_path / "runs").glob("*.npz")}
+    assert stages == {"L2_secants", "L2_secants-transport", "L2_secants-band1"}
+    assert np.isnan(run.loss[0])
+    assert run.loss[-1] < 1.0
+    assert run.total >= settings.max_propagations
+
+
+def test_similarity_is_one_for_the_same_and_falls_with_noise():
+    random = np.random.default_rng(0)
+    image = np.add.outer(np.linspace(1, 3, 40), np.linspace(0, 2, 30))
+    assert structural_similarity(image, image) == pytest.approx(1.0)
+    noise = random.standard_normal(image.shape)
+    found = [structural_similarity(image + size * noise, image) for size in (0.05, 0.2, 1.0)]
+    assert found[0] > found[1] > found[2]
+    assert structural_similarity(image, image + 5) < 0.9
+
+
+def test_the_methods_are_those_of_the_settings():
+    assert set(KNOWN) == set(METHODS)
+    for preset in PRESETS.values():
+        preset.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"methods": ("SGD",)}, "methods"),
+        ({"methods": ()}, "methods"),
+        ({"section": "cake"}, "section"),
+        ({"misfit": "huber"}, "misfit"),
+        ({"velocity": "nowhere.npy"}, "velocity"),
+        ({"dt": -1.0}, "dt"),
+        ({"bands": (-2.0,)}, "bands"),
+        ({"batch": 3}, "batch"),
+        ({"batch": 1}, "batch"),
+        ({"slowest": 7000.0}, "slowest"),
+        ({"known_rows": 100}, "known_rows"),
+        ({"dt": 0.1}, "dt"),
+    ],
+)
+def test_bad_settings_are_named_before_anything_runs(changes, name, tmp_path):
+    with pytest.raises(InputError, match=f"^{name}"):
+        study.run(replace(TINY, output=tmp_path / "out", **changes))
