@@ -25,7 +25,8 @@ class Positions(NamedTuple):
 
     def read(self, field: Array) -> Array:
         """The fields (shots, …) at the points, (shots, n)."""
-        return jnp.sum(self.weights.astype(field.dtype) * field[self._index], axis=-1)
+        values = field.at[self._index].get(mode="promise_in_bounds")
+        return jnp.sum(self.weights.astype(field.dtype) * values, axis=-1)
 
     def add(self, field: Array, values: Array) -> Array:
         """The fields with these values added at the points: the transpose of `read`."""
