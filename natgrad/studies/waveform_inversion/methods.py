@@ -19,7 +19,7 @@ from ... import (
 )
 from ...waves import DataWasserstein, Survey, TraceWasserstein
 
-LONG = 80  # pairs of the methods that keep many
+LONG = 200  # pairs of the methods that keep every step
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ METHODS = {
         Method("H1", "Ḣ¹ in time", lambda survey: HomogeneousSobolev(survey.trace_grid, 1)),
         Method("L2", "L²", _on_gathers),
         Method("L2_recycled", "L², recycled", _on_gathers, recycled=Recycled()),
-        Method("L2_secants", "L², secants", _on_gathers, recycled=Recycled(LONG, True), krylov=2),
+        Method("L2_secants", "L², secants", _on_gathers, recycled=Recycled(LONG, True), krylov=1),
         Method("LBFGS", "L-BFGS, 10 pairs"),
         Method("LBFGS_long", f"L-BFGS, {LONG} pairs", pairs=LONG),
     )
