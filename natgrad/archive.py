@@ -33,7 +33,7 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
     }
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:  # its members carry a checksum each
-        archive.writestr(HEADER, json.dumps(header))
+        archive.writestr(HEADER, json.dumps(header, default=lambda x: np.asarray(x).tolist()))
         for number, (array, _) in enumerate(packed.values()):
             member = io.BytesIO()
             np.save(member, array, allow_pickle=False)
