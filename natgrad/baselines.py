@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize as scipy_minimize
 
-from .checkpoint import Checkpoint, Keeper, as_checkpoint, digest
+from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .damping import Undamped
 from .errors import InputError
 from .history import Budget, Run, check_run
-from .inputs import check_inputs, evaluated
+from .inputs import check_inputs
 from .linearisation import linearise
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation
@@ -138,11 +138,8 @@ class _Search:
         self, checkpoint: Checkpoint, theta0: PyTree, memory: int, known: Evaluation | None
     ) -> None:
         """Keep the evaluations in a file, and replay those that are there."""
-        parts = {"theta0": theta0, "memory": memory, "bounds": self.box, "method": "L-BFGS"}
-        found = evaluated(self.problem.model, theta0) if known is None else known
-        loss = float(self.problem.value(theta0, found.rho))
-        digests = {name: digest(part) for name, part in parts.items()}
-        self.keeper = Keeper(checkpoint, digests, loss)
+        settings = {"memory": memory, "bounds": self.box, "method": "L-BFGS"}
+        self.keeper = Keeper.of(checkpoint, self.problem, theta0, known, **settings)
         if (saved := self.keeper.load()) is not None:
             columns = [saved[1][f"[{number}]"] for number in range(len(_Evaluated._fields))]
             self._replay = [_Evaluated(*row) for row in zip(*columns, strict=True)]
@@ -157,7 +154,7 @@ class _Search:
         found = self._next(x, known)
         self._log.append(found)
         self.run.recorder.count(*found.counts)
-        if self.keeper is not None:
+        if self.keeper is not None and not self._replay:  # a shorter log would lose the rest
             self.keeper.note(lambda: ({}, tuple(map(np.asarray, zip(*self._log, strict=True)))))
         value, slope = float(found.value), np.asarray(found.gradient, float)
         if not (np.isfinite(value) and np.all(np.isfinite(slope))) and self._at is not None:

@@ -14,6 +14,9 @@ import numpy as np
 
 from .archive import named_leaves, read_archive, with_leaves, write_archive
 from .errors import InputError
+from .inputs import evaluated
+from .models.base import Evaluation
+from .problems import Problem
 
 PyTree = Any
 KIND = "checkpoint"
@@ -71,6 +74,20 @@ class Keeper:
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        problem: Problem,
+        theta0: PyTree,
+        known: Evaluation | None,
+        **settings: Any,
+    ) -> "Keeper":
+        """The checkpoint of a run with these settings on a problem, which f(θ₀) stands for."""
+        found = evaluated(problem.model, theta0) if known is None else known
+        parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
+        return cls(checkpoint, parts, float(problem.value(theta0, found.rho)))
+
     def note(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations in values and arrays; now if it is time."""
         self._waiting = snapshot
@@ -108,12 +125,12 @@ class Keeper:
             if saved["parts"].get(name) != digest:
                 self._refuse(f"another {name}")
         if not abs(saved["loss"] - self.loss) <= SAME_LOSS * abs(self.loss):
-            self._refuse(f"another problem, with f(theta0) = {saved['loss']:.6g}, not ", self.loss)
+            losses = f"f(theta0) = {saved['loss']:.6g}, not {self.loss:.6g}"
+            self._refuse(f"another problem, with {losses}")
         return values, leaves
 
-    def _refuse(self, what: str, loss: float | None = None) -> None:
-        shown = what if loss is None else f"{what}{loss:.6g}"
-        problem = f"{self.checkpoint.path} belongs to a run with {shown}"
+    def _refuse(self, what: str) -> None:
+        problem = f"{self.checkpoint.path} belongs to a run with {what}"
         raise InputError("checkpoint", problem, "another path, or deleting that file")
 
 

@@ -25,8 +25,8 @@ class _Given(NamedTuple):
 def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
     """`eqx.filter_jit`, but array leaves of the arguments in the result are those very arrays.
 
-    A compiled program copies every input that it returns. A stored source field of a wave
-    equation is gigabytes, and the copy as long as several propagations.
+    A compiled program copies every input that it returns, and a stored source field of a wave
+    equation may be gigabytes.
 
     ```python
     jit_forwarding(lambda field, x: (field, 2 * x))(field, 1.0)[0] is field        # True

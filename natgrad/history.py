@@ -165,9 +165,7 @@ class Run:
         self.theta, self.carried = tree
         self.iteration, self.agreeing = values["iteration"], values["agreeing"]
         self.loss = values["loss"]
-        if values["info"] is not None:
-            info = values["info"]
-            self.info = Info(**info | {"counts": Counts(*info["counts"])})
+        self.info = Info.restored(values["info"])
         self.recorder.restore(values["history"])
         return None if values["status"] is None else Status(values["status"])
 

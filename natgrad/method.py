@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .checkpoint import Checkpoint, Keeper, digest
+from .checkpoint import Checkpoint, Keeper
 from .collocation import Collocation
 from .curves import Route
 from .damping import Damping
 from .errors import InputError
 from .history import Carried
-from .inputs import evaluated
 from .linearisation import matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
@@ -47,12 +46,19 @@ class Method(NamedTuple):
         self, checkpoint: Checkpoint, theta0: PyTree, batch: Any, known: Evaluation | None
     ) -> Keeper:
         """The checkpoint of a run of this method from θ₀."""
-        parts = self._asdict() | {"theta0": theta0, "batch": batch}
-        for name in ("problem", "draws"):
-            del parts[name]
-        found = evaluated(self.problem.model, theta0) if known is None else known
-        loss = float(self.problem.value(theta0, found.rho))
-        return Keeper(checkpoint, {name: digest(part) for name, part in parts.items()}, loss)
+        return Keeper.of(
+            checkpoint,
+            self.problem,
+            theta0,
+            known,
+            metric=self.metric,
+            solver=self.solver,
+            damping=self.damping,
+            step=self.step,
+            bounds=self.box,
+            momentum=self.route,
+            batch=batch,
+        )
 
     def start(self, theta: PyTree, known: Evaluation | None) -> Carried:
         """What the first iteration starts from."""

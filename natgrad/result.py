@@ -91,6 +91,13 @@ class Info:
     truncation: float = float("nan")
     reachable: float = float("nan")
 
+    @classmethod
+    def restored(cls, values: Mapping[str, Any] | None) -> "Info | None":
+        """From what `dataclasses.asdict` made of one; None from None."""
+        if values is None:
+            return None
+        return cls(**{**values, "counts": Counts(*values["counts"])})
+
 
 @dataclass(frozen=True)
 class Direction:

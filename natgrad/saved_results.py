@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from .archive import named_leaves, read_archive, with_leaves, write_archive
-from .counts import Counts
 from .result import Info, Result, Status
 
 PyTree = Any
@@ -41,11 +40,13 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
     elif set(theta) == {""}:
         theta = theta[""]
     history = {name[2:-2]: column for name, column in _part(arrays, "history").items()}
-    info = values["info"]
-    if info is not None:
-        info = Info(**info | {"counts": Counts(*info["counts"])})
     return Result(
-        theta, values["loss"], Status(values["status"]), values["iterations"], history, info
+        theta,
+        values["loss"],
+        Status(values["status"]),
+        values["iterations"],
+        history,
+        Info.restored(values["info"]),
     )
 
 

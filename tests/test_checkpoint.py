@@ -108,6 +108,9 @@ def test_lbfgs_is_replayed_without_a_propagation(tmp_path):
     resumed = go(60, path)
     assert_same(whole, resumed)
     assert np.all(np.diff(resumed.history["seconds"]) >= 0)
+    before = path.read_bytes()
+    go(20, ng.Checkpoint(path, seconds=0.0))  # ends before all is replayed
+    assert path.read_bytes() == before
 
 
 CHANGES = {

@@ -38,8 +38,7 @@ class Fields(NamedTuple):
     """u⁻ and u, (shots, …) with a halo of zeros, and the buffer that the next field is written to.
 
     Three buffers in rotation: the step writes the inside of one and leaves its halo, so XLA
-    updates it in place, in one pass, and sources are scattered into it without a copy. With a
-    padded new field it takes 2–8 times as long on a CPU.
+    updates it in place, in one pass, and sources are scattered into it without a copy.
     """
 
     before: Array

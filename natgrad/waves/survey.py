@@ -11,7 +11,7 @@ from .stencils import SECOND, largest_eigenvalue
 from .wavelets import highest_frequency, ricker
 
 # Cells for each of the shortest wavelengths below which the difference stencil disperses waves
-# visibly (a phase error of more than about a twentieth of a period over ten wavelengths).
+# visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
 CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
 
 

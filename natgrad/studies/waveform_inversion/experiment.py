@@ -95,21 +95,24 @@ class Experiment:
         grid, data = shots.survey.gather_grid, jnp.asarray(shots.data)
         return Problem(model, TraceWasserstein(data) if transport else LeastSquares(data, grid))
 
+    @cached_property
+    def whole(self) -> Problem:
+        """The inversion of all the data by least squares."""
+        return self.problem()
+
     @property
     def bounds(self) -> tuple[jax.Array, jax.Array]:
         """On θ."""
-        model = self.problem().model
-        return model.bounds(self.settings.slowest, self.settings.fastest)
+        return self.whole.model.bounds(self.settings.slowest, self.settings.fastest)
 
     @cached_property
     def first_loss(self) -> float:
         """f(θ₀) of the whole data."""
-        problem = self.problem()
-        return float(problem.value(self.theta0, problem.model(self.theta0)))
+        return float(self.whole.value(self.theta0, self.whole.model(self.theta0)))
 
     def predicted(self, velocity: np.ndarray) -> np.ndarray:
         """The data of another model."""
-        return np.asarray(self.problem().model(jnp.asarray(squared_slowness(velocity))))
+        return np.asarray(self.whole.model(jnp.asarray(squared_slowness(velocity))))
 
     def velocity(self, theta: Any) -> np.ndarray:
         """The model that θ stands for, in m/s."""

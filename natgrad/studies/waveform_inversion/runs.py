@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from ... import Progress, Result
+from ..running import Say
 from .experiment import Experiment
 from .methods import Method
 
-Say = Callable[[str], None]
 SECONDS_BETWEEN_LINES = 15.0
-ROW = ("propagations", "loss", "similarity")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     start = perf_counter()
     experiment = Experiment.of(settings)
     device = f"{len(experiment.devices)} × {jax.devices()[0].device_kind}"
-    stored = experiment.problem().model
+    stored = experiment.whole.model
     say(
         f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on {device}, "
         f"source field stored every {stored.scheme.every} steps, "
