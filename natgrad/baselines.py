@@ -167,7 +167,7 @@ class _Search:
         recorder = self.run.recorder
         if self._replay:
             found = self._replay.pop(0)
-            recorder.continue_from(float(found.seconds))
+            recorder.continue_from(max(float(found.seconds), recorder.elapsed()))
             return found
         lin = linearise(self.problem, self._theta(x), FLAT, SOLVER, NO_DAMPING, None, None, known)
         loss, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
