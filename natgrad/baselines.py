@@ -21,6 +21,7 @@ from .models.base import Evaluation
 from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
+from .snapshots import Snapshots
 from .solvers import Auto
 
 PyTree = Any
@@ -41,13 +42,14 @@ def lbfgs(
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
     checkpoint: Checkpoint | str | Path | None = None,
+    snapshots: int | None = None,
 ) -> Result:
     """L-BFGS-B of SciPy on the same problem, with the history and the statuses of `minimize`.
 
     The baseline to compare natural gradients with: per propagation of a PDE it is hard to beat.
     `memory` is the number of pairs that it keeps. Every evaluation in its line search costs one
     forward and one adjoint propagation. A `checkpoint` holds all of them: SciPy's loop is replayed
-    from it, without a propagation, before it goes on.
+    from it, without a propagation, before it goes on. `snapshots` is as in `minimize`.
 
     ```python
     ng.lbfgs(problem, theta0, memory=20, max_propagations=400).history["loss"]
@@ -63,7 +65,8 @@ def lbfgs(
     box, theta = as_box(bounds, theta0), settled(theta0)
     start = np.asarray(flatten(theta)[0], float)
     budget = Budget(max_iterations, max_propagations, max_seconds)
-    search = _Search(problem, Run(theta), box, budget, tolerance, loss_target, callbacks)
+    run = Run(theta, snapshots=Snapshots.of(snapshots, theta))
+    search = _Search(problem, run, box, budget, tolerance, loss_target, callbacks)
     search.run.recorder.count(forward=int(known is not None))
     kept = as_checkpoint(checkpoint)
     if kept is not None:
@@ -200,6 +203,7 @@ class _Search:
             recorder.accepted += 1
         recorder.begin(loss, norm)
         self.run.theta, self.run.loss = self._theta(x), loss
+        self.run.snapshots.note(recorder.accepted, x)
         self._at, self._evaluated = x.copy(), {x.tobytes(): (loss, gradient)}
         if norm <= self.tolerance * recorder.rows[0]["gradient_norm"] and not (first and norm > 0):
             raise _Stopped(Status.CONVERGED)

@@ -10,9 +10,11 @@ import numpy as np
 from jax import Array
 
 from .attempt import Attempt
+from .checkpoint import restored
 from .counts import Counts
 from .errors import InputError
 from .result import Info, Result, Status
+from .snapshots import Snapshots
 
 PyTree = Any
 
@@ -147,6 +149,7 @@ class Run:
     iteration: int = 0  # the next
     agreeing: int = 0  # selections in a row that would end the run
     carried: Carried | None = None
+    snapshots: Snapshots = field(default_factory=lambda: Snapshots(0))
 
     def snapshot(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
         """The run in plain values and arrays."""
@@ -158,11 +161,14 @@ class Run:
             "info": None if self.info is None else asdict(self.info),
             "history": self.recorder.snapshot(),
         }
-        return values, (self.theta, self.carried)
+        numbers, vectors = self.snapshots.packed()
+        return values | {"snapshots": numbers}, (self.theta, self.carried, vectors)
 
-    def restore(self, values: dict[str, Any], tree: PyTree) -> Status | None:
+    def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
         """Take up a snapshot; returns why the run had ended, if it had."""
-        self.theta, self.carried = tree
+        vectors = leaves.pop("[2]", ())  # as many as there were; none in files before 0.2
+        self.theta, self.carried = restored((self.theta, self.carried), leaves)
+        self.snapshots.restore(values.get("snapshots", ()), vectors)
         self.iteration, self.agreeing = values["iteration"], values["agreeing"]
         self.loss = values["loss"]
         self.info = Info.restored(values["info"])
@@ -175,7 +181,9 @@ class Run:
         if not recorder.rows or recorder.rows[-1]["step"] > 0:  # which led to a point not recorded
             recorder.begin(self.loss, np.nan)
         recorder.close()
-        return Result(self.theta, float(self.loss), status, taken, recorder.history(), self.info)
+        iterates = self.snapshots.iterates(len(recorder.rows) - 1, self.theta)
+        loss, history = float(self.loss), recorder.history()
+        return Result(self.theta, loss, status, taken, history, self.info, iterates)
 
     @contextmanager
     def kept_if_it_fails(self) -> Iterator[None]:

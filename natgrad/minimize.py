@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .attempt import Attempt, attempt
-from .checkpoint import Checkpoint, Keeper, as_checkpoint, restored
+from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .curves import as_route
 from .damping import Damping, as_damping
 from .direction import describe
@@ -27,6 +27,7 @@ from .parameters import as_box, flatten, settled, unflattened
 from .problems import Problem
 from .resampling import Resampled
 from .result import Progress, Result, Status
+from .snapshots import Snapshots
 from .solvers import Auto, Solver
 from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
@@ -68,6 +69,7 @@ def minimize(
     callbacks: Sequence[Callable[[Progress], Any]] = (),
     batch: MiniBatch | Resampled | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
+    snapshots: int | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -97,6 +99,9 @@ def minimize(
     With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
     if it is there; a run that had used up its budget goes on where there is more of it now.
 
+    `result.iterates` has at most `snapshots` iterates θ, spread evenly over the run, by their place
+    in the history. By default it has them all where θ is no more than 16 numbers, and none else.
+
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
 
@@ -116,7 +121,7 @@ def minimize(
     method = Method(problem, metric, solver, damping, step, box, route, draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
-    run = Run(settled(theta0))
+    run = Run(settled(theta0), snapshots=Snapshots.of(snapshots, theta0))
     unseen = isinstance(metric, Euclidean) and known is None
     run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
     kept = as_checkpoint(checkpoint)
@@ -151,7 +156,7 @@ def _descend(
     run.carried = method.start(run.theta, known)
     saved = None if keeper is None else keeper.load()
     if saved is not None:
-        ended = run.restore(saved[0], restored((run.theta, run.carried), saved[1]))
+        ended = run.restore(*saved)
         if ended is not None and ended not in BUDGETS:
             return ended
         if spent := budget.spent(run.recorder):
@@ -222,6 +227,7 @@ def _iterations(
             yield budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
             continue
         run.theta, run.loss = unflattened(theta, point), float(outcome.value)
+        run.snapshots.note(iteration + 1, point)
         progress = Progress(iteration + 1, run.theta, run.loss, recorder.last())
         asked = [bool(callback(progress)) for callback in goal.callbacks]
         if any(asked):
