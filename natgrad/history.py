@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from .attempt import Attempt
+from .budget import Budget
 from .checkpoint import restored
 from .counts import Counts
 from .errors import InputError
@@ -41,6 +42,10 @@ class Recorder:
         self.counts = Counts(0, 0, 0)
         self.accepted = 0
         self._start = time.perf_counter()
+
+    def spent(self, budget: Budget) -> Status | None:
+        """Which budget is used up, other than the iterations, if one is."""
+        return budget.spent(sum(map(int, self.counts)), self.elapsed())
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._start
@@ -107,22 +112,6 @@ class Recorder:
 
     def history(self) -> dict[str, np.ndarray]:
         return {name: np.array([row[name] for row in self.rows]) for name in self.columns}
-
-
-class Budget(NamedTuple):
-    """What a run may spend."""
-
-    iterations: int
-    propagations: int | None
-    seconds: float | None
-
-    def spent(self, recorder: Recorder) -> Status | None:
-        """Which budget is used up, other than the iterations, if one is."""
-        if self.propagations is not None and sum(recorder.counts) >= self.propagations:
-            return Status.MAX_PROPAGATIONS
-        if self.seconds is not None and recorder.elapsed() >= self.seconds:
-            return Status.MAX_SECONDS
-        return None
 
 
 class Carried(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from .errors import InputError
@@ -49,7 +50,9 @@ class Snapshots:
         if self.most == 0:
             return {}
         unravel = flatten(theta)[1]
-        return {i: unravel(x) for i, x in self.kept.items() if i < last} | {last: theta}
+        return {i: unravel(jnp.asarray(x)) for i, x in self.kept.items() if i < last} | {
+            last: theta
+        }
 
     def packed(self) -> tuple[list[int], np.ndarray]:
         """Numbers and vectors, for a checkpoint."""
