@@ -7,6 +7,7 @@ from pathlib import Path
 
 GENERATOR = '<meta name="generator" content="natgrad '
 HEAD_CHARACTERS = 1000  # where the generator is looked for
+SCRIPTS = ("drawing", "axes", "controls", "curves", "paths", "frames", "start")
 
 
 def document(title: str, body: str) -> str:
@@ -18,7 +19,7 @@ def document(title: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'{GENERATOR}{__version__}"><title>{html.escape(title)}</title>'
         f"<style>{_text('style.css')}</style></head><body>{body}"
-        f"<script>{_text('script.js')}</script></body></html>\n"
+        f"<script>{_script()}</script></body></html>\n"
     )
 
 
@@ -28,6 +29,12 @@ def is_ours(path: Path) -> bool:
         return GENERATOR in file.read(HEAD_CHARACTERS)
 
 
+def _script() -> str:
+    """All scripts as one, in a block of their own."""
+    parts = "\n".join(_text(f"script/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n{{\n{parts}}}\n'
+
+
 @cache
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return resources.files("natgrad.report").joinpath(name).read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ COLOURS = [
     PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
 ]
 DASHES = ("-", "--", ":", "-.")
+MOST_FRAMES = 40
 COLUMNS = {"loss": "loss", "gradient_norm": "gradient norm", "step": "step length"}
 INFO = ("solver", "rank", "condition", "damping", "status", "iterations", "residual", "reachable")
 
@@ -90,11 +91,13 @@ def _iterates(result: Result, name: str) -> list[Part]:
     arrays = {step: np.asarray(theta, float) for step, theta in kept.items()}
     shape = next(iter(arrays.values())).shape
     if shape == (2,):
-        losses = [result.history["loss"][step] for step in arrays]
-        track = Track(name, list(arrays.values()), *look(0), losses, list(arrays))
+        losses = result.history["loss"][list(arrays)]
+        track = Track(name, np.stack(list(arrays.values())), *look(0), losses, list(arrays))
         return [Paths([track], "The path of θ.")]
     if len(shape) == 2 and min(shape) > 1:
-        frames = [(f"iteration {step}", array) for step, array in arrays.items()]
+        every = -(-len(arrays) // MOST_FRAMES)
+        steps = sorted({*list(arrays)[::every], max(arrays)})
+        frames = [(f"iteration {step}", arrays[step]) for step in steps]
         return [Frames.of({name: frames}, "θ, its first index downward.")]
     return []
 
