@@ -119,7 +119,8 @@ class Result:
 
     `history` has one entry per iterate, the starting point first: at iterate i its loss and
     gradient norm, and the damping, length and so on of the step taken from it (NaN where there is
-    none). Times and counts accumulate.
+    none). Times and counts accumulate. `iterates` has the θ that were kept (`snapshots=` of the
+    run), by their place in the history.
     """
 
     theta: PyTree
@@ -128,6 +129,7 @@ class Result:
     iterations: int
     history: Mapping[str, np.ndarray]
     info: Info | None
+    iterates: Mapping[int, PyTree] = field(default_factory=dict)
 
     @property
     def converged(self) -> bool:

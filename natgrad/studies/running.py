@@ -1,12 +1,14 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..files import replace_file
-from ..report.folder import ResultFolder
+from ..report.folder import ResultFolder, machine
 from ..report.page import Page
+from ..report.stored import save_page
 from ..report.style import figure_style
 from .toml_files import toml_of
 
@@ -37,4 +39,5 @@ def run_study(
     say("drawing")
     with figure_style():
         drawn = draw(result, folder.figures)
-    return page(result, drawn).write(folder.path / "index.html"), result
+    built = dataclasses.replace(page(result, drawn), machine=machine())
+    return save_page(built, folder.path), result
