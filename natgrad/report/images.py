@@ -34,8 +34,9 @@ def landscape_image(x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: np
     figure = plt.figure(figsize=tuple(LONG_SIDE / 100 * sides / sides.max()), layout="none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    axes.contourf(x, y, values.T, levels=levels, cmap="Greys", alpha=0.45, extend="both")
-    axes.contour(x, y, values.T, levels=levels, colors="#8a8f98", linewidths=0.6)
+    if len(levels) > 1:  # else the function is constant, or nowhere finite
+        axes.contourf(x, y, values.T, levels=levels, cmap="Greys", alpha=0.45, extend="both")
+        axes.contour(x, y, values.T, levels=levels, colors="#8a8f98", linewidths=0.6)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100, facecolor="white")
     plt.close(figure)
