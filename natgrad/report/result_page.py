@@ -9,8 +9,8 @@ from ..result import AXES, Info, Result
 from .curves import Curves, Series
 from .frames import Frames
 from .page import Page, Part, Section, Table
+from .palette import PALETTE
 from .paths import Paths, Track
-from .style import PALETTE
 
 COLOURS = [
     PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
@@ -103,4 +103,4 @@ def _iterates(result: Result, name: str) -> list[Part]:
 
 
 def _is_array(theta: Any) -> bool:
-    return hasattr(theta, "dtype") and np.issubdtype(np.asarray(theta).dtype, np.floating)
+    return getattr(getattr(theta, "dtype", None), "kind", "") == "f"
