@@ -28,7 +28,7 @@ from .models.base import Evaluation
 from .parameters import as_box, flatten, settled, unflattened
 from .problems import Problem
 from .resampling import Resampled
-from .result import Progress, Result, Status
+from .result import BUDGETS, Progress, Result, Status
 from .snapshots import Snapshots
 from .solvers import Auto, Solver
 from .solvers.base import NOT_FINITE as FAILED_SOLVE
@@ -38,12 +38,6 @@ PyTree = Any
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
-BUDGETS = (
-    Status.MAX_ITERATIONS,
-    Status.MAX_PROPAGATIONS,
-    Status.MAX_SECONDS,
-    Status.STOPPED,
-)
 REASONS = {
     NO_DECREASE: Status.NO_DECREASE,
     NOT_FINITE: Status.NOT_FINITE,

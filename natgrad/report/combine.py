@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..budget import Budget
+from ..comparison import Comparison
 from ..errors import InputError
 from ..files import replace_file
 from ..result import Result
 from ..saved_results import load_result
+from .comparison_page import comparison_page
 from .document import document, is_ours
 from .folder import FolderError
 from .page import Page
-from .result_page import comparison_page, result_page
+from .result_page import result_page
 from .stored import NAME, load_page
 
 TITLE = "natgrad report"
@@ -64,7 +67,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     pages = [_page(name, at, results) for name, at in zip(names, found, strict=True)]
     pages = _told_apart(pages, names)
     if len(results) > 1:
-        pages.insert(0, comparison_page(results))
+        pages.insert(0, comparison_page(Comparison(results, Budget())))
     document = pages[0] if len(pages) == 1 else combined(pages, TITLE)
     try:
         replace_file(output, document.html().encode("utf-8"))

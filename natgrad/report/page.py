@@ -37,6 +37,15 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
 
+    def text(self) -> str:
+        """For a terminal: the first column to the left, the others to the right."""
+        lines = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = lambda row: [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        printed = ["  ".join((row[0].ljust(widths[0]), *padded(row))).rstrip() for row in lines]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([*filter(None, [self.caption]), printed[0], rule, *printed[1:]])
+
     def html(self) -> str:
         """A table that scrolls sideways on a narrow screen."""
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)

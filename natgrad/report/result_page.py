@@ -1,11 +1,11 @@
-"""Pages of runs: one from a `Result`, and one that compares several."""
+"""The page of a run, from its `Result`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ..result import Info, Result
+from ..result import AXES, Info, Result
 from .curves import Curves, Series
 from .frames import Frames
 from .page import Page, Part, Section, Table
@@ -25,7 +25,7 @@ def result_page(result: Result, name: str) -> Page:
     """What a run found: its end, its curves, and its iterates where they were kept and fit."""
     sections = [
         Section("In short", [f"{result}.", _end_table({name: result})]),
-        Section("Convergence", _convergence({name: result})),
+        Section("Convergence", convergence({name: result})),
     ]
     iterates = _iterates(result, name)
     if iterates:
@@ -34,19 +34,6 @@ def result_page(result: Result, name: str) -> Page:
         sections.append(Section("The last direction", [_info_table(result.info)]))
     lead = f"A run of {result.iterations} iterations that ended with the loss {result.loss:.6g}."
     return Page(name, lead, sections)
-
-
-def comparison_page(results: Mapping[str, Result]) -> Page:
-    """Several runs in the same plots."""
-    best = min(results, key=lambda name: results[name].loss)
-    return Page(
-        "Comparison",
-        f"{len(results)} runs; {best} ended with the lowest loss, {results[best].loss:.6g}.",
-        [
-            Section("How the runs ended", [_end_table(results)]),
-            Section("Curves of all runs", _convergence(results)),
-        ],
-    )
 
 
 def _end_table(results: Mapping[str, Result]) -> Table:
@@ -74,19 +61,15 @@ def _told(value: Any) -> str:
 
 
 def _abscissae(result: Result) -> dict[str, np.ndarray]:
-    history = result.history
-    return {
-        "iterations": np.arange(len(history["loss"])),
-        "seconds": history["seconds"],
-        "propagations": history["forward"] + history["linearised"] + history["adjoint"],
-    }
+    return {name: result.spent(name) for name in AXES}
 
 
-def _convergence(results: Mapping[str, Result]) -> list[Part]:
+def convergence(results: Mapping[str, Result]) -> list[Part]:
+    """Curves of the loss, the gradient norm and the steps."""
     parts: list[Part] = []
     for column, label in COLUMNS.items():
         series = [
-            Series(name, result.history[column], _abscissae(result), *_look(number))
+            Series(name, result.history[column], _abscissae(result), *look(number))
             for number, (name, result) in enumerate(results.items())
             if np.isfinite(result.history[column]).any()
         ]
@@ -95,8 +78,8 @@ def _convergence(results: Mapping[str, Result]) -> list[Part]:
     return parts
 
 
-def _look(number: int) -> tuple[str, str]:
-    """Seven colours, then the same with another dash."""
+def look(number: int) -> tuple[str, str]:
+    """The colour and dash of a run: seven colours, then the same with another dash."""
     return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
 
 
@@ -109,7 +92,7 @@ def _iterates(result: Result, name: str) -> list[Part]:
     shape = next(iter(arrays.values())).shape
     if shape == (2,):
         losses = result.history["loss"][list(arrays)]
-        track = Track(name, np.stack(list(arrays.values())), *_look(0), losses, list(arrays))
+        track = Track(name, np.stack(list(arrays.values())), *look(0), losses, list(arrays))
         return [Paths([track], "The path of θ.")]
     if len(shape) == 2 and min(shape) > 1:
         every = -(-len(arrays) // MOST_FRAMES)
