@@ -14,7 +14,6 @@ from .result_page import convergence, look
 
 def comparison_page(comparison: Comparison) -> Page:
     """Tables, curves, and paths where there are two parameters."""
-    winners = {axis: comparison.winner(axis) for axis in AXES}
     ahead: list[Part] = [comparison.winners(), comparison.table()]
     ahead += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     sections = [
@@ -22,7 +21,11 @@ def comparison_page(comparison: Comparison) -> Page:
         Section("Curves of all runs", convergence(comparison.results)),
         *_paths(comparison),
     ]
-    lead = "Ahead in the end: " + ", ".join(f"{n} by {axis}" for axis, n in winners.items()) + "."
+    lead = (
+        "Ahead in the end: "
+        + ", ".join(f"{n} by {axis}" for axis, n in comparison.leaders.items())
+        + "."
+    )
     limits = {name: value for name in AXES if (value := getattr(comparison.budget, name))}
     return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
 
@@ -34,7 +37,13 @@ def _paths(comparison: Comparison) -> list[Section]:
         return []
     ways = {name: two_parameter_path(result) for name, result in results.items()}
     tracks = [
-        Track(name, ways[name], *look(number), result.history["loss"][list(result.iterates)])
+        Track(
+            name,
+            ways[name],
+            *look(number),
+            losses=result.history["loss"][list(result.iterates)],
+            iterations=list(result.iterates),
+        )
         for number, (name, result) in enumerate(results.items())
     ]
     ground, problem = None, comparison.problem

@@ -76,6 +76,12 @@ class Fit:
         """Seconds at each iterate, compilation excluded."""
         return np.asarray(self.result.history["seconds"])
 
+    @property
+    def propagations(self) -> np.ndarray:
+        """Evaluations of the model and of its derivatives until each iterate."""
+        history = self.result.history
+        return history["forward"] + history["linearised"] + history["adjoint"]
+
     def first_below(self, fraction: float) -> int | None:
         """The first iterate whose relative loss is at most `fraction`."""
         below = self.relative <= fraction
