@@ -36,9 +36,11 @@ def __getattr__(name: str) -> Any:
     if name in MODULES:
         return import_module(f".{name}", __name__)
     public = import_module(".public", __name__)
-    if name != "__all__" and name not in public.__all__:
+    names = getattr(public, "__all__", None)  # None while it is being imported
+    if names is not None:
+        globals().update({known: getattr(public, known) for known in names}, __all__=names)
+    if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals().update({known: getattr(public, known) for known in (*public.__all__, "__all__")})
     return globals()[name]
 
 
