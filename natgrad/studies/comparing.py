@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..budget import Budget
 from ..errors import InputError
 from ..report.folder import ResultFolder
 from ..suggestions import check_names
 from .registry import STUDIES
-from .running import Say
 from .typed import filled
+
+if TYPE_CHECKING:  # JAX stays away from the help
+    from ..budget import Budget
+    from .running import Say
 
 NAME = "compare"
 SOLVERS = ("auto", "cholesky", "qr", "pivoted-qr", "svd", "kernel", "cg", "lsmr")
@@ -55,14 +57,16 @@ class CompareSettings:
         self.budget()
         self.of.check()
 
-    def budget(self) -> Budget:
+    def budget(self) -> "Budget":
         """What is asked for; nothing, if the study is to say."""
+        from ..budget import Budget
+
         return Budget(self.iterations, self.propagations, self.seconds)
 
 
-def run(settings: CompareSettings, say: Say) -> tuple[Path, Any]:
+def run(settings: CompareSettings, say: "Say") -> tuple[Path, Any]:
     """Run the comparison into its folder, or go on with it; returns the page and the comparison."""
-    from .. import compare
+    from .. import Budget, compare
     from ..report.comparison_page import comparison_page
     from ..report.stored import save_page
 
