@@ -281,6 +281,7 @@ def test_a_report_of_folders_and_results(saved, result, tmp_path):
     both = found.plots[0]["series"]
     assert [series["name"] for series in both] == ["short", "long"]
     assert both[0]["colour"] != both[1]["colour"]
+    assert text.count("<summary>Machine</summary>") == 4  # of every run, not of the comparison
     write_report([saved[0]], output)  # over a page of ours
     assert output.read_text() == saved[1].html()
 
