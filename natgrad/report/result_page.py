@@ -91,8 +91,8 @@ def _iterates(result: Result, name: str) -> list[Part]:
     arrays = {step: np.asarray(theta, float) for step, theta in kept.items()}
     shape = next(iter(arrays.values())).shape
     if shape == (2,):
-        losses = result.history["loss"][list(arrays)]
-        track = Track(name, np.stack(list(arrays.values())), *look(0), losses, list(arrays))
+        points, losses = np.stack(list(arrays.values())), result.history["loss"][list(arrays)]
+        track = Track(name, points, *look(0), losses, list(arrays))
         return [Paths([track], "The path of θ.")]
     if len(shape) == 2 and min(shape) > 1:
         every = -(-len(arrays) // MOST_FRAMES)
