@@ -48,5 +48,5 @@ def _paths(comparison: Comparison) -> list[Section]:
         like = next(iter(results.values())).theta
         seen = landscape(problem, like, np.concatenate(list(ways.values())))
         ground = Landscape.of(seen.x, seen.y, seen.values)
-    over = "" if ground is None else ", over the level sets of f"
+    over = "" if ground is None else " over the level sets of f"
     return [Section("Paths", [Paths(tracks, f"The iterates{over}.", ground)])]
