@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench docs lint wheel-test torch clean
+.PHONY: help install demo browser torch test test-slow bench docs lint wheel-test clean
 
 help:
 	@echo "make install     create or update $(VENV)"
@@ -40,6 +40,16 @@ demo: $(READY)
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu
 
+# The pages of reports are tested in a real browser; without one those tests are skipped.
+BROWSER = command -v chromium >/dev/null && command -v chromedriver >/dev/null
+APT = DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq
+
+browser:
+	@$(BROWSER) || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& echo "installing Debian's chromium for the tests of report pages" \
+		&& { $(APT) update && $(APT) install -y --no-install-recommends chromium chromium-driver; } \
+		>/dev/null 2>&1; $(BROWSER); } || echo "no chromium: the tests of report pages in a browser are skipped"
+
 # Optional, so a failure is a line and no more; the package index may not have it.
 torch: $(READY)
 ifneq ($(TORCH),)
@@ -48,7 +58,7 @@ ifneq ($(TORCH),)
 endif
 
 # A file stays in one process, so that its tests share their compiled programs.
-test: torch
+test: $(READY) browser torch
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)

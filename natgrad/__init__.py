@@ -4,8 +4,11 @@ from importlib import import_module
 from typing import Any
 
 from .baselines import lbfgs
+from .budget import Budget
 from .checkpoint import Checkpoint
 from .collocation import Collocation, Residual
+from .compare import compare
+from .comparison import Comparison
 from .counts import Counts
 from .damping import (
     AbsoluteDamping,
@@ -83,9 +86,11 @@ __all__ = [
     "Auto",
     "Backtracking",
     "Blocks",
+    "Budget",
     "Checkpoint",
     "Cholesky",
     "Collocation",
+    "Comparison",
     "Counts",
     "Damping",
     "DenseSolver",
@@ -147,6 +152,7 @@ __all__ = [
     "Wasserstein",
     "check_adjoint",
     "check_gradient",
+    "compare",
     "derivative",
     "information_matrix",
     "information_spectrum",
@@ -160,7 +166,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`natgrad.waves`, imported when it is first used."""
-    if name == "waves":
-        return import_module(".waves", __name__)
+    """`natgrad.waves` and `natgrad.plot`, imported when they are first used."""
+    if name in ("plot", "waves"):
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize as scipy_minimize
 
+from .budget import Budget
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .damping import Undamped
+from .display import Watch, watched
 from .errors import InputError
-from .history import Budget, Run, check_run
+from .history import Run, check_run
 from .inputs import check_inputs
 from .linearisation import linearise
 from .metrics.l2 import Euclidean
@@ -21,6 +23,7 @@ from .models.base import Evaluation
 from .parameters import Bounds, as_box, flatten, settled
 from .problems import Problem
 from .result import Progress, Result, Status
+from .snapshots import Snapshots
 from .solvers import Auto
 
 PyTree = Any
@@ -41,13 +44,16 @@ def lbfgs(
     loss_target: float | None = None,
     callbacks: Sequence[Callable[[Progress], Any]] = (),
     checkpoint: Checkpoint | str | Path | None = None,
+    snapshots: int | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """L-BFGS-B of SciPy on the same problem, with the history and the statuses of `minimize`.
 
     The baseline to compare natural gradients with: per propagation of a PDE it is hard to beat.
     `memory` is the number of pairs that it keeps. Every evaluation in its line search costs one
     forward and one adjoint propagation. A `checkpoint` holds all of them: SciPy's loop is replayed
-    from it, without a propagation, before it goes on.
+    from it, without a propagation, before it goes on. `snapshots` and `progress` are as in
+    `minimize`.
 
     ```python
     ng.lbfgs(problem, theta0, memory=20, max_propagations=400).history["loss"]
@@ -63,12 +69,17 @@ def lbfgs(
     box, theta = as_box(bounds, theta0), settled(theta0)
     start = np.asarray(flatten(theta)[0], float)
     budget = Budget(max_iterations, max_propagations, max_seconds)
-    search = _Search(problem, Run(theta), box, budget, tolerance, loss_target, callbacks)
+    run = Run(theta, snapshots=Snapshots.of(snapshots, theta))
+    search = _Search(problem, run, box, budget, tolerance, loss_target, callbacks)
     search.run.recorder.count(forward=int(known is not None))
     kept = as_checkpoint(checkpoint)
     if kept is not None:
         search.keep(kept, theta0, memory, known)
-    with search.run.kept_if_it_fails(), search.keeper or nullcontext():
+    with (
+        search.run.kept_if_it_fails(),
+        search.keeper or nullcontext(),
+        watched(budget, progress) as search.watch,
+    ):
         try:
             search.accept(start, known)
             found = scipy_minimize(
@@ -131,6 +142,7 @@ class _Search:
         self._evaluated: dict[bytes, tuple[float, np.ndarray]] = {}
         self._at: np.ndarray | None = None
         self.keeper: Keeper | None = None
+        self.watch: Watch | None = None
         self._log: list[_Evaluated] = []
         self._replay: list[_Evaluated] = []
 
@@ -148,7 +160,7 @@ class _Search:
         """f and ∂_θ f; where they are not finite, those of a parabola that shortens the step."""
         if x.tobytes() in self._evaluated:
             return self._evaluated[x.tobytes()]
-        spent = self.budget.spent(self.run.recorder)
+        spent = self.run.recorder.spent(self.budget)
         if spent and self._at is not None:
             raise _Stopped(spent)
         found = self._next(x, known)
@@ -200,12 +212,15 @@ class _Search:
             recorder.accepted += 1
         recorder.begin(loss, norm)
         self.run.theta, self.run.loss = self._theta(x), loss
+        self.run.snapshots.note(recorder.accepted, x)
         self._at, self._evaluated = x.copy(), {x.tobytes(): (loss, gradient)}
         if norm <= self.tolerance * recorder.rows[0]["gradient_norm"] and not (first and norm > 0):
             raise _Stopped(Status.CONVERGED)
         if first:
             return
         progress = Progress(recorder.accepted, self.run.theta, loss, recorder.last())
+        if self.watch is not None:
+            self.watch.update(recorder.accepted, loss, progress.row)
         asked = [bool(callback(progress)) for callback in self.callbacks]
         if any(asked):
             raise _Stopped(Status.STOPPED)

@@ -10,9 +10,12 @@ import numpy as np
 from jax import Array
 
 from .attempt import Attempt
+from .budget import Budget
+from .checkpoint import restored
 from .counts import Counts
 from .errors import InputError
 from .result import Info, Result, Status
+from .snapshots import Snapshots
 
 PyTree = Any
 
@@ -39,6 +42,10 @@ class Recorder:
         self.counts = Counts(0, 0, 0)
         self.accepted = 0
         self._start = time.perf_counter()
+
+    def spent(self, budget: Budget) -> Status | None:
+        """Which budget is used up, other than the iterations, if one is."""
+        return budget.spent(sum(map(int, self.counts)), self.elapsed())
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._start
@@ -107,22 +114,6 @@ class Recorder:
         return {name: np.array([row[name] for row in self.rows]) for name in self.columns}
 
 
-class Budget(NamedTuple):
-    """What a run may spend."""
-
-    iterations: int
-    propagations: int | None
-    seconds: float | None
-
-    def spent(self, recorder: Recorder) -> Status | None:
-        """Which budget is used up, other than the iterations, if one is."""
-        if self.propagations is not None and sum(recorder.counts) >= self.propagations:
-            return Status.MAX_PROPAGATIONS
-        if self.seconds is not None and recorder.elapsed() >= self.seconds:
-            return Status.MAX_SECONDS
-        return None
-
-
 class Carried(NamedTuple):
     """What one iteration hands to the next besides θ.
 
@@ -147,6 +138,7 @@ class Run:
     iteration: int = 0  # the next
     agreeing: int = 0  # selections in a row that would end the run
     carried: Carried | None = None
+    snapshots: Snapshots = field(default_factory=lambda: Snapshots(0))
 
     def snapshot(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
         """The run in plain values and arrays."""
@@ -158,11 +150,14 @@ class Run:
             "info": None if self.info is None else asdict(self.info),
             "history": self.recorder.snapshot(),
         }
-        return values, (self.theta, self.carried)
+        numbers, vectors = self.snapshots.packed()
+        return values | {"snapshots": numbers}, (self.theta, self.carried, vectors)
 
-    def restore(self, values: dict[str, Any], tree: PyTree) -> Status | None:
+    def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
         """Take up a snapshot; returns why the run had ended, if it had."""
-        self.theta, self.carried = tree
+        vectors = leaves.pop("[2]", ())  # as many as there were; none in files before 0.2
+        self.theta, self.carried = restored((self.theta, self.carried), leaves)
+        self.snapshots.restore(values.get("snapshots", ()), vectors)
         self.iteration, self.agreeing = values["iteration"], values["agreeing"]
         self.loss = values["loss"]
         self.info = Info.restored(values["info"])
@@ -175,7 +170,9 @@ class Run:
         if not recorder.rows or recorder.rows[-1]["step"] > 0:  # which led to a point not recorded
             recorder.begin(self.loss, np.nan)
         recorder.close()
-        return Result(self.theta, float(self.loss), status, taken, recorder.history(), self.info)
+        iterates = self.snapshots.iterates(len(recorder.rows) - 1, self.theta)
+        loss, history = float(self.loss), recorder.history()
+        return Result(self.theta, loss, status, taken, history, self.info, iterates)
 
     @contextmanager
     def kept_if_it_fails(self) -> Iterator[None]:

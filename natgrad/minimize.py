@@ -10,12 +10,14 @@ import jax
 import numpy as np
 
 from .attempt import Attempt, attempt
-from .checkpoint import Checkpoint, Keeper, as_checkpoint, restored
+from .budget import Budget
+from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .curves import as_route
 from .damping import Damping, as_damping
 from .direction import describe
+from .display import Watch, watched
 from .errors import InputError
-from .history import Budget, Carried, Run, check_run
+from .history import Carried, Run, check_run
 from .inputs import check_inputs, evaluated
 from .linearisation import linearise
 from .method import Method, sampler
@@ -26,7 +28,8 @@ from .models.base import Evaluation
 from .parameters import as_box, flatten, settled, unflattened
 from .problems import Problem
 from .resampling import Resampled
-from .result import Progress, Result, Status
+from .result import BUDGETS, Progress, Result, Status
+from .snapshots import Snapshots
 from .solvers import Auto, Solver
 from .solvers.base import NOT_FINITE as FAILED_SOLVE
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
@@ -35,12 +38,6 @@ PyTree = Any
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
-BUDGETS = (
-    Status.MAX_ITERATIONS,
-    Status.MAX_PROPAGATIONS,
-    Status.MAX_SECONDS,
-    Status.STOPPED,
-)
 REASONS = {
     NO_DECREASE: Status.NO_DECREASE,
     NOT_FINITE: Status.NOT_FINITE,
@@ -68,6 +65,8 @@ def minimize(
     callbacks: Sequence[Callable[[Progress], Any]] = (),
     batch: MiniBatch | Resampled | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
+    snapshots: int | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -97,6 +96,13 @@ def minimize(
     With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
     if it is there; a run that had used up its budget goes on where there is more of it now.
 
+    `result.iterates` has at most `snapshots` iterates θ, spread evenly over the run, by their place
+    in the history. By default it has them all where θ is no more than 16 numbers, and none else.
+
+    On a terminal a run that lasts longer than two seconds is shown live: iteration, loss, gradient
+    norm, step, propagations, time left. `progress=True` shows it in notebooks too, and by a line
+    now and then in logs; `progress=False` never.
+
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
 
@@ -116,13 +122,17 @@ def minimize(
     method = Method(problem, metric, solver, damping, step, box, route, draws)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
-    run = Run(settled(theta0))
+    run = Run(settled(theta0), snapshots=Snapshots.of(snapshots, theta0))
     unseen = isinstance(metric, Euclidean) and known is None
     run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
     kept = as_checkpoint(checkpoint)
     keeper = None if kept is None else method.keeper(kept, theta0, batch, known)
-    with run.kept_if_it_fails(), nullcontext() if keeper is None else keeper:
-        status = _descend(run, method, budget, goal, known, keeper)
+    with (
+        run.kept_if_it_fails(),
+        nullcontext() if keeper is None else keeper,
+        watched(budget, progress) as watch,
+    ):
+        status = _descend(run, method, budget, goal, known, keeper, watch)
         if batch is not None:
             run.loss = float(problem.value(run.theta, evaluated(problem.model, run.theta).rho))
             run.recorder.count(forward=1)
@@ -145,16 +155,17 @@ def _descend(
     goal: _Goal,
     known: Evaluation | None,
     keeper: Keeper | None,
+    watch: Watch,
 ) -> Status:
     """Iterate, with everything worth keeping in `run`; returns why it ended."""
     wanted = 1 if method.draws is None else PATIENCE
     run.carried = method.start(run.theta, known)
     saved = None if keeper is None else keeper.load()
     if saved is not None:
-        ended = run.restore(saved[0], restored((run.theta, run.carried), saved[1]))
+        ended = run.restore(*saved)
         if ended is not None and ended not in BUDGETS:
             return ended
-        if spent := budget.spent(run.recorder):
+        if spent := run.recorder.spent(budget):
             return spent
         model = method.problem.model
         known = evaluated(model, run.theta) if model.solves or model.on_host else None
@@ -162,7 +173,8 @@ def _descend(
         run.agreeing = 0 if status is None else run.agreeing + 1
         if status is not None and run.agreeing < wanted and status != Status.STOPPED:
             status = None
-        status = status or budget.spent(run.recorder)
+        status = status or run.recorder.spent(budget)
+        watch.update(run.iteration, run.loss, run.recorder.last())
         if keeper is not None:
             snapshot = run.snapshot(status)
             keeper.note(lambda snapshot=snapshot: snapshot)
@@ -177,7 +189,7 @@ def _iterations(
     """One iteration after the other, each with the reason that it has found to end the run."""
     problem, metric, solver, damping, step, box, route, draws = method
     lin, recorder = None, run.recorder
-    for iteration in range(run.iteration, budget.iterations):
+    for iteration in range(run.iteration, budget.iterations or 0):
         theta, run.iteration = run.theta, iteration + 1
         assert run.carried is not None
         damping_state, first_norm, memory, previous = run.carried
@@ -213,17 +225,18 @@ def _iterations(
             recorder.count(*trial.info.counts)
             recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
-            if outcome.accepted or _failed(trial) or budget.spent(recorder) is not None:
+            if outcome.accepted or _failed(trial) or recorder.spent(budget) is not None:
                 break
         run.carried = Carried(damping_state, first_norm, memory, route.previous)
         recorder.finish(trial, bool(outcome.value < loss))
         run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope), trial.reach)
         if not outcome.accepted:
-            yield budget.spent(recorder) or _why_rejected(trial, run.loss, promised)
+            yield recorder.spent(budget) or _why_rejected(trial, run.loss, promised)
             continue
         run.theta, run.loss = unflattened(theta, point), float(outcome.value)
-        progress = Progress(iteration + 1, run.theta, run.loss, recorder.last())
-        asked = [bool(callback(progress)) for callback in goal.callbacks]
+        run.snapshots.note(iteration + 1, point)
+        seen = Progress(iteration + 1, run.theta, run.loss, recorder.last())
+        asked = [bool(callback(seen)) for callback in goal.callbacks]
         if any(asked):
             yield Status.STOPPED
         elif goal.loss_target is not None and run.loss <= goal.loss_target:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from .counts import Counts
+from .errors import InputError
 
 PyTree = Any
 
@@ -52,6 +53,16 @@ _MESSAGES = {
     Status.NOT_DESCENT: "the direction found does not descend: G is singular or not positive",
     Status.FAILED: "an exception ended the run; this is what it had reached",
 }
+
+
+# The reasons that say nothing about the problem: with more to spend such a run goes on.
+BUDGETS = (
+    Status.MAX_ITERATIONS,
+    Status.MAX_PROPAGATIONS,
+    Status.MAX_SECONDS,
+    Status.STOPPED,
+)
+AXES = ("iterations", "propagations", "seconds")
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,8 @@ class Result:
 
     `history` has one entry per iterate, the starting point first: at iterate i its loss and
     gradient norm, and the damping, length and so on of the step taken from it (NaN where there is
-    none). Times and counts accumulate.
+    none). Times and counts accumulate. `iterates` has the θ that were kept (`snapshots=` of the
+    run), by their place in the history.
     """
 
     theta: PyTree
@@ -128,11 +140,26 @@ class Result:
     iterations: int
     history: Mapping[str, np.ndarray]
     info: Info | None
+    iterates: Mapping[int, PyTree] = field(default_factory=dict)
 
     @property
     def converged(self) -> bool:
         """Whether the run ended by reaching what was asked of it."""
         return self.status in (Status.CONVERGED, Status.LOSS_REACHED, Status.PRECISION)
+
+    def spent(self, what: str) -> np.ndarray:
+        """Iterations, propagations or seconds until each iterate of the history.
+
+        Propagations are forward, linearised and adjoint ones together.
+        """
+        columns = self.history
+        if what == "iterations":
+            return np.arange(len(columns["loss"]))
+        if what == "propagations":
+            return columns["forward"] + columns["linearised"] + columns["adjoint"]
+        if what == "seconds":
+            return columns["seconds"]
+        raise InputError("what", f"{what!r} cannot be spent", "one of " + ", ".join(AXES))
 
     def save(self, path: str | Path) -> None:
         """Write the result to a file; `ng.load_result` reads it."""

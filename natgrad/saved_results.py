@@ -19,7 +19,9 @@ def save_result(result: Result, path: str | Path) -> None:
         "iterations": result.iterations,
         "info": None if result.info is None else asdict(result.info),
     }
-    arrays = named_leaves({"theta": result.theta, "history": dict(result.history)})
+    iterates = {str(number): theta for number, theta in result.iterates.items()}
+    tree = {"theta": result.theta, "history": dict(result.history), "iterates": iterates}
+    arrays = named_leaves(tree)
     write_archive(Path(path), KIND, values, arrays)
 
 
@@ -34,20 +36,26 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
     ```
     """
     values, arrays = read_archive(Path(path), KIND)
-    theta = _part(arrays, "theta")
-    if like is not None:
-        theta = with_leaves(like, theta, KIND)
-    elif set(theta) == {""}:
-        theta = theta[""]
+    iterates: dict[int, dict[str, Any]] = {}
+    for name, leaf in _part(arrays, "iterates").items():
+        number, _, path = name[2:].partition("']")
+        iterates.setdefault(int(number), {})[path] = leaf
     history = {name[2:-2]: column for name, column in _part(arrays, "history").items()}
     return Result(
-        theta,
+        _theta(_part(arrays, "theta"), like),
         values["loss"],
         Status(values["status"]),
         values["iterations"],
         history,
         Info.restored(values["info"]),
+        {number: _theta(iterates[number], like) for number in sorted(iterates)},
     )
+
+
+def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:
+    if like is not None:
+        return with_leaves(like, leaves, KIND)
+    return leaves[""] if set(leaves) == {""} else leaves
 
 
 def _part(arrays: dict[str, Any], name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ class FolderError(ValueError):
 
 
 class ResultFolder:
-    """OUTPUT with `settings.json`, `results.json`, `figures/` and `index.html`.
+    """OUTPUT with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
     The settings are written first: a folder that has them is a natgrad result, finished or not,
     and may be written again. Any other folder that is not empty is refused.
@@ -124,6 +125,35 @@ def versions() -> dict[str, str]:
     packages = ("natgrad", "jax", "jaxlib", "equinox", "lineax", "numpy", "scipy", "matplotlib")
     found = {name: _version(name) for name in packages}
     return found | {"python": platform.python_version(), "platform": platform.platform()}
+
+
+def machine() -> dict[str, str]:
+    """The processor, its cores, the memory, and the devices that JAX computes on."""
+    import jax
+
+    kinds = [f"{device.device_kind} ({device.platform})" for device in jax.devices()]
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": _memory(),
+        "JAX devices": ", ".join(f"{kinds.count(kind)} × {kind}" for kind in sorted(set(kinds))),
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return "unknown"
+    return f"{size / 2**30:.1f} GiB"
 
 
 def _version(package: str) -> str:

@@ -1,11 +1,13 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..report.folder import ResultFolder
+from ..report.folder import ResultFolder, machine
 from ..report.page import Page
+from ..report.stored import save_page
 from ..report.style import figure_style
 
 Say = Callable[[str], None]
@@ -34,4 +36,5 @@ def run_study(
     say("drawing")
     with figure_style():
         drawn = draw(result, folder.figures)
-    return page(result, drawn).write(folder.path / "index.html"), result
+    built = dataclasses.replace(page(result, drawn), machine=machine())
+    return save_page(built, folder.path), result

@@ -1,0 +1,127 @@
+"""Runs held side by side: who is ahead after so many iterations, propagations or seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .budget import Budget
+from .problems import Problem
+from .result import AXES, BUDGETS, Result
+
+SHARES = (0.25, 0.5, 1.0)
+LEVEL = 1e-6  # losses this close to the lowest are the same
+ROUNDING = 1e-14  # and so are those within this of it, relative to the first loss
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of several methods from one start under one budget.
+
+    `failures` says in a line why a method could not run. `print(comparison)` shows the tables.
+    """
+
+    results: Mapping[str, Result]
+    budget: Budget
+    failures: Mapping[str, str] = field(default_factory=dict)
+    problem: Problem | None = field(default=None, repr=False)
+
+    def lowest(self, name: str, against: str = "iterations", spent: float = np.inf) -> float:
+        """The lowest loss of a method within so much."""
+        result = self.results[name]
+        within = result.history["loss"][result.spent(against) <= spent]
+        return float(np.fmin.reduce(within, initial=np.inf))
+
+    def extent(self, against: str) -> float:
+        """How far all methods can be compared: the budget, or what every run has spent.
+
+        A run that ended by itself before the others stays where it is for the rest.
+        """
+        limit = getattr(self.budget, against, None)
+        if limit is not None:
+            return float(limit)
+        ends = {name: float(result.spent(against)[-1]) for name, result in self.results.items()}
+        cut_off = [ends[name] for name in ends if self.results[name].status in BUDGETS]
+        return min(cut_off) if cut_off else max(ends.values())
+
+    def winner(self, against: str = "iterations", at: float | None = None) -> str:
+        """The method with the lowest loss within `at`, or as far as all can be compared.
+
+        Of methods that reach the same loss, the first to get there.
+
+        ```python
+        comparison.winner("seconds", at=10.0)
+        ```
+        """
+        at = self.extent(against) if at is None else at
+        first = max(float(result.history["loss"][0]) for result in self.results.values())
+        lowest = min(self.lowest(name, against, at) for name in self.results)
+        bar = lowest + max(LEVEL * abs(lowest), ROUNDING * abs(first))
+        return min(self.results, key=lambda name: self._reached(name, against, bar))
+
+    def _reached(self, name: str, against: str, bar: float) -> float:
+        result = self.results[name]
+        below = np.flatnonzero(result.history["loss"] <= bar)
+        return float(result.spent(against)[below[0]]) if below.size else np.inf
+
+    @property
+    def limited(self) -> str:
+        """What the budget limits, the first of iterations, propagations and seconds."""
+        return next((name for name in AXES if getattr(self.budget, name) is not None), AXES[0])
+
+    def table(self) -> Any:
+        """Losses at shares of the budget, how each run ended, and what it spent."""
+        from .report.page import Table
+
+        against, extent = self.limited, self.extent(self.limited)
+        rows = [
+            (
+                name,
+                *(f"{self.lowest(name, against, share * extent):.6g}" for share in SHARES),
+                str(result.status),
+                *(f"{float(result.spent(axis)[-1]):.4g}" for axis in AXES),
+            )
+            for name, result in self.results.items()
+        ]
+        blank = ("–",) * (len(SHARES) + len(AXES))
+        rows += [(name, *blank[:3], "could not run", *blank[3:]) for name in self.failures]
+        return Table(
+            ("method", *(f"at {share * extent:.4g}" for share in SHARES), "status", *AXES),
+            rows,
+            f"The lowest loss within so many {against}, why each run ended, and what it spent; "
+            "seconds without compiling.",
+        )
+
+    def winners(self) -> Any:
+        """The winner for every kind of budget, at shares of what all can be compared by."""
+        from .report.page import Table
+
+        rows = []
+        for against in AXES:
+            extent = self.extent(against)
+            amounts = [share * extent for share in SHARES]
+            rows.append((against, *(f"{self.winner(against, a)} ({a:.3g})" for a in amounts)))
+        return Table(
+            ("budget", *(f"{share:.0%}" for share in SHARES)),
+            rows,
+            "The winner at a quarter, half and all of each budget, with the amount: the method "
+            "with the lowest loss, of equals the first to get there.",
+        )
+
+    def plot(self, against: str | None = None, ax: Any = None) -> Any:
+        """The losses against iterations, propagations or seconds; returns matplotlib axes."""
+        from . import plot
+
+        return plot.history(self.results, against=against or self.limited, ax=ax)
+
+    def report(self, path: str | Path) -> Path:
+        """One HTML page with tables and interactive plots, which needs nothing but itself."""
+        from .report.comparison_page import comparison_page
+
+        return comparison_page(self).write(Path(path))
+
+    def __str__(self) -> str:
+        failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
+        return "\n\n".join([self.table().text(), self.winners().text(), *failed])

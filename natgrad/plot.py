@@ -1,0 +1,192 @@
+"""Pictures of results: `ng.plot.history`, `ng.plot.path`, `ng.plot.fields`.
+
+They draw into matplotlib axes that they return, and neither show nor save anything.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+from .grids import Grid
+from .landscape import Landscape, landscape
+from .parameters import flatten
+from .problems import Problem
+from .result import Result
+
+PyTree = Any
+# Okabe and Ito's palette, told apart by every common form of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000")
+
+
+def history(
+    results: Result | Mapping[str, Result],
+    *,
+    column: str = "loss",
+    against: str = "iterations",
+    ax: Any = None,
+) -> Any:
+    """A column of the history against iterations, propagations or seconds, a line a result.
+
+    ```python
+    ng.plot.history({"L²": first, "W₂": second}, against="seconds")
+    ```
+
+    The scale is logarithmic where all values are positive. Returns the axes.
+    """
+    named = _named(results)
+    ax = _axes(ax)
+    for (name, result), colour in zip(named.items(), _colours(len(named)), strict=True):
+        if column not in result.history:
+            known = ", ".join(result.history)
+            raise InputError("column", f"{column!r} is not in the history", f"one of {known}")
+        values = np.asarray(result.history[column])
+        ax.plot(result.spent(against), values, color=colour, label=name or None)
+    shown = np.concatenate([np.asarray(r.history[column]) for r in named.values()])
+    if np.all(shown[np.isfinite(shown)] > 0):
+        ax.set_yscale("log")
+    ax.set(xlabel=against, ylabel=column.replace("_", " "))
+    _legend(ax, named)
+    return ax
+
+
+def path(
+    results: Result | Mapping[str, Result],
+    problem: Problem | None = None,
+    *,
+    points: int = 60,
+    ax: Any = None,
+) -> Any:
+    """The way of θ over the level sets of the loss, for problems with two parameters.
+
+    ```python
+    ng.plot.path({"L²": first, "W₂": second}, problem)
+    ```
+
+    Cost: points² evaluations of the loss where a problem is given. Returns the axes.
+    """
+    named = _named(results)
+    ways = {name: two_parameter_path(result) for name, result in named.items()}
+    ax = _axes(ax)
+    if problem is not None:
+        like = next(iter(named.values())).theta
+        _level_sets(ax, landscape(problem, like, np.concatenate(list(ways.values())), points))
+    for (name, way), colour in zip(ways.items(), _colours(len(ways)), strict=True):
+        ax.plot(*way.T, ".-", color=colour, lw=1.4, ms=4, label=name or None)
+        ax.plot(*way[0], "s", color=colour, ms=6)
+        ax.plot(*way[-1], "*", color=colour, ms=11, mec="white", mew=0.6)
+    ax.set(xlabel="θ₁", ylabel="θ₂")
+    _legend(ax, named)
+    return ax
+
+
+def fields(
+    result: Result,
+    of: Callable[[PyTree], Any] | None = None,
+    *,
+    grid: Grid | None = None,
+    count: int = 4,
+    axes: Sequence[Any] | None = None,
+) -> np.ndarray:
+    """θ, or a function of it such as the model, at `count` of the iterates that were kept.
+
+    ```python
+    result = ng.minimize(problem, theta0, metric=metric, snapshots=20)
+    ng.plot.fields(result, of=model, grid=grid)
+    ```
+
+    Fields of two dimensions are images with one colour scale, the first axis of the array to the
+    right; fields of one dimension are lines. Returns the array of axes, new ones with a colour bar.
+    """
+    chosen = _some(result, count)
+    found = [np.asarray((of or (lambda theta: theta))(theta)) for _, theta in chosen]
+    if any(field.shape != found[0].shape or field.ndim not in (1, 2) for field in found):
+        what = f"has shape {found[0].shape}, which is no field of one or two dimensions"
+        raise InputError("of", what, "of=lambda theta: model(theta)[0]")
+    shown = _row(len(chosen)) if axes is None else np.ravel(np.asarray(axes, object))
+    if len(shown) != len(chosen):
+        raise InputError("axes", f"are {len(shown)} for {len(chosen)} fields", "axes=None")
+    low, high = min(f.min() for f in found), max(f.max() for f in found)
+    image = None
+    for axis, (number, _), field in zip(shown, chosen, found, strict=True):
+        axis.set_title(f"iteration {number}", fontsize="medium")
+        if field.ndim == 1:
+            where = np.arange(field.size) if grid is None else np.asarray(grid.points).ravel()
+            axis.plot(where, field, color=COLOURS[0])
+            axis.set_ylim(*_margin(low, high))
+            continue
+        box = None if grid is None else (*_sides(grid, 0), *_sides(grid, 1))
+        image = axis.imshow(field.T, origin="lower", extent=box, vmin=low, vmax=high)
+    if image is not None and axes is None:
+        shown[0].figure.colorbar(image, ax=shown, shrink=0.8)
+    return shown
+
+
+def two_parameter_path(result: Result) -> np.ndarray:
+    """The iterates that were kept, as an array of shape (n, 2)."""
+    size = flatten(result.theta)[0].size
+    if size != 2:
+        raise InputError("results", f"have {size} parameters", "a problem with two, or plot.fields")
+    return np.array([np.asarray(flatten(theta)[0]) for theta in _iterates(result).values()])
+
+
+def _level_sets(ax: Any, seen: Landscape) -> None:
+    finite = seen.values[np.isfinite(seen.values)]
+    levels = np.unique(np.quantile(finite, np.linspace(0, 1, 18) ** 1.5))
+    if len(levels) > 1:
+        ax.contour(seen.x, seen.y, seen.values.T, levels=levels, colors="0.7", linewidths=0.7)
+
+
+def _iterates(result: Result) -> Mapping[int, PyTree]:
+    if not result.iterates:
+        raise InputError("results", "have no iterates kept", "minimize(..., snapshots=20)")
+    return result.iterates
+
+
+def _some(result: Result, count: int) -> list[tuple[int, PyTree]]:
+    kept = list(_iterates(result).items())
+    if not isinstance(count, (int, np.integer)) or count < 1:
+        raise InputError("count", f"{count!r} is no positive integer", "4")
+    places = np.unique(np.linspace(0, len(kept) - 1, min(count, len(kept))).round().astype(int))
+    return [kept[place] for place in places]
+
+
+def _named(results: Result | Mapping[str, Result]) -> dict[str, Result]:
+    named = {"": results} if isinstance(results, Result) else dict(results)
+    if not named or not all(isinstance(result, Result) for result in named.values()):
+        raise InputError("results", "are no results", "a Result, or a dict of them by name")
+    return named
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]
+
+
+def _row(count: int) -> np.ndarray:
+    import matplotlib.pyplot as plt
+
+    size = (2.8 * count + 0.4, 3.0)
+    return plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")[1].ravel()
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+
+
+def _legend(ax: Any, named: Mapping[str, Result]) -> None:
+    if any(named):
+        ax.legend(frameon=False)
+
+
+def _margin(low: float, high: float) -> tuple[float, float]:
+    room = 0.05 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _sides(grid: Grid, axis: int) -> tuple[float, float]:
+    return grid.lower[axis], grid.upper[axis]

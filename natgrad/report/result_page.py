@@ -1,0 +1,106 @@
+"""The page of a run, from its `Result`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..result import AXES, Info, Result
+from .curves import Curves, Series
+from .frames import Frames
+from .page import Page, Part, Section, Table
+from .paths import Paths, Track
+from .style import PALETTE
+
+COLOURS = [
+    PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
+]
+DASHES = ("-", "--", ":", "-.")
+MOST_FRAMES = 40
+COLUMNS = {"loss": "loss", "gradient_norm": "gradient norm", "step": "step length"}
+INFO = ("solver", "rank", "condition", "damping", "status", "iterations", "residual", "reachable")
+
+
+def result_page(result: Result, name: str) -> Page:
+    """What a run found: its end, its curves, and its iterates where they were kept and fit."""
+    sections = [
+        Section("In short", [f"{result}.", _end_table({name: result})]),
+        Section("Convergence", convergence({name: result})),
+    ]
+    iterates = _iterates(result, name)
+    if iterates:
+        sections.append(Section("Iterates", iterates))
+    if result.info is not None:
+        sections.append(Section("The last direction", [_info_table(result.info)]))
+    lead = f"A run of {result.iterations} iterations that ended with the loss {result.loss:.6g}."
+    return Page(name, lead, sections)
+
+
+def _end_table(results: Mapping[str, Result]) -> Table:
+    rows = []
+    for name, result in results.items():
+        spent = {key: values[-1] for key, values in _abscissae(result).items()}
+        cells = (f"{result.loss:.6g}", str(result.iterations))
+        used = (f"{spent['seconds']:.3g}", f"{spent['propagations']:.0f}")
+        rows.append((name, str(result.status), *cells, *used))
+    return Table(("run", "status", "loss", "iterations", "seconds", "propagations"), rows)
+
+
+def _info_table(info: Info) -> Table:
+    values = {name: getattr(info, name) for name in INFO} | dict(info.metric)
+    rows = [(name, _told(value)) for name, value in values.items() if not _unknown(value)]
+    return Table(("", "value"), rows)
+
+
+def _unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def _told(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _abscissae(result: Result) -> dict[str, np.ndarray]:
+    return {name: result.spent(name) for name in AXES}
+
+
+def convergence(results: Mapping[str, Result]) -> list[Part]:
+    """Curves of the loss, the gradient norm and the steps."""
+    parts: list[Part] = []
+    for column, label in COLUMNS.items():
+        series = [
+            Series(name, result.history[column], _abscissae(result), *look(number))
+            for number, (name, result) in enumerate(results.items())
+            if np.isfinite(result.history[column]).any()
+        ]
+        if series:
+            parts.append(Curves(series, label, f"The {label} of every iterate."))
+    return parts
+
+
+def look(number: int) -> tuple[str, str]:
+    """The colour and dash of a run: seven colours, then the same with another dash."""
+    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def _iterates(result: Result, name: str) -> list[Part]:
+    """A path for two parameters, images for a field; nothing for other θ."""
+    kept = {step: theta for step, theta in sorted(result.iterates.items()) if _is_array(theta)}
+    if not kept:
+        return []
+    arrays = {step: np.asarray(theta, float) for step, theta in kept.items()}
+    shape = next(iter(arrays.values())).shape
+    if shape == (2,):
+        losses = result.history["loss"][list(arrays)]
+        track = Track(name, np.stack(list(arrays.values())), *look(0), losses, list(arrays))
+        return [Paths([track], "The path of θ.")]
+    if len(shape) == 2 and min(shape) > 1:
+        every = -(-len(arrays) // MOST_FRAMES)
+        steps = sorted({*list(arrays)[::every], max(arrays)})
+        frames = [(f"iteration {step}", arrays[step]) for step in steps]
+        return [Frames.of({name: frames}, "θ, its first index downward.")]
+    return []
+
+
+def _is_array(theta: Any) -> bool:
+    return hasattr(theta, "dtype") and np.issubdtype(np.asarray(theta).dtype, np.floating)

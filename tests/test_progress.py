@@ -1,0 +1,137 @@
+"""What is shown of a run, and where."""
+
+import io
+from functools import partial
+
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+import natgrad as ng
+from natgrad import display, progress
+from natgrad.budget import Budget
+from natgrad.progress import View, clock, sparkline
+
+PROBLEM = ng.Problem(
+    lambda t: jnp.stack([10 * (t[1] - t[0] ** 2), 1 - t[0]]), ng.LeastSquares(jnp.zeros(2))
+)
+START = jnp.array([-1.2, 1.0])
+ROW = {"gradient_norm": 0.5, "step": 1.0, "forward": 3, "linearised": 2, "adjoint": 2}
+
+
+class Clock:
+    """A clock that goes when it is told."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(progress, "time", found)
+    return found
+
+
+def shown(monkeypatch, terminal: bool) -> io.StringIO:
+    """What is printed on a terminal, or into a log."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200)
+    monkeypatch.setattr(display, "BOARD", display.Board(console))
+    monkeypatch.setattr(display, "PATIENCE", 0.0)
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0.0)
+    return file
+
+
+def run(**settings) -> ng.Result:
+    return ng.minimize(
+        PROBLEM, START, metric=ng.Euclidean(), step=ng.Backtracking(), max_iterations=5, **settings
+    )
+
+
+def test_bars_fall_on_a_logarithmic_scale_where_that_is_possible():
+    assert sparkline([1000.0, 100.0, 10.0, 1.0]) == "█▆▃▁"
+    assert sparkline([2.0, 1.0, 0.0]) == "█▅▁"
+    assert sparkline([float("nan"), 1.0, 1.0]) == "▁▁"
+    assert sparkline([]) == ""
+    assert len(sparkline(list(range(1, 1000)))) == progress.WIDTH
+
+
+def test_clock():
+    assert (clock(0.4), clock(75.2), clock(3675.0)) == ("0:00", "1:15", "1:01:15")
+
+
+def test_a_view_tells_all_there_is(time):
+    view = View("L²", Budget(iterations=100, propagations=70))
+    assert "compiling" in view.line()
+    time.now += 10  # compiling
+    view.update(1, 2.0, ROW)
+    time.now += 3
+    view.update(2, 1.0, ROW | {"forward": 10})
+    assert view.line() == (
+        "L²: iteration 2/100, loss 1.000e+00, ‖∂f‖ 5.0e-01, step 1, 14/70 propagations, 0:13, "
+        "about 0:24 left"
+    )
+
+
+def test_time_left_is_that_of_the_budget_that_ends_first_and_leaves_compiling_out(time):
+    view = View("", Budget(iterations=10, seconds=1000.0))
+    assert view.seconds_left() is None
+    time.now += 50
+    view.update(1, 1.0, {})
+    assert view.seconds_left() is None
+    time.now += 3
+    view.update(4, 1.0, {})
+    assert view.seconds_left() == pytest.approx(6.0)
+    assert View("", Budget()).seconds_left() is None
+
+
+@pytest.mark.parametrize("descend", [run, partial(ng.lbfgs, PROBLEM, START, max_iterations=5)])
+def test_on_a_terminal_runs_are_shown_and_vanish(descend, monkeypatch):
+    file = shown(monkeypatch, terminal=True)
+    with display.named("steepest"):
+        descend(callbacks=[lambda seen: display.BOARD._timer.join()])
+    printed = file.getvalue()
+    assert "steepest" in printed
+    assert printed.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert not display.BOARD._views
+
+
+def test_the_live_display_shows_every_view(monkeypatch):
+    file = shown(monkeypatch, terminal=True)
+    with display.named("first"), display.watched(Budget(iterations=7)) as watch:
+        watch.update(3, 0.5, ROW)
+        display.BOARD._timer.join()
+        with display.watched(Budget(), True) as inner:
+            inner.update(999, 0.25, ROW)
+    printed = file.getvalue()
+    assert "first" in printed
+    assert "3/7" in printed
+    assert "999" not in printed
+
+
+def test_logs_are_quiet_unless_asked(monkeypatch):
+    file = shown(monkeypatch, terminal=False)
+    run()
+    assert file.getvalue() == ""
+    run(progress=True)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 5
+    assert lines[-1].startswith("iteration 5/5, loss ")
+    run(progress=False)
+    assert len(file.getvalue().splitlines()) == 5
+
+
+def test_a_run_inside_a_run_is_not_shown(monkeypatch):
+    file = shown(monkeypatch, terminal=False)
+    display.BOARD.asked = True
+    with display.watched(Budget()):
+        run(progress=True)
+    assert file.getvalue() == ""
+
+
+def test_a_budget_that_makes_no_sense():
+    with pytest.raises(ng.InputError, match="seconds: -1"):
+        Budget(seconds=-1)

@@ -1,0 +1,320 @@
+"""Report pages: what is in the HTML, pages as data, and reports put together from runs."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+import natgrad as ng
+from natgrad.report.combine import combined, write_report
+from natgrad.report.curves import MOST_POINTS, Curves, Series, thinned
+from natgrad.report.folder import FolderError, machine
+from natgrad.report.frames import Frames
+from natgrad.report.images import field_image
+from natgrad.report.page import Page, Section, Table
+from natgrad.report.paths import Landscape, Paths, Track
+from natgrad.report.result_page import MOST_FRAMES, result_page
+from natgrad.report.stored import load_page, save_page
+from pages_for_tests import NASTY, curves, every_part, frames, paths
+
+
+class Parsed(HTMLParser):
+    """The elements of a document, the ids in it, and the data of its plots."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.plots: list[dict] = []
+        self._reading = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if tag == "a" else []
+        self._reading = found.get("type") == "application/json"
+
+    def handle_data(self, data):
+        if self._reading:
+            self.plots.append(json.loads(data))
+
+    def handle_endtag(self, tag):
+        self._reading = False
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> tuple[Path, Page]:
+    folder = tmp_path_factory.mktemp("pages") / "every"
+    page = every_part(folder)
+    assert save_page(page, folder) == folder / "index.html"
+    return folder, page
+
+
+@pytest.fixture(scope="module")
+def parsed(saved) -> Parsed:
+    return Parsed((saved[0] / "index.html").read_text())
+
+
+# --- the document --------------------------------------------------------------------------------
+
+
+def test_a_page_needs_nothing_but_itself(saved, parsed):
+    text = (saved[0] / "index.html").read_text()
+    assert "http" not in text
+    assert not {"link", "iframe", "object"} & set(parsed.tags)
+    assert not re.search(r"\bsrc=\"(?!data:)|@import|url\(", text)
+    assert parsed.tags.count("style") == 1
+    assert '<meta name="generator" content="natgrad ' in text
+
+
+def test_text_from_outside_stays_text(saved, parsed):
+    text = (saved[0] / "index.html").read_text()
+    assert NASTY not in text
+    assert "<script>alert" not in text
+    named = Curves([Series(NASTY, [1.0], {NASTY: [1.0]}, "#000000")], NASTY, NASTY)
+    inside = Parsed(Page(NASTY, "", [Section("", [named])]).html())
+    assert inside.plots[0]["series"][0]["name"] == NASTY
+    assert inside.tags.count("script") == 2  # the data, and the page's own
+
+
+def test_every_anchor_leads_somewhere_and_ids_are_unique(parsed):
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert {link.removeprefix("#") for link in parsed.links} <= set(parsed.ids)
+    assert len(parsed.links) == 4
+
+
+def test_settings_versions_and_machine_are_on_the_page(saved):
+    text = (saved[0] / "index.html").read_text()
+    assert "<td>L2, W2</td>" in text
+    assert "jaxlib" in text
+    found = machine()
+    assert set(found) == {"processor", "cores", "memory", "JAX devices"}
+    assert found["JAX devices"] in text
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def test_numbers_that_are_not_finite_become_gaps(parsed):
+    broken = parsed.plots[0]["series"][1]["y"]
+    assert broken[10:13] == [None] * 3
+    assert broken[-1] == 0.0
+    data = Series("a", [np.inf, None, 1 / 3], {"x": [0, 1, 2]}, "#000000").data()
+    assert data["y"] == [None, None, 0.3333333]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
+    kept = thinned(100_000)
+    assert len(kept) <= MOST_POINTS
+    assert (kept[0], kept[-1]) == (0, 99_999)
+    assert np.all(np.diff(kept) > 0)
+    assert kept[10] == 10  # all of the beginning
+
+
+def test_a_field_becomes_one_pixel_a_value_with_the_first_row_on_top():
+    text = field_image(np.array([[0.0, 1.0, np.nan], [0.5, 2.0, -3.0]]), 0.0, 1.0, "viridis")
+    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"))
+    assert image.shape == (2, 3, 4)
+    assert tuple(image[0, 0]) == (68, 1, 84, 255)  # viridis begins so
+    assert tuple(image[0, 1]) == (253, 231, 36, 255)  # and ends so
+    assert image[0, 2, 3] == 0
+    assert np.array_equal(image[1, 1], image[0, 1])
+    assert np.array_equal(image[1, 2], image[0, 0])
+
+
+def test_twenty_frames_stay_well_below_a_megabyte():
+    assert len(frames(10, (120, 300)).html("name")) < 600_000
+
+
+def test_the_landscape_covers_its_rectangle_upright():
+    x, y = np.linspace(0.0, 4.0, 9), np.linspace(1.0, 2.0, 5)
+    land = Landscape.of(x, y, 10 * y[None, :] + 0 * x[:, None])
+    assert land.extent == (0.0, 4.0, 1.0, 2.0)
+    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(land.image))).convert("L"))
+    assert image.shape == (180, 720)
+    assert image[5, 360] < image[-5, 360]  # high values are dark, and on top
+
+
+X = {"iterations": [0.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Series("a", [1.0], X, "#000000"), "a has 1 values and 2 iterations"),
+        (lambda: Series("a", [1.0, 2.0], X, "red"), "colour 'red'"),
+        (lambda: Series("a", [1.0, 2.0], X, "#000000", "~"), "dash '~'"),
+        (lambda: Curves([], "loss", ""), "nothing to draw"),
+        (lambda: Curves([Series("a", [], {}, "#000000")] * 2, "loss", ""), "names repeat"),
+        (lambda: Track("a", [[1.0, 2.0, 3.0]], "#000000"), "no list of pairs"),
+        (lambda: Track("a", [[1.0, 2.0]], "#000000", losses=[1.0, 2.0]), "1 points and 2 values"),
+        (lambda: Paths([], ""), "nothing to draw"),
+        (lambda: Landscape.of(np.arange(3), np.arange(4), np.ones((4, 3))), r"shape \(4, 3\)"),
+        (lambda: Frames.of({"a": [("0", np.ones(3))]}, ""), "not all images of one shape"),
+        (lambda: Frames.of({"a": []}, ""), "not all images of one shape"),
+    ],
+)
+def test_a_plot_that_cannot_be_drawn_is_refused(make, message):
+    with pytest.raises(ng.InputError, match=message):
+        make()
+
+
+# --- pages as data -------------------------------------------------------------------------------
+
+
+def test_a_page_read_back_is_the_same_document(saved, tmp_path):
+    folder, page = saved
+    assert load_page(folder).html() == page.html()
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert load_page(moved).html() == page.html()
+
+
+def _changed(folder: Path, content: str) -> Path:
+    folder.mkdir()
+    (folder / "page.json").write_text(content)
+    return folder
+
+
+def _with(saved: tuple[Path, Page], **changes) -> str:
+    content = json.loads((saved[0] / "page.json").read_text())
+    return json.dumps(content | changes)
+
+
+def test_a_page_that_cannot_be_read_is_an_input_error(saved, tmp_path):
+    with pytest.raises(ng.InputError, match="there is no"):
+        load_page(tmp_path / "nowhere")
+    outside = [{"title": "", "parts": [{"kind": "figure", "path": "../x.png"}]}]
+    (tmp_path / "x.png").write_bytes(b"secret")
+    broken = curves().data() | {"kind": "curves", "levels": {"a": "b"}}
+    cases = {
+        "cut": ((saved[0] / "page.json").read_text()[:200], "is damaged"),
+        "newer": (_with(saved, version=2), "version 2, not a page up to version 1"),
+        "other": (_with(saved, natgrad="result"), "is a result"),
+        "kind": (_with(saved, sections=[{"title": "", "parts": [{"kind": "?"}]}]), "is damaged"),
+        "list": ("[]", "is damaged"),
+        "outside": (_with(saved, sections=outside), "no figure ../x.png"),
+        "number": (_with(saved, sections=[{"title": "", "parts": [broken]}]), "is damaged"),
+    }
+    for name, (content, message) in cases.items():
+        with pytest.raises(ng.InputError, match=re.escape(message)):
+            load_page(_changed(tmp_path / name, content))
+
+
+def test_pages_are_chapters_of_one_document(saved):
+    page = saved[1]
+    other = replace(page, title="Another", sections=[Section("Only", [paths()])])
+    found = Parsed(combined([page, other, page], "All").html())
+    assert len(set(found.ids)) == len(found.ids)
+    assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
+    assert found.tags.count("article") == 3
+    assert found.tags.count("h1") == found.tags.count("style") == 1
+    assert found.tags.count("script") == len(found.plots) + 1
+    assert len(found.plots) == 3 + 1 + 3
+    with pytest.raises(ng.InputError, match="pages"):
+        combined([], "None")
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result() -> ng.Result:
+    problem = ng.Problem(lambda t: t**3, ng.LeastSquares(jnp.array([1.0, 8.0])))
+    return ng.minimize(problem, jnp.array([1.5, 1.0]), metric=ng.Euclidean(), max_iterations=4)
+
+
+def test_the_page_of_a_result_has_its_curves_and_its_path(result):
+    found = Parsed(result_page(result, "run").html()).plots
+    loss, norm, step, path = found
+    assert [plot["y_label"] for plot in (loss, norm, step)] == [
+        "loss",
+        "gradient norm",
+        "step length",
+    ]
+    series = loss["series"][0]
+    assert np.allclose(series["y"], result.history["loss"], rtol=1e-6)
+    spent = sum(result.history[name] for name in ("forward", "linearised", "adjoint"))
+    assert series["x"]["propagations"] == spent.tolist()
+    assert len(series["x"]["seconds"]) == len(series["y"])
+    assert np.allclose(path["tracks"][0]["points"][-1], result.theta, rtol=1e-6)
+    assert path["tracks"][0]["iterations"] == sorted(result.iterates)
+
+
+def test_iterates_that_are_fields_become_frames(result):
+    steps = range(100)
+    many = replace(result, iterates={k: k + np.arange(12.0).reshape(3, 4) for k in steps})
+    shown = Parsed(result_page(many, "run").html()).plots[-1]["runs"]["run"]
+    assert len(shown) <= MOST_FRAMES + 1
+    assert shown[0]["label"] == "iteration 0"
+    assert shown[-1]["label"] == "iteration 99"
+    for theta in ({"a": np.ones(2)}, np.ones(3), np.ones((1, 4))):
+        bare = replace(result, iterates={0: theta}, info=None)
+        assert len(Parsed(result_page(bare, "run").html()).plots) == 3
+
+
+def test_a_report_of_folders_and_results(saved, result, tmp_path):
+    result.save(tmp_path / "short.npz")
+    result.save(tmp_path / "long.npz")
+    save_page(every_part(tmp_path / "all" / "b"), tmp_path / "all" / "b")
+    save_page(every_part(tmp_path / "all" / "a"), tmp_path / "all" / "a")
+    (tmp_path / "all" / "neither").mkdir()
+    output = tmp_path / "deep" / "report.html"
+    runs = [tmp_path / "short.npz", tmp_path / "all", tmp_path / "long.npz"]
+    assert write_report(runs, output) == output
+    text = output.read_text()
+    titles = re.findall(r'<li><a href="#run-\d">([^<]*)</a>', text)
+    assert titles == ["Comparison", "short", "Every part: a", "Every part: b", "long"]
+    found = Parsed(text)
+    assert len(set(found.ids)) == len(found.ids)
+    both = found.plots[0]["series"]
+    assert [series["name"] for series in both] == ["short", "long"]
+    assert both[0]["colour"] != both[1]["colour"]
+    write_report([saved[0]], output)  # over a page of ours
+    assert output.read_text() == saved[1].html()
+
+
+def test_a_report_is_refused_with_a_reason_and_nothing_is_overwritten(saved, result, tmp_path):
+    own = tmp_path / "mine.html"
+    own.write_text("<html>years of work</html>")
+    with pytest.raises(FolderError, match="not a page of natgrad"):
+        write_report([saved[0]], own)
+    assert own.read_text() == "<html>years of work</html>"
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(FolderError, match="is a folder"):
+        write_report([saved[0]], tmp_path / "folder.html")
+    with pytest.raises(FolderError, match="cannot write to"):
+        write_report([saved[0]], own / "below.html")
+    output = tmp_path / "new.html"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.npz").write_text("not an archive")
+    result.save(tmp_path / "run.npz")
+    for runs, message in (
+        ([], "there are none"),
+        ([tmp_path / "nowhere"], "there is no"),
+        ([tmp_path / "empty"], "neither a page.json nor folders"),
+        ([tmp_path / "text.npz"], "cannot be read as a result"),
+        ([tmp_path / "run.npz"] * 2, "is there twice"),
+    ):
+        with pytest.raises(ng.InputError, match=message):
+            write_report(runs, output)
+    with pytest.raises(ng.InputError, match=r"ends in \.html"):
+        write_report([saved[0]], tmp_path / "report.pdf")
+    assert not output.exists()
+
+
+def test_a_table_keeps_its_rows():
+    text = Table(("a",), [("1",), ("2",)], "Cap & tion.").html()
+    assert text.count("<tr>") == 3
+    assert "Cap &amp; tion." in text
