@@ -86,9 +86,9 @@ def _natgrad(words: list[str], whole: bool) -> str | None:
     try:
         main(words)
     except _Parsed as parsed:
-        settings = getattr(parsed.args[0], "study", None)
-        if settings is not None:
-            settings.check()
+        study = getattr(parsed.args[0], "study", None)
+        if study is not None:
+            getattr(study, "settings", study).check()
         return None
     except SystemExit as refused:
         return f"exit code {refused.code}"
