@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .errors import InputError
+from .files import replace_file
 
 PyTree = Any
 HEADER = "header.json"
@@ -39,26 +39,6 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
             np.save(member, array, allow_pickle=False)
             archive.writestr(f"{number}.npy", member.getvalue())
     replace_file(path, content.getvalue())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the path, wait for the disk, and move over it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:

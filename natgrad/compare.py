@@ -46,9 +46,10 @@ def compare(
     ```
 
     Each metric is run by `minimize` with the same `settings` (damping, step, bounds, ...). Instead
-    of a metric there may be a dict with a `metric` and settings of its own, such as its step. Every
-    method makes one iteration before its run, which compiles, unless the model is outside JAX. In a
-    `folder` every run keeps its checkpoint: the same call goes on there after an interruption.
+    of a metric there may be a dict with a `metric` and settings of its own, such as its step, or a
+    `problem` with the same loss whose state it measures. Every method makes one iteration before
+    its run, which compiles, unless the model is outside JAX. In a `folder` every run keeps its
+    checkpoint: the same call goes on there after an interruption.
 
     A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
     `failures`; if none can, the reason of the first is raised.
@@ -71,7 +72,7 @@ def compare(
     if not results:
         raise next(iter(failures.values()))
     reasons = {name: _reason(error) for name, error in failures.items()}
-    return Comparison(results, budget, reasons, problem)
+    return Comparison(results, budget, reasons, problem, settings.get("loss_target"))
 
 
 def _reason(error: Exception) -> str:
@@ -82,6 +83,8 @@ def _run(
     problem: Problem, theta0: PyTree, entrant: dict[str, Any], budget: Budget, kept: Path | None
 ) -> Result:
     descend = minimize if "metric" in entrant else run_lbfgs
+    problem = entrant.get("problem", problem)
+    entrant = {name: value for name, value in entrant.items() if name != "problem"}
     resumes = kept is not None and kept.exists()
     if not (problem.model.on_host or resumes):
         quietly = entrant | {"callbacks": (), "progress": False}

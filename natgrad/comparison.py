@@ -27,6 +27,7 @@ class Comparison:
     budget: Budget
     failures: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False)
+    loss_target: float | None = None
 
     def lowest(self, name: str, against: str = "iterations", spent: float = np.inf) -> float:
         """The lowest loss of a method within so much."""
@@ -49,7 +50,7 @@ class Comparison:
     def winner(self, against: str = "iterations", at: float | None = None) -> str:
         """The method with the lowest loss within `at`, or as far as all can be compared.
 
-        Of methods that reach the same loss, the first to get there.
+        Of methods that reach the same loss, or the target, the first to get there.
 
         ```python
         comparison.winner("seconds", at=10.0)
@@ -59,6 +60,7 @@ class Comparison:
         first = max(float(result.history["loss"][0]) for result in self.results.values())
         lowest = min(self.lowest(name, against, at) for name in self.results)
         bar = lowest + max(LEVEL * abs(lowest), ROUNDING * abs(first))
+        bar = bar if self.loss_target is None else max(bar, self.loss_target)
         return min(self.results, key=lambda name: self._reached(name, against, bar))
 
     def _reached(self, name: str, against: str, bar: float) -> float:
@@ -107,7 +109,7 @@ class Comparison:
             ("budget", *(f"{share:.0%}" for share in SHARES)),
             rows,
             "The winner at a quarter, half and all of each budget, with the amount: the method "
-            "with the lowest loss, of equals the first to get there.",
+            "with the lowest loss; of equals, or of those at the target, the first to get there.",
         )
 
     def plot(self, against: str | None = None, ax: Any = None) -> Any:

@@ -65,6 +65,14 @@ def test_of_equals_the_first_to_get_there_wins():
     assert Comparison({"later": later, "first": first}, ng.Budget()).winner() == "first"
 
 
+def test_with_a_target_the_first_to_reach_it_wins():
+    first = _result([1.0, 0.09], [0.0, 1.0], ng.Status.LOSS_REACHED)
+    lower = _result([1.0, 0.5, 0.01], [0.0, 1.0, 2.0], ng.Status.LOSS_REACHED)
+    results = {"lower": lower, "first": first}
+    assert Comparison(results, ng.Budget()).winner() == "lower"
+    assert Comparison(results, ng.Budget(), loss_target=0.1).winner() == "first"
+
+
 def test_a_run_that_ended_by_itself_stays_where_it_is():
     done = _result([1.0, 0.1], [0.0, 1.0], ng.Status.CONVERGED)
     going = _result([1.0, 0.5, 0.3], [0.0, 4.0, 8.0])
@@ -98,6 +106,16 @@ def test_solvers_times_metrics_and_settings_of_ones_own():
     np.testing.assert_allclose(
         found.results["L2, QR"].theta, found.results["L2, CG"].theta, rtol=1e-6
     )
+
+
+def test_a_metric_may_measure_another_state():
+    """The residual as the state: in L² the same directions, by another problem."""
+    target = PROBLEM.loss.target
+    missing = ng.Problem(lambda t: bump(t) - target, ng.LeastSquares(jnp.zeros(40), GRID))
+    metrics = {"values": ng.L2(GRID), "missing": {"metric": ng.L2(GRID), "problem": missing}}
+    found = ng.compare(PROBLEM, START, metrics=metrics, budget=ng.Budget(iterations=2), lbfgs=False)
+    thetas = [result.theta for result in found.results.values()]
+    np.testing.assert_allclose(*thetas, rtol=1e-12)
 
 
 def test_what_cannot_run_is_listed_and_the_rest_goes_on():

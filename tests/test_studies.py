@@ -197,7 +197,9 @@ def test_the_largest_step_from_the_bowl_is_near_the_local_limit(mixture_referenc
 def test_a_folder_with_other_files_is_refused_and_a_result_is_not(tmp_path):
     folder = ResultFolder(tmp_path / "new")
     folder.claim("gaussian-mixture", PRESETS["demo"])
-    folder.claim("gaussian-mixture", PRESETS["paper"])
+    folder.claim("gaussian-mixture", PRESETS["demo"])
+    with pytest.raises(FolderError, match="holds a run with preset = demo, not paper"):
+        folder.claim("gaussian-mixture", PRESETS["paper"])
     with pytest.raises(FolderError, match="other-study"):
         folder.claim("other-study", PRESETS["demo"])
     (tmp_path / "mine").mkdir()

@@ -45,7 +45,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
         assert settings.max_propagations <= run.total <= settings.max_propagations + 8
         assert np.all(np.diff(run.propagations) > 0)
     text = report.read_text()
-    assert text.count("<img") == 3
+    assert text.count("<img") == 2
     assert "L², secants" in text
     numbers = json.loads((settings.output / "results.json").read_text())
     assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..archive import replace_file
 from ..budget import Budget
 from ..comparison import Comparison
 from ..errors import InputError
+from ..files import replace_file
 from ..result import Result
 from ..saved_results import load_result
 from .comparison_page import comparison_page

@@ -34,7 +34,13 @@ def _paths(comparison: Comparison) -> list[Section]:
         return []
     ways = {name: two_parameter_path(result) for name, result in results.items()}
     tracks = [
-        Track(name, ways[name], *look(number), result.history["loss"][list(result.iterates)])
+        Track(
+            name,
+            ways[name],
+            *look(number),
+            losses=result.history["loss"][list(result.iterates)],
+            iterations=list(result.iterates),
+        )
         for number, (name, result) in enumerate(results.items())
     ]
     ground, problem = None, comparison.problem

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..files import replace_file
+
 MARKER = "settings.json"
 
 
@@ -22,22 +24,21 @@ class FolderError(ValueError):
 class ResultFolder:
     """OUTPUT with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
-    The settings are written first: a folder that has them is a natgrad result, finished or not,
-    and may be written again. Any other folder that is not empty is refused.
+    The settings are written first: a folder that has them is a natgrad result, finished or not.
+    The same study with the same settings may write to it again; anything else is refused.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.figures = path / "figures"
 
-    def claim(self, study: str, settings: Any, same: bool = False) -> None:
+    def claim(self, study: str, settings: Any) -> None:
         """Create the folder and write the settings, or raise `FolderError`.
 
-        With `same` a folder made with other settings is refused: its parts would be taken up.
+        A folder of another study, or of other settings, is refused: its parts would be taken up.
         """
-        self._check(study)
-        if same:
-            self._check_settings(plain(settings))
+        if self._in_use():
+            self._check_same(study, plain(settings))
         try:
             self.figures.mkdir(parents=True, exist_ok=True)
             self.write(
@@ -51,27 +52,26 @@ class ResultFolder:
         except OSError as error:
             raise FolderError(f"cannot write to {self.path}: {error.strerror}") from error
 
-    def _check(self, study: str) -> None:
+    def _in_use(self) -> bool:
         if not os.path.lexists(self.path):
-            return
+            return False
         if not self.path.is_dir():
             raise FolderError(f"{self.path} is a file, not a folder")
         try:
-            empty = not any(self.path.iterdir())
+            return any(self.path.iterdir())
         except OSError as error:
             raise FolderError(f"cannot read {self.path}: {error.strerror}") from error
-        if empty:
-            return
-        found = self._marker()
-        if found is None:
+
+    def _check_same(self, study: str, settings: dict[str, Any]) -> None:
+        if not (self.path / MARKER).exists():
             raise FolderError(
                 f"{self.path} holds files that are not a natgrad result; choose another folder"
             )
-        if found != study:
-            raise FolderError(f"{self.path} holds a result of the study {found!r}, not {study!r}")
-
-    def _check_settings(self, settings: dict[str, Any]) -> None:
-        found = (self._content() or {}).get("settings", settings)
+        found_study, found = self.origin()
+        if found_study != study:
+            raise FolderError(
+                f"{self.path} holds a result of the study {found_study!r}, not {study!r}"
+            )
         other = [
             name for name in settings if name != "output" and found.get(name) != settings[name]
         ]
@@ -82,22 +82,35 @@ class ResultFolder:
                 "choose another folder, or delete that one"
             )
 
-    def _marker(self) -> str | None:
-        content = self._content()
-        return None if content is None else str(content.get("study"))
-
-    def _content(self) -> dict[str, Any] | None:
+    def origin(self) -> tuple[str, dict[str, Any]]:
+        """The study that claimed the folder, and its settings in JSON's types; `FolderError`."""
+        marker = self.path / MARKER
+        if not marker.exists():
+            raise FolderError(f"{self.path} is not the folder of a run: it has no {MARKER}")
         try:
-            content = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return content if isinstance(content, dict) and "natgrad" in content else None
+            content = json.loads(marker.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FolderError(f"{marker} is damaged: {error}") from error
+        if not isinstance(content, dict) or "natgrad" not in content:
+            raise FolderError(f"{marker} is not one of natgrad's")
+        study, settings = content.get("study"), content.get("settings")
+        if not isinstance(study, str) or not isinstance(settings, dict):
+            raise FolderError(f"{marker} is damaged: it names no study with settings")
+        return study, settings
+
+    def holds(self, study: str, settings: Any) -> bool:
+        """Whether it was claimed by this study with these settings."""
+        try:
+            self._check_same(study, plain(settings))
+        except FolderError:
+            return False
+        return True
 
     def write(self, name: str, content: Any) -> Path:
         """Write `content` as JSON; arrays become lists and numbers that are not finite null."""
         target = self.path / name
         text = json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False)
-        target.write_text(text + "\n", encoding="utf-8")
+        replace_file(target, f"{text}\n".encode())
         return target
 
 

@@ -5,8 +5,8 @@ import io
 from typing import Any
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 SHADES = 255  # the last of 256 colours is transparent: a value that is not finite
@@ -31,14 +31,15 @@ def bar_image(colours: str) -> str:
 def landscape_image(x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: np.ndarray) -> str:
     """Shaded areas between levels, and the level lines; `values[i, j]` belongs to (xᵢ, yⱼ)."""
     sides = np.array([np.ptp(x), np.ptp(y)])
-    figure = plt.figure(figsize=tuple(LONG_SIDE / 100 * sides / sides.max()), layout="none")
+    figure = Figure(figsize=tuple(LONG_SIDE / 100 * sides / sides.max()))
+    figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    axes.contourf(x, y, values.T, levels=levels, cmap="Greys", alpha=0.45, extend="both")
-    axes.contour(x, y, values.T, levels=levels, colors="#8a8f98", linewidths=0.6)
+    if len(levels) > 1:  # else the function is constant, or nowhere finite
+        axes.contourf(x, y, values.T, levels=levels, cmap="Greys", alpha=0.45, extend="both")
+        axes.contour(x, y, values.T, levels=levels, colors="#8a8f98", linewidths=0.6)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100, facecolor="white")
-    plt.close(figure)
     image = Image.open(content).convert("RGB").quantize(48)
     return _encoded(image)
 

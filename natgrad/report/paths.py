@@ -65,7 +65,8 @@ class Landscape:
             raise InputError("values", problem, "values[i, j] at (x[i], y[j])")
         if levels is None:
             finite = values[np.isfinite(values)]
-            levels = np.unique(np.quantile(finite, np.linspace(0.02, 0.98, LEVELS)))
+            shares = np.linspace(0.02, 0.98, LEVELS)
+            levels = np.unique(np.quantile(finite, shares)) if finite.size else finite
         image = landscape_image(x, y, values, np.asarray(levels))
         return cls(image, (float(x[0]), float(x[-1]), float(y[0]), float(y[-1])))
 

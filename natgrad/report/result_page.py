@@ -9,8 +9,8 @@ from ..result import AXES, Info, Result
 from .curves import Curves, Series
 from .frames import Frames
 from .page import Page, Part, Section, Table
+from .palette import PALETTE
 from .paths import Paths, Track
-from .style import PALETTE
 
 COLOURS = [
     PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
@@ -91,8 +91,8 @@ def _iterates(result: Result, name: str) -> list[Part]:
     arrays = {step: np.asarray(theta, float) for step, theta in kept.items()}
     shape = next(iter(arrays.values())).shape
     if shape == (2,):
-        losses = result.history["loss"][list(arrays)]
-        track = Track(name, np.stack(list(arrays.values())), *look(0), losses, list(arrays))
+        points, losses = np.stack(list(arrays.values())), result.history["loss"][list(arrays)]
+        track = Track(name, points, *look(0), losses, list(arrays))
         return [Paths([track], "The path of θ.")]
     if len(shape) == 2 and min(shape) > 1:
         every = -(-len(arrays) // MOST_FRAMES)
@@ -103,4 +103,4 @@ def _iterates(result: Result, name: str) -> list[Part]:
 
 
 def _is_array(theta: Any) -> bool:
-    return hasattr(theta, "dtype") and np.issubdtype(np.asarray(theta).dtype, np.floating)
+    return getattr(getattr(theta, "dtype", None), "kind", "") == "f"

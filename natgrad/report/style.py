@@ -7,20 +7,9 @@ from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")
+from .palette import PALETTE
 
-# Okabe and Ito's palette, told apart by every common form of colour vision.
-PALETTE = {
-    "black": "#000000",
-    "orange": "#E69F00",
-    "sky": "#56B4E9",
-    "green": "#009E73",
-    "yellow": "#F0E442",
-    "blue": "#0072B2",
-    "vermilion": "#D55E00",
-    "purple": "#CC79A7",
-    "grey": "#7F7F7F",
-}
+matplotlib.use("Agg")
 
 # A colour and a dash for each metric, the same in every study.
 METRIC_LINES = {

@@ -90,3 +90,9 @@ STUDIES = {
         ),
     )
 }
+
+
+def study_of(settings: Any) -> Study:
+    """The study that these settings belong to."""
+    known = (s for s in STUDIES.values() if type(settings) is type(next(iter(s.presets.values()))))
+    return next(known)

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..files import replace_file
 from ..report.folder import ResultFolder, machine
 from ..report.page import Page
 from ..report.stored import save_page
 from ..report.style import figure_style
+from .toml_files import toml_of
 
 Say = Callable[[str], None]
 
@@ -21,16 +23,17 @@ def run_study(
     compute: Callable[[Any, Say], Any],
     draw: Callable[[Any, Path], dict[str, Path]],
     page: Callable[[Any, dict[str, Path]], Page],
-    resumes: bool = False,
 ) -> tuple[Path, Any]:
     """Run a study into `settings.output`; returns the report's path and all results.
 
-    The numbers are on disk before anything is drawn. A study that `resumes` goes on from what is
-    in the folder, which must then have been made with the same settings.
+    The numbers are on disk before anything is drawn. What `compute` finds finished in the folder,
+    made with the same settings, it takes up.
     """
     settings.check()
     folder = ResultFolder(settings.output)
-    folder.claim(name, settings, same=resumes)
+    folder.claim(name, settings)
+    text = toml_of(settings, f"natgrad study {name} --config settings.toml")
+    replace_file(folder.path / "settings.toml", text.encode())
     result = compute(settings, say)
     folder.write("results.json", result.numbers())
     say("drawing")

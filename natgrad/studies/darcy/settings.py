@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import InputError
+from ...suggestions import check_names
 
 Preset = Literal["demo", "paper"]
 EVERY = {"wells": 4, "everywhere": 1}  # the pressure is known in every so-many-th cell
@@ -61,9 +62,7 @@ class Settings:
         """Raise `InputError` for a value the study cannot run with."""
         for name, known in (("methods", METHODS), ("variants", tuple(EVERY))):
             chosen = getattr(self, name)
-            unknown = [entry for entry in chosen if entry not in known]
-            if unknown:
-                raise InputError(name, f"{unknown[0]!r} is unknown", "some of " + ", ".join(known))
+            check_names(name, chosen, known)
             if not chosen:
                 raise InputError(name, "are empty", "some of " + ", ".join(known))
         if self.cells % 8 or not 8 <= self.cells <= 1024:

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 
 from ...report.folder import versions
-from ...report.page import Figure, Page, Section, Table
+from ...report.page import Figure, Page, Part, Section
+from .plots import convergence
 from .results import StudyResult, VariantResult
 from .tables import level_table, propagation_table, run_table
 
-Part = str | Table | Figure
 TITLE = "Permeability from pressure"
 
 
@@ -113,12 +113,7 @@ def _variant(name: str, variant: VariantResult, drawn: dict[str, Path]) -> Secti
                 "Truth, data and noise",
             ),
             run_table(variant),
-            Figure(
-                drawn[f"{name}_convergence"],
-                "Misfit and error of m against the number of propagations. A dot marks where the "
-                "discrepancy principle stopped a run.",
-                "Curves of misfit and error for all methods",
-            ),
+            *convergence(variant),
             level_table(variant),
             Figure(
                 drawn[f"{name}_fields"],

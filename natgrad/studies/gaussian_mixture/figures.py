@@ -28,6 +28,9 @@ LEGEND = {
     ESCAPES: "escapes to the plateau",
 }
 PATH = PALETTE["vermilion"]
+LEVELS = np.concatenate(  # of f, denser about the plateau and the saddles
+    [np.linspace(2.05, 2.55, 6), np.linspace(2.59, 2.75, 9), np.linspace(2.85, 3.45, 7)]
+)
 
 
 def draw(result: StudyResult, folder: Path) -> dict[str, Path]:
@@ -44,12 +47,9 @@ def draw(result: StudyResult, folder: Path) -> dict[str, Path]:
 def level_sets(axes: Any, landscape: Landscape, filled: bool = True) -> None:
     """Level sets of f over μ, the domain and the minimum."""
     axis, values = landscape.axis, landscape.values / landscape.weight
-    levels = np.concatenate(
-        [np.linspace(2.05, 2.55, 6), np.linspace(2.59, 2.75, 9), np.linspace(2.85, 3.45, 7)]
-    )
     if filled:
-        axes.contourf(axis, axis, values.T, levels=levels, cmap="Greys", alpha=0.35, extend="both")
-    axes.contour(axis, axis, values.T, levels=levels, colors="#8a8f98", linewidths=0.5)
+        axes.contourf(axis, axis, values.T, levels=LEVELS, cmap="Greys", alpha=0.35, extend="both")
+    axes.contour(axis, axis, values.T, levels=LEVELS, colors="#8a8f98", linewidths=0.5)
     side = UPPER - LOWER
     axes.add_patch(Rectangle((LOWER, LOWER), side, side, fill=False, lw=0.9, ls=":", ec="black"))
     axes.plot(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import equinox as eqx
 import numpy as np
@@ -26,6 +27,7 @@ from ... import (
     Sobolev,
     Step,
     Wasserstein,
+    load_result,
     minimize,
 )
 from ..mixtures import Mixture, density
@@ -73,6 +75,12 @@ class Fit:
     def seconds(self) -> np.ndarray:
         """Seconds at each iterate, compilation excluded."""
         return np.asarray(self.result.history["seconds"])
+
+    @property
+    def propagations(self) -> np.ndarray:
+        """Evaluations of the model and of its derivatives until each iterate."""
+        history = self.result.history
+        return history["forward"] + history["linearised"] + history["adjoint"]
 
     def first_below(self, fraction: float) -> int | None:
         """The first iterate whose relative loss is at most `fraction`."""
@@ -162,9 +170,19 @@ def compile_only(problem: Problem, contestant: Contestant) -> None:
     _minimize(problem, contestant, 1)
 
 
-def run(problem: Problem, contestant: Contestant, iterations: int) -> Fit:
-    """Minimise from the common start."""
-    result = _minimize(problem, contestant, iterations)
+def finished(path: Path | None) -> bool:
+    """Whether a run has been kept there."""
+    return path is not None and path.exists()
+
+
+def run(problem: Problem, contestant: Contestant, iterations: int, path: Path | None = None) -> Fit:
+    """Minimise from the common start, or take the result that is kept in a file."""
+    if path is not None and finished(path):
+        result = load_result(path, like=guess())
+    else:
+        result = _minimize(problem, contestant, iterations)
+        if path is not None:
+            result.save(path)
     return Fit(contestant, result, np.asarray(problem.model(result.theta)))
 
 

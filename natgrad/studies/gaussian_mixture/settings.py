@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import InputError
+from ...suggestions import check_names
 
 Preset = Literal["demo", "paper"]
 MAX_ITERATIONS = 400  # room for iterates in the compiled descent
@@ -66,9 +67,7 @@ class Settings:
             if getattr(self, name) % 2:
                 raise InputError(name, f"{getattr(self, name)} is odd", "an even number")
         for name, known in (("metrics", METRICS), ("fit_methods", FIT_METHODS)):
-            unknown = [entry for entry in getattr(self, name) if entry not in known]
-            if unknown:
-                raise InputError(name, f"{unknown[0]!r} is unknown", "some of " + ", ".join(known))
+            check_names(name, getattr(self, name), known)
         if not self.fit_methods:
             raise InputError("fit_methods", "are empty", "some of " + ", ".join(FIT_METHODS))
         if self.floor is not None and not 0 < self.floor < 1:

@@ -1,6 +1,6 @@
 """The whole study: compute, draw, write."""
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -8,11 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import Mobility, information_matrix
+from ..kept import Kept
 from ..one_mean import BOWL_START, START
 from ..running import Say, run_study
+from ..threads import threads
 from . import figures, fit, fit_figures, text
 from .descent import (
     Basins,
+    Descent,
+    LargestStep,
     Rule,
     basins,
     descend,
@@ -29,22 +33,29 @@ from .methods import (
 )
 from .results import NAME, FlooredRun, MethodResult, StudyResult
 from .settings import MAX_ITERATIONS, QUADRATIC_ITERATES, Settings
-from .transport import compare
+from .transport import TransportComparison, compare
 
 QUADRATIC = ("GD", "L2", "W2", "W2_staggered")  # the methods whose local models are drawn
 
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    return run_study(NAME, settings, say, compute=compute, draw=_draw, page=text.page)
+    parts = (MethodResult, Descent, LargestStep, Basins, FlooredRun, TransportComparison)
+    kept = Kept(settings.output / "runs", *parts)
+    return run_study(
+        *(NAME, settings, say),
+        compute=partial(compute, kept=kept),
+        draw=_draw,
+        page=text.page,
+    )
 
 
 def _draw(result: StudyResult, folder: Path) -> dict[str, Path]:
     return figures.draw(result, folder) | fit_figures.draw(result.fits, folder)
 
 
-def compute(settings: Settings, say: Say) -> StudyResult:
-    """All numbers, no files."""
+def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
+    """All numbers, no files but those of finished methods."""
     clock = perf_counter()
     seconds: dict[str, float] = {}
 
@@ -61,20 +72,28 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     methods = [method for method in paper_methods(settings.points) if method.key in chosen]
     methods.append(corrected_wasserstein(settings.points))
     costly_first = sorted(methods, key=lambda m: not m.key.startswith("W2"))
-    with ThreadPoolExecutor(settings.workers) as pool:
-        comparison = pool.submit(compare, settings.points, settings.refinement)
-        floored = pool.submit(_floored, settings, landscape)
-        found = pool.map(lambda m: _study_method(m, settings, landscape), costly_first)
-        results = {entry.method.key: entry for entry in found}
+
+    def found(method: Method) -> MethodResult:
+        make = partial(_study_method, method, settings, landscape)
+        return kept.part(f"method-{method.key}", make, method=method)
+
+    comparing = partial(compare, settings.points, settings.refinement)
+    flooring = partial(_floored, settings, landscape)
+    with threads(settings.workers) as pool:
+        comparison = pool.submit(kept.part, "transport", comparing)
+        floored = pool.submit(kept.part, "floored", flooring)
+        results = {entry.method.key: entry for entry in pool.map(found, costly_first)}
         transport, floored_run = comparison.result(), floored.result()
     lap("the paper's problem")
 
     grid = fit.fit_grid(settings.fit_points)
     problem = fit.fit_problem(grid)
     entrants = [c for c in fit.contestants(grid) if c.key in settings.fit_methods]
-    with ThreadPoolExecutor(settings.workers) as pool:
-        list(pool.map(lambda c: fit.compile_only(problem, c), entrants))
-    fits = [fit.run(problem, entrant, settings.fit_iterations) for entrant in entrants]
+    files = {entrant.key: kept.path(f"fit-{entrant.key}") for entrant in entrants}
+    waiting = [entrant for entrant in entrants if not fit.finished(files[entrant.key])]
+    with threads(settings.workers) as pool:
+        list(pool.map(lambda c: fit.compile_only(problem, c), waiting))
+    fits = [fit.run(problem, c, settings.fit_iterations, files[c.key]) for c in entrants]
     lap("all parameters free")
 
     ordered = [results[method.key] for method in methods]

@@ -4,7 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from ...report.folder import versions
-from ...report.page import Figure, Page, Section, Table
+from ...report.page import Figure, Page, Part, Section, Table
+from . import plots
 from .fit import DAMPING, ranked
 from .landscape import ESCAPES, REACHES, UNDECIDED
 from .results import StudyResult
@@ -113,8 +114,9 @@ def _paths(result: StudyResult, drawn: dict[str, Path]) -> Section:
                 "global minimum, dotted: Ω).",
                 "Nine panels with level sets, arrows and paths",
             ),
+            plots.paths(result),
             path_table(result),
-            Figure(drawn["losses"], "Loss against iterations from (5, 3).", "Loss curves"),
+            plots.losses(result),
         ],
     )
 
@@ -127,7 +129,7 @@ def _steps(result: StudyResult) -> Section:
         for e in result.methods
         if e.method.step > e.local_limit
     ]
-    parts: list[str | Table | Figure] = [
+    parts: list[Part] = [
         "The paper takes for each method the largest step with which the loss decays "
         "monotonically. We searched for it: upward by factors of 1.6 until a step fails, then by "
         "bisection.",
@@ -180,7 +182,7 @@ def _transport(result: StudyResult, drawn: dict[str, Path]) -> Section:
         ("upper bound for any μ", "0.2", "0.2"),
     ]
     paper, fixed = result["W2"].path, result["W2_staggered"].path
-    parts: list[str | Table | Figure] = [
+    parts: list[Part] = [
         "With the paper's scheme W₂ "
         f"{_verb(paper.outcome)} from (5, 3); with a consistent scheme it {_verb(fixed.outcome)}. "
         "We checked which of the two is the Wasserstein metric.",
@@ -264,11 +266,7 @@ def _fit(result: StudyResult, drawn: dict[str, Path]) -> Section:
             "Gauss–Newton; its adaptive variant uses Levenberg–Marquardt damping with "
             "backtracking.",
             fit_table(result),
-            Figure(
-                drawn["fit_losses"],
-                "Loss against iterations and against time on this machine.",
-                "Loss curves of the full fit",
-            ),
+            plots.fit_losses(result.fits),
             Figure(
                 drawn["fit_densities"],
                 "Target, start and final densities (blue), with the target's level sets in red.",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import InputError
+from ...suggestions import check_names
 
 Preset = Literal["demo", "paper"]
 METRICS = (
@@ -39,11 +40,7 @@ class Settings:
 
     def check(self) -> None:
         """Raise `InputError` for a value the study cannot run with."""
-        unknown = [key for key in self.metrics if key not in METRICS]
-        if unknown:
-            raise InputError(
-                "metrics", f"{unknown[0]!r} is unknown", "some of " + ", ".join(METRICS)
-            )
+        check_names("metrics", self.metrics, METRICS)
         if not self.metrics:
             raise InputError("metrics", "are empty", "some of " + ", ".join(METRICS))
         for name in ("points", "transport_points"):
@@ -58,7 +55,7 @@ class Settings:
         if not 1 <= self.repeats <= 1000:
             raise InputError("repeats", f"is {self.repeats}", "a number from 1 to 1000")
         for name in ("max_seconds", "max_gigabytes"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) <= 1e9:
                 raise InputError(name, f"is {getattr(self, name)}", "a positive number")
 
 

@@ -1,15 +1,17 @@
 """The whole study: measure, draw, write."""
 
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from ...elliptic.sparse_direct import can_call_back
+from ..kept import Kept
 from ..running import Say, run_study
 from . import figures, sparse_qr, text
-from .clock import compiled_afresh
-from .measure import measure
+from .clock import Timing, compiled_afresh
+from .measure import Measurement, measure
 from .methods import Method, methods
 from .results import NAME, MethodCosts, StudyResult
 from .settings import Settings
@@ -17,17 +19,23 @@ from .settings import Settings
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    return run_study(NAME, settings, say, compute=_afresh, draw=figures.draw, page=text.page)
+    kept = Kept(settings.output / "runs", MethodCosts, Measurement, Timing)
+    return run_study(
+        *(NAME, settings, say),
+        compute=partial(_afresh, kept=kept),
+        draw=figures.draw,
+        page=text.page,
+    )
 
 
-def _afresh(settings: Settings, say: Say) -> StudyResult:
+def _afresh(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     """`compute`, with programs that no earlier run has left."""
     with compiled_afresh():
-        return compute(settings, say)
+        return compute(settings, say, kept)
 
 
-def compute(settings: Settings, say: Say) -> StudyResult:
-    """All numbers, no files."""
+def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
+    """All numbers, no files but those of finished methods."""
     start = perf_counter()
     available = sparse_qr.installed()
     chosen = [method for key, method in methods().items() if key in settings.metrics]
@@ -39,7 +47,8 @@ def compute(settings: Settings, say: Say) -> StudyResult:
         if method.remembers and not can_call_back():
             say(f"{method.name}: left out; it needs a second CPU")
             continue
-        costs.append(_costs(method, settings, say))
+        make = partial(_costs, method, settings, say)
+        costs.append(kept.part(method.key, make, method=method))
     blas = sparse_qr.blas() if available else None
     return StudyResult(settings, costs, blas, perf_counter() - start)
 

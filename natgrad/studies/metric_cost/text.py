@@ -4,7 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from ...report.folder import versions
-from ...report.page import Figure, Page, Section, Table
+from ...report.page import Figure, Page, Part, Section
+from .plots import times
 from .results import MethodCosts, StudyResult
 from .sparse_qr import ADVICE
 from .tables import accuracy_table, all_times_table, complexity_table, left_out, time_table
@@ -116,7 +117,7 @@ def _complexity(result: StudyResult, drawn: dict[str, Path]) -> Section:
 
 
 def _direction(result: StudyResult, drawn: dict[str, Path]) -> Section:
-    parts: list[str | Table | Figure] = [
+    parts: list[Part] = [
         time_table(result),
         Figure(
             drawn["direction"],
@@ -138,7 +139,7 @@ def _direction(result: StudyResult, drawn: dict[str, Path]) -> Section:
 def _transport(result: StudyResult, drawn: dict[str, Path]) -> list[Section]:
     if not any(key.startswith("W2") for key in result.settings.metrics):
         return []
-    parts: list[str | Table | Figure] = []
+    parts: list[Part] = []
     if "iterations" in drawn:
         parts.append(
             Figure(
@@ -186,4 +187,4 @@ def _qr_growth(result: StudyResult, entry: MethodCosts) -> str:
 
 
 def _everything(result: StudyResult) -> Section:
-    return Section("All times", [all_times_table(result)])
+    return Section("All times", [*times(result), all_times_table(result)])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import InputError
+from ...suggestions import check_names
 
 Preset = Literal["demo", "reduced", "paper"]
 Fidelity = Literal["ours", "authors"]
@@ -61,9 +62,7 @@ class Settings:
         """Raise `InputError` for a value the study cannot run with."""
         for name, known, least in (("methods", METHODS, 1), ("batched", BATCHED, 0)):
             chosen = getattr(self, name)
-            unknown = [entry for entry in chosen if entry not in known]
-            if unknown:
-                raise InputError(name, f"{unknown[0]!r} is unknown", "some of " + ", ".join(known))
+            check_names(name, chosen, known)
             if len(chosen) < least:
                 raise InputError(name, "are empty", "some of " + ", ".join(known))
             if len(set(chosen)) < len(chosen):

@@ -4,15 +4,15 @@ import dataclasses
 from pathlib import Path
 
 from ...report.folder import versions
-from ...report.page import Figure, Page, Section, Table
+from ...report.page import Figure, Page, Part, Section
 from .claims import common_iterations, common_seconds, order
 from .metrics import LEAST
+from .plots import batches, convergence
 from .results import StudyResult
 from .runs import Run
 from .settings import METRICS
 from .tables import batch_table, claim_table, run_table, time_table
 
-Part = str | Table | Figure
 TITLE = "Poisson's equation by a network"
 
 
@@ -32,7 +32,7 @@ def page(result: StudyResult, drawn: dict[str, Path]) -> Page:
             Section("The problem", _problem(result)),
             Section("Convergence", _convergence(result, drawn)),
             Section("The paper's order", _order(result)),
-            *_batches(result, drawn),
+            *_batches(result),
             Section("What each method does", _methods(result)),
         ],
         settings={
@@ -101,6 +101,7 @@ def _problem(result: StudyResult) -> list[Part]:
 
 def _convergence(result: StudyResult, drawn: dict[str, Path]) -> list[Part]:
     return [
+        convergence(result),
         Figure(
             drawn["convergence"],
             "Loss against iterations and against CPU seconds without compiling. A cross marks a "
@@ -131,7 +132,7 @@ def _order(result: StudyResult) -> list[Part]:
     ]
 
 
-def _batches(result: StudyResult, drawn: dict[str, Path]) -> list[Section]:
+def _batches(result: StudyResult) -> list[Section]:
     if not result.batched:
         return []
     parts: list[Part] = [
@@ -139,12 +140,7 @@ def _batches(result: StudyResult, drawn: dict[str, Path]) -> list[Section]:
         "the grid, and both the loss and G are estimates from them; Levenberg–Marquardt draws new "
         "points from the whole square and its boundary. The losses shown are those on all points, "
         "evaluated off the clock.",
-        Figure(
-            drawn["batches"],
-            "Loss on all points against CPU seconds: mini-batches (dash-dotted) and, paler, the "
-            "same methods on all points.",
-            "Loss curves of mini-batches",
-        ),
+        batches(result),
         batch_table(result),
     ]
     return [Section("Mini-batches", parts)]

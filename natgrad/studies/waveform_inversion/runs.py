@@ -15,6 +15,7 @@ from .experiment import Experiment
 from .methods import Method
 
 SECONDS_BETWEEN_LINES = 15.0
+FRAMES = 12  # at most so many models of a run are kept for the report
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Run:
     adjoint: int
     seconds: float
     velocity: np.ndarray
+    frames: list[tuple[int, np.ndarray]]  # the velocity after some numbers of propagations
 
     @property
     def total(self) -> int:
@@ -71,7 +73,8 @@ def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
     bands = [(f"band{number}", band, False) for number, band in enumerate(settings.bands, 1)]
     stages = [*first, *bands, (None, None, False)]
     share = settings.max_propagations // len(stages)
-    theta, spent, results, rows = experiment.theta0, 0, [], []
+    theta, spent = experiment.theta0, 0
+    results, rows, frames = [], [], []
     for stage, band, transport in stages:
         name = method.key if stage is None else f"{method.key}-{stage}"
         log = Log(folder / f"{name}.csv", experiment, method.name, settings.max_propagations, say)
@@ -85,11 +88,13 @@ def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
             max_propagations=settings.max_propagations - spent if stage is None else share,
             callbacks=[log.starting_at(spent)],
             checkpoint=folder / f"{name}.npz",
+            snapshots=max(2, FRAMES // len(stages)),
         )
         rows += log.rows(found, theta, spent)
+        frames += _frames(found, experiment, spent)
         results.append(found)
         theta, spent = found.theta, spent + _propagations(found)[-1]
-    return _told(method, experiment, results, rows)
+    return _told(method, experiment, results, rows, frames)
 
 
 class Log:
@@ -151,7 +156,15 @@ def _propagations(found: Result) -> np.ndarray:
     return (history["forward"] + history["linearised"] + history["adjoint"]).astype(int)
 
 
-def _told(method: Method, experiment: Experiment, results: list[Result], rows: list[Any]) -> Run:
+def _frames(found: Result, experiment: Experiment, spent: int) -> list[tuple[int, np.ndarray]]:
+    """The iterates that a stage has kept, by what had been spent until them."""
+    total = spent + _propagations(found)
+    return [(int(total[i]), experiment.velocity(theta)) for i, theta in found.iterates.items()]
+
+
+def _told(
+    method: Method, experiment: Experiment, results: list[Result], rows: list[Any], frames: Any
+) -> Run:
     last = results[-1]
     total, losses, seen = (np.array(column) for column in zip(*rows, strict=True))
     whole = len(losses) - len(last.history["loss"])
@@ -170,4 +183,5 @@ def _told(method: Method, experiment: Experiment, results: list[Result], rows: l
         **counts,
         seconds=sum(float(found.history["seconds"][-1]) for found in results),
         velocity=experiment.velocity(last.theta),
+        frames=frames,
     )

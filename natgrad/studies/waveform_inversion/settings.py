@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import InputError
+from ...suggestions import check_names
 
 Preset = Literal["demo", "reduced", "paper"]
 METHODS = (
@@ -74,14 +75,11 @@ class Settings:
 
     def check(self) -> None:
         """Raise `InputError` for a value the study cannot run with."""
-        unknown = [entry for entry in self.methods if entry not in METHODS]
-        if unknown or not self.methods:
-            what = f"{unknown[0]!r} is unknown" if unknown else "are empty"
-            raise InputError("methods", what, "some of " + ", ".join(METHODS))
+        check_names("methods", self.methods, METHODS)
+        if not self.methods:
+            raise InputError("methods", "are empty", "some of " + ", ".join(METHODS))
         for name, known in (("section", SECTIONS), ("misfit", MISFITS)):
-            if getattr(self, name) not in known:
-                what = f"{getattr(self, name)!r} is unknown"
-                raise InputError(name, what, "one of " + ", ".join(known))
+            check_names(name, [getattr(self, name)], known)
         if self.velocity is not None and not Path(self.velocity).exists():
             raise InputError("velocity", f"there is no file {self.velocity}", "a path, or none")
         for name, least, most in _LIMITS:

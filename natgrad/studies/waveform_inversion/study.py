@@ -16,9 +16,7 @@ from .settings import Settings
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
-    return run_study(
-        NAME, settings, say, compute=compute, draw=figures.draw, page=text.page, resumes=True
-    )
+    return run_study(NAME, settings, say, compute=compute, draw=figures.draw, page=text.page)
 
 
 def compute(settings: Settings, say: Say) -> StudyResult:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ...report.folder import versions
 from ...report.page import Figure, Page, Section
+from .plots import convergence, velocities
 from .results import StudyResult
 from .settings import RIVALS
 from .tables import run_table
@@ -26,8 +27,8 @@ def page(result: StudyResult, drawn: dict[str, Path]) -> Page:
         sections=[
             Section("In short", _short(result)),
             Section("The experiment", [_experiment(result), _gathers(drawn)]),
-            Section("Models", [_models(drawn)]),
-            Section("Convergence", [_convergence(drawn), run_table(result)]),
+            Section("Models", [_models(drawn), velocities(result)]),
+            Section("Convergence", [*convergence(result), run_table(result)]),
         ],
         settings={
             field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)
@@ -91,13 +92,4 @@ def _models(drawn: dict[str, Path]) -> Figure:
         "True, initial and recovered velocities with their structural similarity to the true one "
         "(velocities in km/s, range 1, Gaussian window of 1.5 cells): figure 5 of the paper.",
         "velocity models side by side",
-    )
-
-
-def _convergence(drawn: dict[str, Path]) -> Figure:
-    return Figure(
-        drawn["convergence"],
-        "Objective and similarity against propagations: a gradient costs two, a natural gradient "
-        "two more for each step of conjugate gradients, a step one.",
-        "two panels of curves against the number of propagations",
     )

@@ -1,0 +1,5 @@
+"""`python -m natgrad.cli`."""
+
+from . import main
+
+main()

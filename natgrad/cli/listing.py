@@ -1,0 +1,29 @@
+"""`natgrad list`: the studies and their presets."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..studies.registry import STUDIES
+from .output import Output
+
+
+@dataclass(frozen=True)
+class Listing:
+    """List the studies."""
+
+    EXAMPLES: ClassVar = ("natgrad list", "natgrad list --json")
+
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+    def run(self, output: Output) -> None:
+        """Print a line about each study, and its presets."""
+        studies = [
+            {"name": study.name, "about": study.about, "presets": list(study.presets)}
+            for study in STUDIES.values()
+        ]
+        if not output.as_json:
+            for study in STUDIES.values():
+                output.line(f"{study.name}  {study.about}")
+                output.line(f"  presets: {', '.join(study.presets)}")
+        output.done(studies=studies)

@@ -1,0 +1,39 @@
+"""`natgrad resume RUN`: go on with a study that was stopped."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional, arg
+
+from ..report.folder import MARKER, FolderError, ResultFolder
+from ..studies.registry import STUDIES
+from ..studies.typed import filled
+from ..suggestions import unknown
+from .output import Output
+from .study import execute
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a study that was stopped; a finished one gets its report anew."""
+
+    EXAMPLES: ClassVar = ("natgrad resume results/waveform-inversion",)
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Folder of the run: the --output of its study."""
+    json: bool = False
+    """Print one JSON object on stdout, and progress on stderr."""
+
+    def run(self, output: Output) -> None:
+        """Read the settings from the folder and run the study with them."""
+        folder = self.run_folder
+        if not folder.is_dir():
+            raise FolderError(f"there is no folder {folder}")
+        name, values = ResultFolder(folder).origin()
+        if name not in STUDIES:
+            raise FolderError(f"{folder / MARKER}: {unknown('study', name, list(STUDIES))}")
+        study = STUDIES[name]
+        first = next(iter(study.presets.values()))
+        settings = filled(first, values, str(folder / MARKER))
+        execute(study, replace(settings, output=folder), output)
