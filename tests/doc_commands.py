@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import tyro
-
-from natgrad.cli import main
+from natgrad.cli.output import UsageError
+from natgrad.cli.parsing import parse
+from natgrad.cli.study import RunStudy
+from natgrad.errors import InputError
 from natgrad.studies.registry import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +26,6 @@ SPAN = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"--[a-z][\w-]*")
 PREFIX = re.compile(r"^(?:taskset -c \d+ |[A-Z_]+=\S* )+")
 STARTS = ("natgrad ", "make ", "python ", "--")
-
-
-class _Parsed(BaseException):
-    """Carries what the command line has understood, out of `main` before anything runs."""
 
 
 def commands(page: Path) -> Iterator[tuple[str, str]]:
@@ -74,26 +71,14 @@ def fault(command: str, whole: bool) -> str | None:
 
 def _natgrad(words: list[str], whole: bool) -> str | None:
     if not whole and words[0] == "study":
-        study = STUDIES[words[1]]
-        fields = {field.name for field in dataclasses.fields(next(iter(study.presets.values())))}
+        fields = {field.name for field in dataclasses.fields(STUDIES[words[1]].presets["demo"])}
         return _unknown(words, fields)
-    real = tyro.cli
-
-    def parse_only(*arguments, **options):
-        raise _Parsed(real(*arguments, **options))
-
-    tyro.cli = parse_only
     try:
-        main(words)
-    except _Parsed as parsed:
-        study = getattr(parsed.args[0], "study", None)
-        if study is not None:
-            getattr(study, "settings", study).check()
-        return None
-    except SystemExit as refused:
-        return f"exit code {refused.code}"
-    finally:
-        tyro.cli = real
+        command = parse(words)
+        if isinstance(command, RunStudy):
+            command.settings.check()
+    except (UsageError, InputError) as error:
+        return str(error)
     return None
 
 

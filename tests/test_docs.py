@@ -54,9 +54,11 @@ def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("natgrad study gausian-mixture", "exit code 2"),
-        ("natgrad study darcy --cels 3", "exit code 2"),
-        ("natgrad steady darcy", "exit code 2"),
+        ("natgrad study gausian-mixture", "unknown study"),
+        ("natgrad study darcy --cels 3", "unknown option"),
+        ("natgrad study darcy --cells no", "cells"),
+        ("natgrad study darcy --cells -3", "cells"),
+        ("natgrad steady darcy", "unknown command"),
         ("make coffee", "no target coffee"),
         ("python benchmarks/bench_nothing.py", "no file benchmarks/bench_nothing.py"),
         ("python benchmarks/bench_transport.py --sises 3", "no option --sises"),
@@ -65,9 +67,8 @@ def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("brew coffee", "nobody knows brew"),
     ],
 )
-def test_a_wrong_command_is_noticed(command: str, why: str, capsys: pytest.CaptureFixture):
-    assert fault(command, whole=True) == why
-    capsys.readouterr()
+def test_a_wrong_command_is_noticed(command: str, why: str):
+    assert why in str(fault(command, whole=True))
 
 
 def test_a_wrong_option_by_itself_is_noticed():
