@@ -5,7 +5,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+DEMO := results/demo
 TORCH ?= torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -15,7 +17,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 help:
 	@echo "make install     create or update $(VENV)"
-	@echo "make demo        the Gaussian mixture study, small, into results/demo"
+	@echo "make demo        three studies, small, and one report of them: $(DEMO)/index.html"
 	@echo "make test        the fast tests"
 	@echo "make test-slow   the slow tests"
 	@echo "make bench       every benchmark in turn"
@@ -26,16 +28,26 @@ help:
 
 install: $(READY)
 
-# The stamp is written last, so an interrupted installation is taken up again.
-$(READY): pyproject.toml
+# The stamps are written last, so an interrupted installation is taken up again.
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natgrad needs Python 3.11 or newer, this is " + sys.version)'
-	@echo "installing natgrad and its development tools into $(VENV)"
+	@echo "installing natgrad into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq -e .
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@echo "installing its development tools into $(VENV)"
 	@$(BIN)/python -m pip install -qq -e ".[dev]"
 	@touch $@
 
-demo: $(READY)
-	@$(BIN)/natgrad study gaussian-mixture --preset demo --output results/demo
+# Again, after an interruption or not, it takes up what it finds there.
+demo: $(INSTALLED)
+	@if [ -e $(DEMO)/settings.json ]; then \
+		echo "$(DEMO) is from an older natgrad: remove it (rm -r $(DEMO)), then make demo" >&2; exit 2; fi
+	@set -e; for study in gaussian-mixture poisson-pinn waveform-inversion; do \
+		$(BIN)/natgrad study $$study --preset demo --output $(DEMO)/$$study; done
+	@$(BIN)/natgrad report $(DEMO) --output $(DEMO)/index.html
 
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu

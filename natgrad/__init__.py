@@ -1,172 +1,48 @@
-"""natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
+"""natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice.
 
+The names are those of `public.py`. They are imported when the first of them is used, so that the
+command line can print its help without JAX.
+"""
+
+import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from .baselines import lbfgs
-from .budget import Budget
-from .checkpoint import Checkpoint
-from .collocation import Collocation, Residual
-from .compare import compare
-from .comparison import Comparison
-from .counts import Counts
-from .damping import (
-    AbsoluteDamping,
-    Damping,
-    LevenbergMarquardt,
-    ParameterDamping,
-    RelativeDamping,
-    Undamped,
-)
-from .differential import derivative, laplacian
-from .direction import information_matrix, natural_gradient
-from .elliptic.methods import Elliptic
-from .errors import InputError, PrecisionWarning
-from .grids import Grid
-from .metrics import (
-    L2,
-    Blocks,
-    Euclidean,
-    FactorMetric,
-    FisherRao,
-    HomogeneousSobolev,
-    MatrixMetric,
-    Metric,
-    Mobility,
-    Newton,
-    Sobolev,
-    Wasserstein,
-)
-from .minibatch import MiniBatch
-from .minimize import minimize
-from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, Sourcewise, SparseLU
-from .operators import AdjointOperator
-from .problems import KullbackLeibler, LeastSquares, Problem, SquaredDistance
-from .proximal import ProximalStep
-from .recipes import recipe
-from .resampling import Resampled
-from .result import Direction, Info, Progress, Result, Status
-from .saved_results import load_result
-from .solvers import (
-    CG,
-    LSMR,
-    QR,
-    SVD,
-    Auto,
-    Cholesky,
-    DenseSolver,
-    Diagonal,
-    Hutchinson,
-    InformationSolver,
-    Kernel,
-    MatrixFreeSolver,
-    Nystrom,
-    NystromKernel,
-    PivotedQR,
-    RandomizedSVD,
-    Recycled,
-    SolveInfo,
-    Solver,
-)
-from .spectrum import Spectrum, information_spectrum
-from .steps import Backtracking, FixedStep, ModelStep, Outcome, Step
-from .verification import AdjointReport, GradientReport, check_adjoint, check_gradient
+if TYPE_CHECKING:
+    from . import public
+    from .public import *  # noqa: F403
+
+    __all__: list[str] = []
+    __all__ += public.__all__
 
 __version__ = "0.1.0"
+MODULES = ("plot", "waves")  # public too, imported one by one
 
-__all__ = [
-    "CG",
-    "L2",
-    "LSMR",
-    "QR",
-    "SVD",
-    "AbsoluteDamping",
-    "AdjointOperator",
-    "AdjointReport",
-    "Auto",
-    "Backtracking",
-    "Blocks",
-    "Budget",
-    "Checkpoint",
-    "Cholesky",
-    "Collocation",
-    "Comparison",
-    "Counts",
-    "Damping",
-    "DenseSolver",
-    "Diagonal",
-    "Direction",
-    "Elliptic",
-    "Euclidean",
-    "Explicit",
-    "ExternalModel",
-    "FactorMetric",
-    "FisherRao",
-    "FixedStep",
-    "GradientReport",
-    "Grid",
-    "HomogeneousSobolev",
-    "Hutchinson",
-    "ImplicitModel",
-    "Info",
-    "InformationSolver",
-    "InputError",
-    "Kernel",
-    "KullbackLeibler",
-    "LeastSquares",
-    "LevenbergMarquardt",
-    "MatrixFreeSolver",
-    "MatrixMetric",
-    "Metric",
-    "MiniBatch",
-    "Mobility",
-    "Model",
-    "ModelStep",
-    "Newton",
-    "Nystrom",
-    "NystromKernel",
-    "Outcome",
-    "ParameterDamping",
-    "PivotedQR",
-    "Pointwise",
-    "PrecisionWarning",
-    "Problem",
-    "Progress",
-    "ProximalStep",
-    "RandomizedSVD",
-    "Recycled",
-    "RelativeDamping",
-    "Resampled",
-    "Residual",
-    "Result",
-    "Sobolev",
-    "SolveInfo",
-    "Solver",
-    "Sourcewise",
-    "SparseLU",
-    "Spectrum",
-    "SquaredDistance",
-    "Status",
-    "Step",
-    "Undamped",
-    "Wasserstein",
-    "check_adjoint",
-    "check_gradient",
-    "compare",
-    "derivative",
-    "information_matrix",
-    "information_spectrum",
-    "laplacian",
-    "lbfgs",
-    "load_result",
-    "minimize",
-    "natural_gradient",
-    "recipe",
-]
+
+class _Package(ModuleType):
+    """`natgrad.minimize` is the function, also after its module of that name was imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in ("compare", "minimize")):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """`natgrad.waves` and `natgrad.plot`, imported when they are first used."""
-    if name in ("plot", "waves"):
+    """A public name, the first time it is used."""
+    if name in MODULES:
         return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = import_module(".public", __name__)
+    names = getattr(public, "__all__", None)  # None while it is being imported
+    if names is not None:
+        globals().update({known: getattr(public, known) for known in names}, __all__=names)
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__"), *MODULES})

@@ -115,6 +115,9 @@ def _entrants(metrics: Any, solvers: Any, settings: dict[str, Any]) -> dict[str,
             what = f"{name!r} is no metric"
             raise InputError("metrics", what, "{'L²': ng.L2(grid), 'W₂': ng.Wasserstein(grid)}")
         for label, solver in _solvers(solvers).items():
+            if solver is not None and "solver" in own:
+                what = f"{name!r} has a solver of its own"
+                raise InputError("solvers", what, "solvers=None, or metrics without a solver")
             chosen = {} if solver is None else {"solver": solver}
             found[f"{name}, {label}" if label else name] = settings | chosen | own
     if not found:

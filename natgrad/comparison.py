@@ -69,6 +69,11 @@ class Comparison:
         return float(result.spent(against)[below[0]]) if below.size else np.inf
 
     @property
+    def leaders(self) -> dict[str, str]:
+        """The winner by iterations, by propagations and by seconds, in the end."""
+        return {axis: self.winner(axis) for axis in AXES}
+
+    @property
     def limited(self) -> str:
         """What the budget limits, the first of iterations, propagations and seconds."""
         return next((name for name in AXES if getattr(self.budget, name) is not None), AXES[0])

@@ -224,7 +224,9 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
         total = run["forward"] + run["linearised"] + run["adjoint"]
         assert run["propagations"][-1] == total
     assert len(list((output / "figures").glob("*.png"))) == 4
-    assert (output / "index.html").read_text().count("data:image/png;base64,") == 3
+    page = (output / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert page.count('data-kind="curves">') == 4
     assert len(said) == len(TINY.methods) + 1
     assert all(table.rows for table in summary(result))
 

@@ -51,6 +51,7 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert len(list((output / "figures").glob("*.png"))) == 3
     page = (output / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 3
+    assert page.count('data-kind="curves">') == 4
     assert all(table.rows for table in summary(result))
 
 

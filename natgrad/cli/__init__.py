@@ -3,7 +3,8 @@
 | file | what it holds |
 |---|---|
 | `commands.py` | the commands by their names |
-| `study.py`, `resume.py`, `report.py`, `listing.py`, `completion.py` | one command each |
+| `study.py`, `compare.py`, `resume.py`, `report.py` | one command each |
+| `listing.py`, `completion.py` | the same |
 | `parsing.py` | from arguments to a command, bad ones refused in one line |
 | `output.py` | what is printed, for people or as one JSON object |
 | `stopping.py` | Ctrl-C |

@@ -6,12 +6,14 @@ A command is a dataclass: its fields are the arguments, its docstring and EXAMPL
 
 from typing import Any
 
+from .compare import Compare
 from .completion import Completion
 from .listing import Listing
 from .report import Report
 from .resume import Resume
 
 COMMANDS: dict[str, Any] = {
+    "compare": Compare,
     "resume": Resume,
     "report": Report,
     "list": Listing,

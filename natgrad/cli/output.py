@@ -26,12 +26,16 @@ class Output:
         """A `natgrad.report.page.Table`; in JSON it is part of the object."""
         if self.as_json:
             return
+        if not sys.stdout.isatty():  # no width to keep to
+            print(table.text(), end="\n\n", flush=True)
+            return
         from rich.console import Console
         from rich.table import Table
 
         printed = Table(title=table.caption, title_justify="left", title_style="dim")
         for position, name in enumerate(table.header):
-            printed.add_column(name, justify="left" if position == 0 else "right")
+            justify = "left" if position == 0 else "right"
+            printed.add_column(name, justify=justify, overflow="fold")
         for row in table.rows:
             printed.add_row(*row)
         Console().print(printed)

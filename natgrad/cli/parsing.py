@@ -34,7 +34,7 @@ def parse(arguments: list[str]) -> Any:
     elif not asks_for_help:
         raise UsageError(f"no command; one of {', '.join(('study', *COMMANDS))}, or --help")
     command = parsed(arguments)
-    return getattr(command, "study", command)
+    return getattr(command, "chosen_study", command)
 
 
 def parsed(arguments: list[str]) -> Any:
@@ -82,7 +82,7 @@ def _study_type(arguments: list[str]) -> Any:
         command: Any = RunStudy[type(chosen)]  # pyright: ignore[reportInvalidTypeArguments]
         described = tyro.conf.subcommand(name, default=RunStudy(chosen), description=about)
         types.append(Annotated[command, described])
-    whole: Any = make_dataclass("StudyCommand", [("study", reduce(or_, types))], frozen=True)
+    whole: Any = make_dataclass("StudyCommand", [("chosen_study", reduce(or_, types))], frozen=True)
     shown = study_command.EXAMPLES if arguments[:1] == ["study"] else ()
     about = _described(study_command.SUMMARY, shown)
     return Annotated[whole, tyro.conf.subcommand("study", description=about)]

@@ -1,4 +1,4 @@
-"""`natgrad resume RUN`: go on with a study that was stopped."""
+"""`natgrad resume RUN`: go on with a study, or a comparison, that was stopped."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,21 +7,23 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional, arg
 
 from ..report.folder import MARKER, FolderError, ResultFolder
+from ..studies.comparing import NAME, CompareSettings
 from ..studies.registry import STUDIES
 from ..studies.typed import filled
 from ..suggestions import unknown
+from .compare import execute as go_on_comparing
 from .output import Output
 from .study import execute
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a study that was stopped; a finished one gets its report anew."""
+    """Go on with a run that was stopped; a finished one gets its report anew."""
 
     EXAMPLES: ClassVar = ("natgrad resume results/waveform-inversion",)
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """Folder of the run: the --output of its study."""
+    """Folder of the run: the --output of its study or comparison."""
     json: bool = False
     """Print one JSON object on stdout, and progress on stderr."""
 
@@ -31,6 +33,10 @@ class Resume:
         if not folder.is_dir():
             raise FolderError(f"there is no folder {folder}")
         name, values = ResultFolder(folder).origin()
+        if name == NAME:
+            compared = CompareSettings.restored(values, str(folder / MARKER))
+            go_on_comparing(replace(compared, output=folder), output)
+            return
         if name not in STUDIES:
             raise FolderError(f"{folder / MARKER}: {unknown('study', name, list(STUDIES))}")
         study = STUDIES[name]

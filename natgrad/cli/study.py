@@ -1,7 +1,8 @@
 """`natgrad study NAME`: run a study with settings from a preset, a file and flags."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -56,15 +57,10 @@ def execute(study: Study, settings: Any, output: Output) -> None:
     again = f"natgrad resume {shlex.quote(str(settings.output))}"
     output.go_on = lambda: again if folder.holds(study.name, settings) else None
     output.line(f"{study.name}, preset {settings.preset}, into {settings.output}")
-    run, summary = _load(study)
-    try:
-        page, result = run(settings, lambda line: output.line(f"  {line}"))
-    except BrokenPipeError:  # of stdout, not of the folder
-        raise
-    except OSError as error:
-        what = f"{error.filename or settings.output}: {error.strerror or error}"
-        raise InputError("output", what, "another folder, or more space") from error
-    tables = summary(result)
+    ready_to_compute()
+    with disk_errors(settings.output):
+        page, result = study.part("study", "run")(settings, lambda line: output.line(f"  {line}"))
+    tables = study.part("tables", "summary")(result)
     for table in tables:
         output.table(table)
     if not output.as_json:
@@ -79,10 +75,24 @@ def execute(study: Study, settings: Any, output: Output) -> None:
     )
 
 
-def _load(study: Study) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Import what computes; switch on the double precision that studies need, and the cache."""
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """A disk that is full, or a folder that is gone, is said in one line."""
+    try:
+        yield
+    except BrokenPipeError:  # of stdout, not of the folder
+        raise
+    except OSError as error:
+        what = f"{error.filename or folder}: {error.strerror or error}"
+        raise InputError("output", what, "another folder, or more space") from error
+
+
+def ready_to_compute() -> None:
+    """Switch on the double precision that studies need, the cache, and the display of runs."""
     import jax
+
+    from ..display import BOARD
 
     jax.config.update("jax_enable_x64", True)
     keep_programs()
-    return study.load()
+    BOARD.asked = True

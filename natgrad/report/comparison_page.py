@@ -14,7 +14,6 @@ from .result_page import convergence, look
 
 def comparison_page(comparison: Comparison) -> Page:
     """Tables, curves, and paths where there are two parameters."""
-    winners = {axis: comparison.winner(axis) for axis in AXES}
     ahead: list[Part] = [comparison.winners(), comparison.table()]
     ahead += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     sections = [
@@ -22,7 +21,11 @@ def comparison_page(comparison: Comparison) -> Page:
         Section("Curves of all runs", convergence(comparison.results)),
         *_paths(comparison),
     ]
-    lead = "Ahead in the end: " + ", ".join(f"{n} by {axis}" for axis, n in winners.items()) + "."
+    lead = (
+        "Ahead in the end: "
+        + ", ".join(f"{n} by {axis}" for axis, n in comparison.leaders.items())
+        + "."
+    )
     limits = {name: value for name in AXES if (value := getattr(comparison.budget, name))}
     return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
 
@@ -48,4 +51,5 @@ def _paths(comparison: Comparison) -> list[Section]:
         like = next(iter(results.values())).theta
         seen = landscape(problem, like, np.concatenate(list(ways.values())))
         ground = Landscape.of(seen.x, seen.y, seen.values)
-    return [Section("Paths", [Paths(tracks, "The iterates over the level sets of f.", ground)])]
+    over = "" if ground is None else " over the level sets of f"
+    return [Section("Paths", [Paths(tracks, f"The iterates{over}.", ground)])]

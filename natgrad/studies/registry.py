@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from .darcy import settings as darcy
@@ -13,46 +14,23 @@ from .waveform_inversion import settings as waveform_inversion
 
 @dataclass(frozen=True)
 class Study:
-    """A name, a line about it, its presets, and where its `run` and `summary` live.
+    """A name, a line about it, its presets, its package, and the metrics it offers to compare.
 
-    `load` returns `run(settings, say) -> (report path, result)` and `summary(result) -> tables`.
-    The settings classes are light: they import nothing that computes.
+    The package has `study.run(settings, say) -> (report path, result)`,
+    `tables.summary(result) -> tables` and, where there are metrics to compare,
+    `comparable.comparable(settings) -> Comparable`. The settings classes are light: they import
+    nothing that computes.
     """
 
     name: str
     about: str
     presets: dict[Any, Any]
-    load: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]
+    package: str
+    metrics: tuple[str, ...] = ()
 
-
-def _gaussian_mixture() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .gaussian_mixture import study, tables
-
-    return study.run, tables.summary
-
-
-def _metric_cost() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .metric_cost import study, tables
-
-    return study.run, tables.summary
-
-
-def _darcy() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .darcy import study, tables
-
-    return study.run, tables.summary
-
-
-def _poisson_pinn() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .poisson_pinn import study, tables
-
-    return study.run, tables.summary
-
-
-def _waveform_inversion() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from .waveform_inversion import study, tables
-
-    return study.run, tables.summary
+    def part(self, module: str, function: str) -> Callable[..., Any]:
+        """A function of the study, imported now."""
+        return getattr(import_module(f".{self.package}.{module}", __package__), function)
 
 
 STUDIES = {
@@ -62,31 +40,35 @@ STUDIES = {
             "gaussian-mixture",
             "one mean of a Gaussian mixture in eight metrics (section 4.1), and a full fit",
             dict(gaussian_mixture.PRESETS),
-            _gaussian_mixture,
+            "gaussian_mixture",
+            ("GD", *gaussian_mixture.METRICS, "W2"),
         ),
         Study(
             "metric-cost",
             "what L, its pseudo-inverse and a direction cost in each metric (section 3.4)",
             dict(metric_cost.PRESETS),
-            _metric_cost,
+            "metric_cost",
         ),
         Study(
             "darcy",
             "a permeability field from pressures: natural gradients beside L-BFGS",
             dict(darcy.PRESETS),
-            _darcy,
+            "darcy",
+            tuple(key for key in darcy.ENTRANTS if not key.startswith("LBFGS")),
         ),
         Study(
             "poisson-pinn",
             "Poisson's equation by a network in eight metrics (section 4.2), and by rivals",
             dict(poisson_pinn.PRESETS),
-            _poisson_pinn,
+            "poisson_pinn",
+            (*poisson_pinn.METRICS, "GN", "LM3"),
         ),
         Study(
             "waveform-inversion",
             "a velocity model from recorded waves, in several metrics (section 4.3), and L-BFGS",
             dict(waveform_inversion.PRESETS),
-            _waveform_inversion,
+            "waveform_inversion",
+            tuple(k for k in waveform_inversion.METHODS if k not in waveform_inversion.RIVALS),
         ),
     )
 }

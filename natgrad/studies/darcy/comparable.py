@@ -1,6 +1,6 @@
 """The permeability from pressures, in the first variant of the settings, for `natgrad compare`."""
 
-from ... import CG, Recycled
+from ... import CG, Budget, Recycled
 from ..comparable import Comparable
 from .inversion import Inversion
 from .methods import METRICS
@@ -14,6 +14,7 @@ def comparable(settings: Settings) -> Comparable:
         inversion.problem,
         inversion.start,
         {key: metric(inversion.grid) for key, metric in METRICS.items()},
+        Budget(propagations=settings.max_propagations),
         {
             "solver": CG(0.0, settings.krylov, preconditioner=Recycled(settings.pairs)),
             "loss_target": settings.discrepancy**2 * inversion.noise_loss,

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from ... import L2, Euclidean, FisherRao, HomogeneousSobolev, Sobolev, Wasserstein
+from ... import L2, Budget, Euclidean, FisherRao, HomogeneousSobolev, Sobolev, Wasserstein
 from ..comparable import Comparable
 from ..one_mean import BOWL_START, cell_grid, problem_on
 from .settings import Settings
@@ -21,4 +21,4 @@ def comparable(settings: Settings) -> Comparable:
         "dotH1": HomogeneousSobolev(grid, 1),
         "dotHm1": HomogeneousSobolev(grid, -1),
     }
-    return Comparable(problem_on(grid), jnp.array(BOWL_START), metrics)
+    return Comparable(problem_on(grid), jnp.array(BOWL_START), metrics, Budget(iterations=50))

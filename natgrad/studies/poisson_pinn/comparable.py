@@ -1,6 +1,6 @@
 """The training of a network for `natgrad compare`."""
 
-from ... import Backtracking, LevenbergMarquardt, recipe
+from ... import Backtracking, Budget, LevenbergMarquardt, recipe
 from ..comparable import Comparable
 from .pinn import Pinn
 from .settings import METRICS, Settings
@@ -21,5 +21,6 @@ def comparable(settings: Settings) -> Comparable:
         pinn.values_problem("L2"),
         pinn.start,
         on_values | on_residuals,
+        Budget(seconds=settings.seconds),
         {"damping": LevenbergMarquardt(), "step": Backtracking(), "tolerance": 0.0},
     )

@@ -1,6 +1,6 @@
 """The inversion of all data by least squares, for `natgrad compare`."""
 
-from ... import CG
+from ... import CG, Budget
 from ..comparable import Comparable
 from .experiment import Experiment
 from .methods import METHODS
@@ -20,4 +20,5 @@ def comparable(settings: Settings) -> Comparable:
         if method.metric is not None
     }
     bounds = {"bounds": experiment.bounds, "tolerance": 0.0}
-    return Comparable(experiment.whole, experiment.theta0, metrics, bounds)
+    budget = Budget(propagations=settings.max_propagations)
+    return Comparable(experiment.whole, experiment.theta0, metrics, budget, bounds)

@@ -56,7 +56,7 @@ class Settings:
     share of the propagations, then least squares."""
     krylov: int = 5
     """Conjugate gradient steps in a natural gradient direction."""
-    max_propagations: int = 150
+    max_propagations: int = 100
     """Wave solutions over all shots that a run may spend."""
     bands: tuple[float, ...] = ()
     """Frequency continuation: the data are first inverted below each of these frequencies, Hz, in
