@@ -28,7 +28,7 @@ SLOW = (
     r"test_bands_and_a_transport_misfit_come_before_least_squares",
     # pairs of solver and model
     r"test_every_kind_of_model_is_adjoint_and_second_order\[(preconditioned|gmres|host newton)\]",
-    r"test_implicit.py::test_the_direction_is_the_dense_one_on_the_host\[(CG Ny|CG di|LSMR|Rand|Ker)",
+    r"test_the_direction_is_the_dense_one_on_the_host\[(CG Ny|CG di|LSMR|Rand|Ker)",
     r"test_external.py::test_the_direction_is_the_dense_one\[.*-(W2|H-1)\]",
     r"test_all_agree_with_the_explicit_step_to_first_order\[.*-0.3\]",
     r"test_the_direction_is_that_of_the_dense_hessian\[(gmres|host)\]",
