@@ -1,5 +1,6 @@
 # Every target builds its own .venv first; only python3 (3.11 or newer) has to be there.
 # Another interpreter: make PYTHON=python3.12 install
+# Without PyTorch, whose tests are then skipped: make TORCH= test
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,11 +8,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 DEMO := results/demo
+TORCH ?= torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser test test-slow bench docs lint clean
+.PHONY: help install demo browser torch test test-slow bench docs lint wheel-test clean
 
 help:
 	@echo "make install     create or update $(VENV)"
@@ -21,6 +23,7 @@ help:
 	@echo "make bench       every benchmark in turn"
 	@echo "make docs        the documentation, into site/"
 	@echo "make lint        ruff and pyright"
+	@echo "make wheel-test  the wheel into dist/, installed by itself, against some of the tests"
 	@echo "make clean       remove what the other targets made"
 
 install: $(READY)
@@ -59,8 +62,15 @@ browser:
 		&& { $(APT) update && $(APT) install -y --no-install-recommends chromium chromium-driver; } \
 		>/dev/null 2>&1; $(BROWSER); } || echo "no chromium: the tests of report pages in a browser are skipped"
 
+# Optional, so a failure is a line and no more; the package index may not have it.
+torch: $(READY)
+ifneq ($(TORCH),)
+	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -qq "$(TORCH)" >/dev/null 2>&1 \
+		|| echo "$(TORCH) could not be installed: the tests that need it are skipped"
+endif
+
 # A file stays in one process, so that its tests share their compiled programs.
-test: $(READY) browser
+test: $(READY) browser torch
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 test-slow: $(READY)
@@ -77,6 +87,19 @@ lint: $(READY)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
+
+# From outside the source tree, so that `import natgrad` finds the wheel's files only.
+WHEEL_TESTS := test_grids.py test_metrics.py test_minimize.py test_bad_input.py
+wheel-test:
+	@rm -rf dist build/wheel-test
+	@$(PYTHON) -m venv build/wheel-test
+	@build/wheel-test/bin/python -m pip install -qq build
+	@build/wheel-test/bin/python -m build --outdir dist . >build/wheel-test/build.log || { cat build/wheel-test/build.log; exit 1; }
+	@build/wheel-test/bin/python -m pip install -qq "$$(ls dist/*.whl)[test]"
+	@cp -r tests examples pyproject.toml build/wheel-test
+	@cd build/wheel-test && bin/python -c "import natgrad, pathlib; home = pathlib.Path(natgrad.__file__); assert 'site-packages' in home.parts, home"
+	@cd build/wheel-test && JAX_PLATFORMS=cpu bin/python -m pytest -q $(addprefix tests/,$(WHEEL_TESTS))
+	@build/wheel-test/bin/natgrad list
 
 clean:
 	@rm -rf $(VENV) results site dist build .pytest_cache .hypothesis .ruff_cache .benchmarks *.egg-info

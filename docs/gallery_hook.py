@@ -10,16 +10,32 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "optimal_transport": {"size": 64, "iterations": 100},
-    "density_image": {"size": 128, "field": 40, "names": ("w2+fr", "fr")},
-    "burgers": {"iterations": 120},
-    "poisson_5d": {"hidden": (24, 24), "interior": 300, "boundary": 60, "iterations": 100},
+    "optimal_transport": {"size": 64, "iterations": 60},
+    "density_image": {"size": 96, "field": 32, "names": ("w2+fr", "fr")},
+    "burgers": {"width": 14, "count": 1500, "iterations": 80},
+    "poisson_5d": {
+        "hidden": (24, 24),
+        "interior": 300,
+        "boundary": 60,
+        "iterations": 50,
+        "variants": ("fixed", "drawn"),
+    },
 }
+
+
+TIMED = ("density_image", "poisson_5d")  # figures with seconds, of code as a user gets it
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Nearly all the time goes into compiling, so as little as possible is asked for there."""
+    runpy.run_path(str(ROOT / "tests" / "quick_compilation.py"))["compile_quickly"]()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -32,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 @functools.cache
 def _figure(name: str, modified: float) -> bytes:
     """Drawn once for each version of the example, also while `mkdocs serve` rebuilds."""
+    jax.config.update("jax_disable_most_optimizations", name not in TIMED)
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     with tempfile.TemporaryDirectory() as folder:
         main(**ARGUMENTS[name], output=folder)

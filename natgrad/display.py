@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from .budget import Budget
-from .progress import View
+from .progress import Busy, View
 
 PATIENCE = 2.0  # seconds before a run is worth a display
 SECONDS_BETWEEN_LINES = 15.0
@@ -51,6 +51,20 @@ def watched(budget: Budget, asked: bool | None = None) -> Iterator["Watch"]:
             BOARD.remove(view)
 
 
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """On a terminal, show what takes its time and for how long, beside the runs inside."""
+    line = Busy(what)
+    if not BOARD.console.is_terminal:
+        yield
+        return
+    BOARD.add(line)
+    try:
+        yield
+    finally:
+        BOARD.remove(line)
+
+
 class Watch:
     """What a run tells its view; where lines are wanted, it writes one when it is time."""
 
@@ -69,12 +83,12 @@ class Board:
 
     def __init__(self, console: Console):
         self.console, self.asked = console, False
-        self._views: list[View] = []
+        self._views: list[View | Busy] = []
         self._live: Live | None = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
 
-    def add(self, view: View) -> None:
+    def add(self, view: View | Busy) -> None:
         """Show it as well."""
         with self._lock:
             self._views.append(view)
@@ -83,7 +97,7 @@ class Board:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def remove(self, view: View) -> None:
+    def remove(self, view: View | Busy) -> None:
         """Its run has ended; after the last one the display vanishes."""
         with self._lock:
             self._views.remove(view)

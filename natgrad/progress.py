@@ -81,6 +81,16 @@ class View:
         return text.append(f"   {sparkline(self.losses)}", style="not bold cyan")
 
 
+class Busy:
+    """Something that takes its time."""
+
+    def __init__(self, what: str):
+        self.what, self._began = what, time.monotonic()
+
+    def __rich__(self) -> Text:
+        return Text(f"{self.what}  {clock(time.monotonic() - self._began)}", style="dim")
+
+
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     """The values as bars, on a logarithmic scale where all are positive.
 

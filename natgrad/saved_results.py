@@ -12,12 +12,19 @@ KIND = "result"
 
 
 def save_result(result: Result, path: str | Path) -> None:
-    """θ, history, status and diagnosis of a run in one file, written all or not at all."""
+    """θ, history, status and diagnosis of a run in one file, written all or not at all.
+
+    The versions and the machine are those of this process.
+    """
+    from .report.folder import machine, versions
+
     values = {
         "loss": result.loss,
         "status": str(result.status),
         "iterations": result.iterations,
         "info": None if result.info is None else asdict(result.info),
+        "versions": versions(),
+        "machine": machine(),
     }
     iterates = {str(number): theta for number, theta in result.iterates.items()}
     tree = {"theta": result.theta, "history": dict(result.history), "iterates": iterates}
@@ -50,6 +57,12 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
         Info.restored(values["info"]),
         {number: _theta(iterates[number], like) for number in sorted(iterates)},
     )
+
+
+def saved_where(path: str | Path) -> dict[str, dict[str, str]]:
+    """The versions and the machine in a file of a result; empty in files before 0.2."""
+    values, _ = read_archive(Path(path), KIND)
+    return {name: values.get(name, {}) for name in ("versions", "machine")}
 
 
 def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:

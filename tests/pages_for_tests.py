@@ -87,7 +87,7 @@ def every_part(folder: Path) -> Page:
             Section("Paths", [paths()]),
             Section("Fields", [frames()]),
         ],
-        settings={"points": 70, "metrics": ("L2", "W2"), "floor": None, "output": folder},
+        settings={"points": 70, "metrics": ("L2", "W2"), "budget": {"seconds": 3}, "bands": ()},
         versions=versions(),
         machine=machine(),
     )

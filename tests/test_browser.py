@@ -173,7 +173,7 @@ def test_without_any_curve_there_is_a_line_of_text(page):
 def test_pointing_at_a_curve_reads_out_its_values(page):
     svg = _find(page, '[data-kind="curves"] svg')[0]
     readout = _find(page, ".readout")[0]
-    assert readout.text == ""
+    assert readout.text.startswith("Point at a curve")
     webdriver.ActionChains(page).move_to_element(svg).perform()
     assert re.fullmatch(
         r"(L²|GD & co): loss \S+ at iterations \S+, seconds \S+, propagations \S+", readout.text

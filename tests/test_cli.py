@@ -238,7 +238,9 @@ def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
     assert settings["settings"]["points"] == 20
     assert len(list((output / "figures").glob("*.png"))) == 7
     page = (output / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 5  # the curves of losses are plots
+    assert page.count("data:image/png;base64,") == 5
+    assert page.count('data-kind="curves">') == 2
+    assert page.count('data-kind="paths">') == 1
     assert "http" not in page
 
 

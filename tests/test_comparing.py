@@ -43,6 +43,7 @@ def _exit_code(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.filterwarnings("ignore:the shortest wave")
 @pytest.mark.parametrize("name", [study.name for study in STUDIES.values() if study.metrics])
 def test_the_metrics_of_the_list_are_those_of_the_problem(name):
     """And the loss is the same for each, at the same start, whatever state it measures."""

@@ -228,15 +228,18 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
         total = run["forward"] + run["linearised"] + run["adjoint"]
         assert run["propagations"][-1] == total
     assert len(list((output / "figures").glob("*.png"))) == 4
-    assert (output / "index.html").read_text().count("data:image/png;base64,") == 3
+    page = (output / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert page.count('data-kind="curves">') == 4
     assert len(said) == len(TINY.methods) + 1
     assert all(table.rows for table in summary(result))
 
 
 def test_finished_runs_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
-    monkeypatch.setattr(study, "run_method", None)
-    monkeypatch.setattr(study, "posterior", None)
+    never = lambda *parts: pytest.fail("computed again")
+    monkeypatch.setattr(study, "run_method", never)
+    monkeypatch.setattr(study, "posterior", never)
     kept = Kept(output / "runs", Run, Posterior)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["variants"]) == plain(result.numbers()["variants"])

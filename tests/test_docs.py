@@ -1,4 +1,5 @@
-"""Every Python block of the README, CONTRIBUTING and the documentation runs as written."""
+"""Every Python block of the README, CONTRIBUTING and the documentation runs as written, every
+command there could be run, and every file that a page names is there."""
 
 import re
 from pathlib import Path
@@ -8,20 +9,78 @@ import jax.numpy as jnp
 import pytest
 
 import natgrad as ng
+from doc_commands import FENCE, PAGES, ROOT, commands, fault
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTIONAL = ("torch",)  # packages that a block may import without natgrad depending on them
+FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
 
 
-def blocks(page: Path) -> str:
-    return "\n".join(BLOCK.findall(page.read_text()))
+def blocks(page: Path, package: str | None = None) -> str:
+    """The blocks that import the optional package; by default those that import none."""
+    python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
+    needed = lambda code: next((p for p in OPTIONAL if f"import {p}" in code), None)
+    return "\n".join(code for code in python if needed(code) == package)
+
+
+def run(page: Path, package: str | None = None) -> None:
+    exec(compile(blocks(page, package), str(page), "exec"), {"__name__": page.stem})
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_page(page: Path):
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The blocks of a page run one after the other, as a reader would type them."""
-    exec(compile(blocks(page), str(page), "exec"), {"__name__": page.stem})
+    monkeypatch.chdir(tmp_path)  # where a page saves a result
+    run(page)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "torch")], ids=lambda p: p.name)
+def test_page_with_torch(page: Path):
+    """Blocks that need PyTorch stand by themselves."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: its blocks were not run")
+    run(page, "torch")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda p: p.name)
+def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Subcommands, studies, options, targets and scripts exist, and settings pass their checks."""
+    monkeypatch.chdir(tmp_path)
+    for said, command in commands(page):
+        for word in command.split():
+            if word.endswith((".npy", ".toml")):
+                Path(word).touch()  # the reader's own file
+        assert fault(command, whole=not said.startswith("--")) is None, said
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("natgrad study gausian-mixture", "unknown study"),
+        ("natgrad study darcy --cels 3", "unknown option"),
+        ("natgrad study darcy --cells no", "cells"),
+        ("natgrad study darcy --cells -3", "cells"),
+        ("natgrad steady darcy", "unknown command"),
+        ("make coffee", "no target coffee"),
+        ("python benchmarks/bench_nothing.py", "no file benchmarks/bench_nothing.py"),
+        ("python benchmarks/bench_transport.py --sises 3", "no option --sises"),
+        ("python examples/burgers.py --widht 3", "no option --widht"),
+        ("pip install natgrad[coffee]", "no extra coffee"),
+        ("brew coffee", "nobody knows brew"),
+    ],
+)
+def test_a_wrong_command_is_noticed(command: str, why: str):
+    assert why in str(fault(command, whole=True))
+
+
+def test_a_wrong_option_by_itself_is_noticed():
+    assert fault("natgrad study darcy --cels", whole=False) == "no option --cels"
+    assert fault("natgrad study darcy --cells", whole=False) is None
+
+
+def test_files_exist():
+    """Apart from the one that a contributor is asked to write."""
+    named = {(page.name, name) for page in PAGES for name in FILE.findall(page.read_text())}
+    missing = {(page, name) for page, name in named if not (ROOT / name).is_file()}
+    assert missing == {("add_a_metric.md", "natgrad/metrics/weighted_l2.py")}
 
 
 def test_the_contract_of_the_public_api():

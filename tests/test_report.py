@@ -97,7 +97,8 @@ def test_every_anchor_leads_somewhere_and_ids_are_unique(parsed):
 
 def test_settings_versions_and_machine_are_on_the_page(saved):
     text = (saved[0] / "index.html").read_text()
-    assert "<td>L2, W2</td>" in text
+    for cell in ("L2, W2", "seconds 3", "none"):
+        assert f"<td>{cell}</td>" in text
     assert "jaxlib" in text
     found = machine()
     assert set(found) == {"processor", "cores", "memory", "JAX devices"}
@@ -281,6 +282,7 @@ def test_a_report_of_folders_and_results(saved, result, tmp_path):
     both = found.plots[0]["series"]
     assert [series["name"] for series in both] == ["short", "long"]
     assert both[0]["colour"] != both[1]["colour"]
+    assert text.count("<summary>Machine</summary>") == 4  # of every run, not of the comparison
     write_report([saved[0]], output)  # over a page of ours
     assert output.read_text() == saved[1].html()
 

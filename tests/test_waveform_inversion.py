@@ -13,9 +13,11 @@ import pytest
 
 from natgrad import InputError
 from natgrad.report.folder import FolderError
+from natgrad.report.stored import load_page
 from natgrad.studies.toml_files import toml_of
 from natgrad.studies.waveform_inversion import study
 from natgrad.studies.waveform_inversion.methods import METHODS as KNOWN
+from natgrad.studies.waveform_inversion.runs import FRAMES
 from natgrad.studies.waveform_inversion.settings import METHODS, PRESETS, Settings
 from natgrad.studies.waveform_inversion.similarity import structural_similarity
 from natgrad.studies.waveform_inversion.tables import summary
@@ -51,8 +53,14 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
         assert run.similarity[-1] > result.start_similarity
         assert settings.max_propagations <= run.total <= settings.max_propagations + 8
         assert np.all(np.diff(run.propagations) > 0)
+        assert 2 <= len(run.frames) <= FRAMES + 1
+        assert [run.frames[0][0], run.frames[-1][0]] == run.propagations[[0, -1]].tolist()
+        assert np.array_equal(run.frames[-1][1], run.velocity)
     text = report.read_text()
     assert text.count("<img") == 2
+    assert text.count('data-kind="curves">') == 2
+    assert text.count('data-kind="frames">') == 1
+    assert load_page(settings.output).html() == text
     assert "L², secants" in text
     numbers = json.loads((settings.output / "results.json").read_text())
     assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])
@@ -88,6 +96,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
         assert np.array_equal(one.velocity, other.velocity)
         assert np.array_equal(one.loss, other.loss)
         assert np.array_equal(one.similarity, other.similarity)
+        assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
     with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
         study.run(replace(settings, shots=3))
 
@@ -103,6 +112,7 @@ def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
     assert np.isnan(run.loss[0])
     assert run.loss[-1] < 1.0
     assert run.total >= settings.max_propagations
+    assert len(run.frames) >= 6  # two of every stage
 
 
 def test_similarity_is_one_for_the_same_and_falls_with_noise():

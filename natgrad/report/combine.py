@@ -11,7 +11,7 @@ from ..comparison import Comparison
 from ..errors import InputError
 from ..files import replace_file
 from ..result import Result
-from ..saved_results import load_result
+from ..saved_results import load_result, saved_where
 from .comparison_page import comparison_page
 from .document import document, is_ours
 from .folder import FolderError
@@ -67,7 +67,8 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     pages = [_page(name, at, results) for name, at in zip(names, found, strict=True)]
     pages = _told_apart(pages, names)
     if len(results) > 1:
-        pages.insert(0, comparison_page(Comparison(results, Budget())))
+        page = comparison_page(Comparison(results, Budget()))
+        pages.insert(0, replace(page, versions={}, machine={}))  # those of now made no run
     document = pages[0] if len(pages) == 1 else combined(pages, TITLE)
     try:
         replace_file(output, document.html().encode("utf-8"))
@@ -117,7 +118,9 @@ def _names(found: Sequence[Path]) -> list[str]:
 
 
 def _page(name: str, place: Path, results: dict[str, Result]) -> Page:
-    return result_page(results[name], name) if name in results else load_page(place)
+    if name not in results:
+        return load_page(place)
+    return replace(result_page(results[name], name), **saved_where(place))
 
 
 def _told_apart(pages: Sequence[Page], names: Sequence[str]) -> list[Page]:

@@ -51,4 +51,5 @@ def _paths(comparison: Comparison) -> list[Section]:
         like = next(iter(results.values())).theta
         seen = landscape(problem, like, np.concatenate(list(ways.values())))
         ground = Landscape.of(seen.x, seen.y, seen.values)
-    return [Section("Paths", [Paths(tracks, "The iterates over the level sets of f.", ground)])]
+    over = "" if ground is None else " over the level sets of f"
+    return [Section("Paths", [Paths(tracks, f"The iterates{over}.", ground)])]

@@ -132,4 +132,6 @@ def _details(title: str, entries: Mapping[str, Any]) -> str:
 
 
 def _told(value: Any) -> str:
-    return ", ".join(map(_told, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        value = [f"{name} {_told(entry)}" for name, entry in value.items()]
+    return (", ".join(map(_told, value)) or "none") if isinstance(value, list) else str(value)

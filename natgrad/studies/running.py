@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..display import busy
 from ..files import replace_file
 from ..report.folder import ResultFolder, machine
 from ..report.page import Page
@@ -34,7 +35,8 @@ def run_study(
     folder.claim(name, settings)
     text = toml_of(settings, f"natgrad study {name} --config settings.toml")
     replace_file(folder.path / "settings.toml", text.encode())
-    result = compute(settings, say)
+    with busy(name):
+        result = compute(settings, say)
     folder.write("results.json", result.numbers())
     say("drawing")
     with figure_style():

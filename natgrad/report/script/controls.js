@@ -16,12 +16,13 @@ const choices = (parent, label, names, chosen, choose) => {
 };
 
 // Buttons that switch lines on and off; returns a function that writes a value beside each.
-const legend = (parent, lines, shown, changed) => {
+// `colour` maps a line's colour to that of its sample.
+const legend = (parent, lines, shown, colour, changed) => {
   const group = add(parent, "div", { class: "legend", role: "group", "aria-label": "legend" });
   const values = lines.map((line, i) => {
     const button = add(group, "button", { type: "button", "aria-pressed": "true" });
     const sample = draw(button, "svg", { viewBox: "0 0 26 10", "aria-hidden": "true" });
-    const look = { stroke: ink(line.colour), "stroke-dasharray": DASHES[line.dash] };
+    const look = { stroke: colour(line.colour), "stroke-dasharray": DASHES[line.dash] };
     draw(sample, "line", { x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 2.4, ...look });
     add(button, "span", {}, line.name);
     button.addEventListener("click", () => {

@@ -1,5 +1,7 @@
 // Curves with a choice of abscissa; see curves.py for the data.
 
+const HINT = "Point at a curve, or tap it, to read its values.";
+
 const curves = (stage, data) => {
   const abscissae = [...new Set(data.series.flatMap((s) => Object.keys(s.x)))];
   const shown = data.series.map(() => true);
@@ -23,7 +25,7 @@ const curves = (stage, data) => {
   const name = `${data.y_label}; arrow keys step through the points`;
   const svg = draw(stage, "svg", { role: "img", tabindex: 0, "aria-label": name });
   const readout = add(stage, "p", { class: "readout", "aria-live": "polite" });
-  legend(stage, data.series, shown, again(() => ({})));
+  legend(stage, data.series, shown, ink, again(() => ({})));
 
   const usable = (value, log) => isNumber(value) && (!log || value > 0);
 
@@ -41,7 +43,7 @@ const curves = (stage, data) => {
     const height = Math.max(210, Math.min(400, 0.52 * width));
     points = [];
     current = null;
-    readout.textContent = "";
+    readout.textContent = HINT;
     if (!xRange || !yRange) {
       boxFor(svg, width, [], height);
       draw(svg, "text", { x: 12, y: 40 }, "Nothing to draw with these choices.");

@@ -7,7 +7,7 @@ const paths = (stage, data) => {
   const last = Math.max(...data.tracks.flatMap((t) => t.iterations));
   filled(steps.input, { max: last });
   steps.input.value = last;
-  const write = legend(stage, data.tracks, shown, () => reveal());
+  const write = legend(stage, data.tracks, shown, (colour) => colour, () => reveal());
   let nodes = [];
   let place = null; // from a point to pixels
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import Progress, Result
+from ...display import named
 from .inversion import Inversion
 from .methods import Method
 
@@ -81,7 +82,8 @@ def run(method: Method, inversion: Inversion) -> Run:
 
     inversion.factorisations = 0
     clock = process_time()
-    found = method.run(inversion, [record], budget)
+    with named(method.full_name):
+        found = method.run(inversion, [record], budget)
     return _told(method, inversion, found, np.array(errors), process_time() - clock)
 
 

@@ -30,6 +30,7 @@ from ... import (
     load_result,
     minimize,
 )
+from ...display import named
 from ..mixtures import Mixture, density
 
 DAMPING = 1e-6  # relative to the mean eigenvalue of G; also settles the common shift of the logits
@@ -187,15 +188,16 @@ def run(problem: Problem, contestant: Contestant, iterations: int, path: Path | 
 
 
 def _minimize(problem: Problem, contestant: Contestant, iterations: int) -> Result:
-    return minimize(
-        problem,
-        guess(),
-        metric=contestant.metric,
-        damping=contestant.damping,
-        step=contestant.step,
-        max_iterations=iterations,
-        tolerance=1e-10,
-    )
+    with named(contestant.name):
+        return minimize(
+            problem,
+            guess(),
+            metric=contestant.metric,
+            damping=contestant.damping,
+            step=contestant.step,
+            max_iterations=iterations,
+            tolerance=1e-10,
+        )
 
 
 def ranked(fits: Iterable[Fit]) -> list[Fit]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import Progress
+from ... import Budget, Progress
+from ...display import Watch, named, watched
 from .methods import Method
 from .network import Theta
 from .pinn import Pinn
@@ -24,6 +25,7 @@ class Trace:
     pinn: Pinn
     whole: bool
     budget: float
+    watch: Watch
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     best: tuple[float, Theta | None] = (np.inf, None)
@@ -40,6 +42,7 @@ class Trace:
         self._spent += process_time() - self._clock
         loss = progress.loss if self.whole else self.pinn.loss(progress.theta)
         self._write(loss, progress.theta)
+        self.watch.update(progress.iteration, loss, progress.row)
         self._clock = process_time()
         return self._spent >= self.budget
 
@@ -122,10 +125,11 @@ def run(method: Method, pinn: Pinn) -> Run:
     settings = pinn.settings
     most = UNLIMITED if method.cheap else settings.max_iterations
     method.run(pinn, lambda progress: False, COMPILING)
-    trace = Trace(pinn, method.whole, settings.seconds)
     pinn.error(pinn.start)  # compiled before the clock runs
-    trace.begin()
-    status = method.run(pinn, trace, most)
+    with named(method.name), watched(Budget(seconds=settings.seconds)) as watch:
+        trace = Trace(pinn, method.whole, settings.seconds, watch)
+        trace.begin()
+        status = method.run(pinn, trace, most)
     trace.end()
     theta = trace.best[1]
     assert theta is not None

@@ -1,20 +1,17 @@
 """One run of a method: its stages, what it found, what it spent; kept on disk on the way."""
 
 import csv
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from ... import Progress, Result
-from ..running import Say
+from ...display import named
 from .experiment import Experiment
 from .methods import Method
 
-SECONDS_BETWEEN_LINES = 15.0
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 
@@ -66,7 +63,7 @@ class Run:
         }
 
 
-def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
+def run(method: Method, experiment: Experiment, folder: Path) -> Run:
     """From the start through the stages to the whole data, resumed where it was interrupted."""
     settings = experiment.settings
     first = [("transport", None, True)] if settings.misfit == "transport" else []
@@ -77,19 +74,20 @@ def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
     results, rows, frames = [], [], []
     for stage, band, transport in stages:
         name = method.key if stage is None else f"{method.key}-{stage}"
-        log = Log(folder / f"{name}.csv", experiment, method.name, settings.max_propagations, say)
-        found = method.run(
-            experiment.problem(band, transport),
-            theta,
-            settings.krylov,
-            settings.batch,
-            bounds=experiment.bounds,
-            max_iterations=10**6,
-            max_propagations=settings.max_propagations - spent if stage is None else share,
-            callbacks=[log.starting_at(spent)],
-            checkpoint=folder / f"{name}.npz",
-            snapshots=max(2, FRAMES // len(stages)),
-        )
+        log = Log(folder / f"{name}.csv", experiment)
+        with named(method.name if stage is None else f"{method.name}, {stage}"):
+            found = method.run(
+                experiment.problem(band, transport),
+                theta,
+                settings.krylov,
+                settings.batch,
+                bounds=experiment.bounds,
+                max_iterations=10**6,
+                max_propagations=settings.max_propagations - spent if stage is None else share,
+                callbacks=[log],
+                checkpoint=folder / f"{name}.npz",
+                snapshots=max(2, FRAMES // len(stages)),
+            )
         rows += log.rows(found, theta, spent)
         frames += _frames(found, experiment, spent)
         results.append(found)
@@ -100,24 +98,16 @@ def run(method: Method, experiment: Experiment, folder: Path, say: Say) -> Run:
 class Log:
     """Loss and similarity of every iterate, a line in a file each, so that none is lost."""
 
-    def __init__(self, path: Path, experiment: Experiment, name: str, budget: int, say: Say):
-        self.path, self.experiment, self.name, self.budget = path, experiment, name, budget
-        self._say, self._said, self._began = say, monotonic(), (monotonic(), 0.0)
+    def __init__(self, path: Path, experiment: Experiment):
+        self.path, self.experiment = path, experiment
         self._known = self._read()
 
-    def starting_at(self, spent: int) -> Callable[[Progress], None]:
-        """The callback of a run that begins after so many propagations."""
-
-        def record(progress: Progress) -> None:
-            seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
-            if not self._known:
-                self._began = (monotonic(), _spent(progress.row))
-            self._known[progress.iteration] = seen
-            with self.path.open("a", newline="") as file:
-                csv.writer(file).writerow((progress.iteration, repr(seen)))
-            self._report(progress, spent, seen)
-
-        return record
+    def __call__(self, progress: Progress) -> None:
+        """The callback of a run."""
+        seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
+        self._known[progress.iteration] = seen
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerow((progress.iteration, repr(seen)))
 
     def rows(self, found: Result, theta0: Any, spent: int) -> list[tuple[float, float, float]]:
         """(propagations, loss, similarity) of every iterate."""
@@ -132,23 +122,6 @@ class Log:
         with self.path.open(newline="") as file:
             whole = [row for row in csv.reader(file) if len(row) == 2]  # not one cut off
         return {int(number): float(seen) for number, seen in whole}
-
-    def _report(self, progress: Progress, spent: int, seen: float) -> None:
-        now = monotonic()
-        if now - self._said < SECONDS_BETWEEN_LINES:
-            return
-        self._said, done = now, _spent(progress.row)
-        began, before = self._began
-        rate = (now - began) / max(done - before, 1.0)
-        left = rate * max(self.budget - spent - done, 0.0)
-        self._say(
-            f"{self.name}: {spent + done:.0f} of {self.budget} propagations, "
-            f"loss {progress.loss:.3g}, SSIM {seen:.3f}, about {left:.0f} s left"
-        )
-
-
-def _spent(row: Any) -> float:
-    return float(row["forward"] + row["linearised"] + row["adjoint"])
 
 
 def _propagations(found: Result) -> np.ndarray:

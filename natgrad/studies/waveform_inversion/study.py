@@ -34,7 +34,7 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
     for key in settings.methods:
-        found = run_method(METHODS[key], experiment, folder, say)
+        found = run_method(METHODS[key], experiment, folder)
         runs.append(found)
         say(
             f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
