@@ -237,8 +237,9 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
 
 def test_finished_runs_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
-    monkeypatch.setattr(study, "run_method", None)
-    monkeypatch.setattr(study, "posterior", None)
+    never = lambda *parts: pytest.fail("computed again")
+    monkeypatch.setattr(study, "run_method", never)
+    monkeypatch.setattr(study, "posterior", never)
     kept = Kept(output / "runs", Run, Posterior)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["variants"]) == plain(result.numbers()["variants"])

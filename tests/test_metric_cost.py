@@ -60,7 +60,7 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
 
 def test_finished_methods_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
-    monkeypatch.setattr(study, "_costs", None)
+    monkeypatch.setattr(study, "_costs", lambda *parts: pytest.fail("computed again"))
     kept = Kept(output / "runs", MethodCosts, Measurement, Timing)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["methods"]) == plain(result.numbers()["methods"])
