@@ -111,8 +111,10 @@ class Keeper:
     def __enter__(self) -> "Keeper":
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.flush()
+        if error is not None and self.checkpoint.path.exists():
+            error.add_note(f"The run is kept in {self.checkpoint.path}: the same call goes on.")
 
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""

@@ -1,10 +1,12 @@
 """Results on disk."""
 
+import json
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .archive import named_leaves, read_archive, with_leaves, write_archive
+from .archive import HEADER, named_leaves, read_archive, with_leaves, write_archive
 from .result import Info, Result, Status
 
 PyTree = Any
@@ -57,6 +59,15 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
         Info.restored(values["info"]),
         {number: _theta(iterates[number], like) for number in sorted(iterates)},
     )
+
+
+def is_result(path: Path) -> bool:
+    """Whether a file is one that `result.save` has made."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read(HEADER))["natgrad"] == KIND
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return False
 
 
 def saved_where(path: str | Path) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +11,7 @@ import matplotlib
 import pytest
 
 from quick_compilation import compile_quickly
+from slow_cases import SLOW
 
 # NATGRAD_TEST_OPTIMISED=1 compiles as for a user.
 if not os.environ.get("NATGRAD_TEST_OPTIMISED"):
@@ -31,3 +33,12 @@ def mixture_reference() -> dict:
     if not path.exists():
         pytest.skip(f"reference values not found at {path}")
     return json.loads(path.read_text())
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marker is looked for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases that add to a fast one."""
+    slow = re.compile("|".join(SLOW))
+    for item in items:
+        if slow.search(item.nodeid):
+            item.add_marker(pytest.mark.slow)

@@ -11,6 +11,7 @@ import natgrad as ng
 from natgrad.cli import main
 from natgrad.studies.registry import STUDIES
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 SMALL = {
     "gaussian-mixture": {"points": 20},
     "darcy": {"cells": 12},

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from natgrad.report.folder import plain
 from natgrad.studies.darcy import study
 from natgrad.studies.darcy.flow import (
     Balance,
@@ -21,10 +22,13 @@ from natgrad.studies.darcy.flow import (
 )
 from natgrad.studies.darcy.inversion import Inversion
 from natgrad.studies.darcy.methods import METRICS, methods
+from natgrad.studies.darcy.posterior import Posterior
 from natgrad.studies.darcy.prior import Smoothness
+from natgrad.studies.darcy.runs import Run
 from natgrad.studies.darcy.settings import ENTRANTS, METHODS, PRESETS, Settings
 from natgrad.studies.darcy.tables import expected, level_table, propagation_table, summary
 from natgrad.studies.darcy.truth import log_permeability, observed
+from natgrad.studies.kept import Kept
 
 TINY = Settings(
     cells=16,
@@ -229,6 +233,18 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert page.count('data-kind="curves">') == 4
     assert len(said) == len(TINY.methods) + 1
     assert all(table.rows for table in summary(result))
+
+
+def test_finished_runs_are_taken_up(tiny, monkeypatch):
+    output, result, _ = tiny
+    monkeypatch.setattr(study, "run_method", None)
+    monkeypatch.setattr(study, "posterior", None)
+    kept = Kept(output / "runs", Run, Posterior)
+    again = study.compute(replace(TINY, output=output), lambda line: None, kept)
+    assert plain(again.numbers()["variants"]) == plain(result.numbers()["variants"])
+    one, other = (found.variants["wells"]["L2_prior"] for found in (again, result))
+    assert np.array_equal(one.field, other.field)
+    assert one.method.key == "L2_prior"
 
 
 def test_runs_stop_at_the_noise_and_not_before(tiny):

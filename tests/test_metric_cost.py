@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from natgrad.report.folder import plain
+from natgrad.studies.kept import Kept
 from natgrad.studies.metric_cost import sparse_qr, study
 from natgrad.studies.metric_cost.clock import Timing, compiled_afresh, cpu_time
 from natgrad.studies.metric_cost.growth import fitted, local_exponent
 from natgrad.studies.metric_cost.labels import spread
 from natgrad.studies.metric_cost.measure import Measurement
 from natgrad.studies.metric_cost.methods import methods
+from natgrad.studies.metric_cost.results import MethodCosts
 from natgrad.studies.metric_cost.settings import METRICS, PRESETS, Settings
 from natgrad.studies.metric_cost.tables import summary
 from natgrad.studies.one_mean import START, cell_grid, problem_on
@@ -53,6 +56,14 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert page.count("data:image/png;base64,") == 3
     assert page.count('data-kind="curves">') == 4
     assert all(table.rows for table in summary(result))
+
+
+def test_finished_methods_are_taken_up(tiny, monkeypatch):
+    output, result, _ = tiny
+    monkeypatch.setattr(study, "_costs", None)
+    kept = Kept(output / "runs", MethodCosts, Measurement, Timing)
+    again = study.compute(replace(TINY, output=output), lambda line: None, kept)
+    assert plain(again.numbers()["methods"]) == plain(result.numbers()["methods"])
 
 
 def test_a_method_finds_the_direction_of_its_metric(tiny):

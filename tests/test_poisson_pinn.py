@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
 from conftest import SHARED
+from natgrad.report.folder import plain
+from natgrad.studies.kept import Kept
 from natgrad.studies.poisson_pinn import study
 from natgrad.studies.poisson_pinn.batches import resampled, value_batch
 from natgrad.studies.poisson_pinn.claims import claims
@@ -260,7 +262,7 @@ def test_resampled_points_lie_in_the_square_and_on_its_boundary():
 # --- the study -----------------------------------------------------------------------------------
 
 
-def test_the_study_runs_and_leaves_its_numbers(tmp_path):
+def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
     report, result = study.run(replace(TINY, output=tmp_path / "out"))
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     text = report.read_text()
@@ -278,6 +280,12 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path):
     assert all(len(row) == len(table.header) for table in tables for row in table.rows)
     known = [claim["by_iterations"] for claim in numbers["claims_of_the_paper"]]
     assert [value is None for value in known] == [False, True, False, True]
+    monkeypatch.setattr(study, "run_method", None)  # what is finished is taken up
+    kept = Kept(tmp_path / "out" / "runs", Run)
+    again = study.compute(replace(TINY, output=tmp_path / "out"), lambda line: None, kept)
+    assert plain(again.numbers()["runs"]) == numbers["runs"]
+    for run in again.batched.values():
+        assert again.pinn.loss(run.theta) == pytest.approx(run.final, rel=1e-12)
 
 
 def test_the_authors_algorithm_runs():

@@ -271,18 +271,20 @@ def test_a_report_of_folders_and_results(saved, result, tmp_path):
     save_page(every_part(tmp_path / "all" / "b"), tmp_path / "all" / "b")
     save_page(every_part(tmp_path / "all" / "a"), tmp_path / "all" / "a")
     (tmp_path / "all" / "neither").mkdir()
+    result.save(tmp_path / "all" / "c.npz")
+    np.savez(tmp_path / "all" / "d.npz", a=np.ones(3))  # nothing of ours
     output = tmp_path / "deep" / "report.html"
     runs = [tmp_path / "short.npz", tmp_path / "all", tmp_path / "long.npz"]
     assert write_report(runs, output) == output
     text = output.read_text()
     titles = re.findall(r'<li><a href="#run-\d">([^<]*)</a>', text)
-    assert titles == ["Comparison", "short", "Every part: a", "Every part: b", "long"]
+    assert titles == ["Comparison", "short", "Every part: a", "Every part: b", "c", "long"]
     found = Parsed(text)
     assert len(set(found.ids)) == len(found.ids)
     both = found.plots[0]["series"]
-    assert [series["name"] for series in both] == ["short", "long"]
+    assert [series["name"] for series in both] == ["short", "c", "long"]
     assert both[0]["colour"] != both[1]["colour"]
-    assert text.count("<summary>Machine</summary>") == 4  # of every run, not of the comparison
+    assert text.count("<summary>Machine</summary>") == 5  # of every run, not of the comparison
     write_report([saved[0]], output)  # over a page of ours
     assert output.read_text() == saved[1].html()
 
@@ -305,7 +307,7 @@ def test_a_report_is_refused_with_a_reason_and_nothing_is_overwritten(saved, res
     for runs, message in (
         ([], "there are none"),
         ([tmp_path / "nowhere"], "there is no"),
-        ([tmp_path / "empty"], "neither a page.json nor folders"),
+        ([tmp_path / "empty"], "holds no page.json, nor folders"),
         ([tmp_path / "text.npz"], "cannot be read as a result"),
         ([tmp_path / "run.npz"] * 2, "is there twice"),
     ):

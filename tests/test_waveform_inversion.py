@@ -1,6 +1,11 @@
 """The waveform inversion study: a tiny run, resumed, with every stage; its measures; bad input."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +14,7 @@ import pytest
 from natgrad import InputError
 from natgrad.report.folder import FolderError
 from natgrad.report.stored import load_page
+from natgrad.studies.toml_files import toml_of
 from natgrad.studies.waveform_inversion import study
 from natgrad.studies.waveform_inversion.methods import METHODS as KNOWN
 from natgrad.studies.waveform_inversion.runs import FRAMES
@@ -17,6 +23,7 @@ from natgrad.studies.waveform_inversion.similarity import structural_similarity
 from natgrad.studies.waveform_inversion.tables import summary
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+ENVIRONMENT = os.environ | {"NATGRAD_CACHE": ""}
 TINY = Settings(
     coarsen=6,
     dt=0.012,
@@ -61,20 +68,29 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
     assert any("GiB" in line for line in lines)
 
 
-def test_an_interrupted_study_ends_with_the_same_numbers(tiny, tmp_path):
+def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
 
-    class Cut(Exception):
-        pass
-
-    def cut(line):
-        if line.startswith("L², secants:"):
-            raise Cut
-
-    with pytest.raises(Cut):
-        study.run(settings, cut)
+    config = tmp_path / "run.toml"
+    config.write_text(toml_of(settings, "tiny"))
+    command = [sys.executable, "-m", "natgrad.cli", "study", "waveform-inversion"]
+    process = subprocess.Popen(
+        [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    log = settings.output / "runs" / "L2_secants.csv"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(log.read_text().splitlines()) > 2):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith(f"stopped; go on with: natgrad resume {settings.output}\n")
+    assert "Traceback" not in said
     assert (settings.output / "runs" / "L2_secants.npz").exists()
+    assert not (settings.output / "index.html").exists()
     _, resumed = study.run(settings)
     for one, other in zip(whole.runs, resumed.runs, strict=True):
         assert np.array_equal(one.velocity, other.velocity)

@@ -10,6 +10,7 @@
 | `stopping.py` | Ctrl-C |
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     output = Output("--json" in given)
+    if arguments is None:
+        for stream in (sys.stdout, sys.stderr):  # a terminal that has no ρ gets a question mark
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
     with Stop() as stop:
         try:
             _run(given, output)

@@ -96,7 +96,9 @@ def _check(arguments: list[str]) -> None:
     known = {"--help", "--json"}
     if name != "study":
         known |= _flags(COMMANDS[name])
-    elif rest and not rest[0].startswith("-"):
+    elif not rest or rest[0] == "--json":
+        raise UsageError(f"no study; one of {', '.join(STUDIES)}")
+    elif not rest[0].startswith("-"):
         if rest[0] not in STUDIES:
             raise UsageError(unknown("study", rest[0], list(STUDIES)))
         known |= {"--config"} | _flags(next(iter(STUDIES[rest[0]].presets.values())))
@@ -127,8 +129,14 @@ def _described(about: str | None, examples: Any) -> str:
 
 
 def _in_one_line(box: str) -> str:
-    """The first paragraph of a framed message of tyro's."""
+    """The first paragraph of a message of tyro's, which has a frame, or rules alone in ASCII."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     lines = [line.strip("│ ") for line in plain.splitlines() if not line.startswith(("╭", "╰"))]
-    until = next((i for i, line in enumerate(lines) if line.startswith("─")), len(lines))
-    return " ".join(lines[:until]).strip() or "the arguments make no command"
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if len(line) > 2 and set(line) <= {"─", "-"}:
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    message = blocks[0] if "╭" in plain else blocks[min(1, len(blocks) - 1)]  # after its title
+    return " ".join(" ".join(message).split()) or "the arguments make no command"

@@ -11,7 +11,7 @@ from ..comparison import Comparison
 from ..errors import InputError
 from ..files import replace_file
 from ..result import Result
-from ..saved_results import load_result, saved_where
+from ..saved_results import is_result, load_result, saved_where
 from .comparison_page import comparison_page
 from .document import document, is_ours
 from .folder import FolderError
@@ -54,9 +54,9 @@ def combined(pages: Sequence[Page], title: str) -> Report:
 def write_report(runs: Sequence[Path], output: Path) -> Path:
     """One HTML file of several runs, put together without computing anything again.
 
-    A run is the folder of a study, a folder of such folders, or a file by `result.save`. Saved
-    results are also drawn in common plots where there are several. An existing file is overwritten
-    only if it is a page of ours.
+    A run is the folder of a study, a file by `result.save`, or a folder of such folders and files.
+    Saved results are also drawn in common plots where there are several. An existing file is
+    overwritten only if it is a page of ours.
     """
     _check_output(output)
     found = [place for run in runs for place in _places(Path(run))]
@@ -95,11 +95,12 @@ def _places(run: Path) -> list[Path]:
         return [run]
     if not run.is_dir():
         raise InputError("runs", f"there is no {run}", "the folder of a study, or a saved result")
-    inner = sorted(folder.parent for folder in run.glob(f"*/{NAME}"))
+    inner = [page.parent for page in run.glob(f"*/{NAME}")]
+    inner += [file for file in run.glob("*.npz") if is_result(file)]
     if not inner:
-        problem = f"{run} holds neither a {NAME} nor folders with one"
+        problem = f"{run} holds no {NAME}, nor folders with one, nor saved results"
         raise InputError("runs", problem, "the folder of a study that has ended")
-    return inner
+    return sorted(inner)
 
 
 def _names(found: Sequence[Path]) -> list[str]:
