@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimal_transport": {"size": 64, "iterations": 60},
     "density_image": {"size": 96, "field": 32, "names": ("w2+fr", "fr")},
-    "burgers": {"width": 14, "count": 1500, "iterations": 80},
+    "burgers": {"width": 12, "count": 1000, "iterations": 80},
     "poisson_5d": {
         "hidden": (24, 24),
         "interior": 300,
@@ -30,7 +30,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-TIMED = ("density_image", "poisson_5d")  # figures with seconds, of code as a user gets it
+TIMED = ("density_image",)  # its metrics are compared by seconds, of code as a user gets it
 
 
 def on_startup(command: str, dirty: bool) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from natgrad.cli.compare import Compare
 from natgrad.cli.output import UsageError
 from natgrad.cli.parsing import parse
 from natgrad.cli.study import RunStudy
 from natgrad.errors import InputError
+from natgrad.studies.comparing import CompareSettings
 from natgrad.studies.registry import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,15 +73,29 @@ def fault(command: str, whole: bool) -> str | None:
 
 def _natgrad(words: list[str], whole: bool) -> str | None:
     if not whole and words[0] == "study":
-        fields = {field.name for field in dataclasses.fields(STUDIES[words[1]].presets["demo"])}
+        settings = STUDIES[words[1]].presets["demo"]
+        fields = {f.name for f in (*dataclasses.fields(settings), *dataclasses.fields(RunStudy))}
         return _unknown(words, fields)
     try:
         command = parse(words)
         if isinstance(command, RunStudy):
             command.settings.check()
+        elif isinstance(command, Compare):
+            _comparison(command).check()
     except (UsageError, InputError) as error:
         return str(error)
+    except SystemExit as end:  # help, when it is asked for
+        return str(end.code) if end.code else None
     return None
+
+
+def _comparison(command: Compare) -> CompareSettings:
+    if command.study not in STUDIES:
+        raise UsageError(f"unknown study {command.study}")
+    of = next(iter(STUDIES[command.study].presets.values()))
+    budget = command.iterations, command.propagations, command.seconds
+    named = command.study, of, command.metrics, command.solvers
+    return CompareSettings(*named, *budget, command.output)
 
 
 def _make(words: list[str], whole: bool) -> str | None:

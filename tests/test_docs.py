@@ -59,6 +59,8 @@ def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("natgrad study darcy --cells no", "cells"),
         ("natgrad study darcy --cells -3", "cells"),
         ("natgrad steady darcy", "unknown command"),
+        ("natgrad compare darci", "unknown study"),
+        ("natgrad compare darcy --metrics L3", "L3"),
         ("make coffee", "no target coffee"),
         ("python benchmarks/bench_nothing.py", "no file benchmarks/bench_nothing.py"),
         ("python benchmarks/bench_transport.py --sises 3", "no option --sises"),
