@@ -108,6 +108,13 @@ class Board:
         if live is not None:
             live.stop()
 
+    def close(self) -> None:
+        """Take the display away, whatever still runs."""
+        with self._lock:
+            live = self._live
+        if live is not None:
+            live.stop()
+
     def _start(self) -> None:
         with self._lock:
             if self._timer is not threading.current_thread():  # all have ended while it waited

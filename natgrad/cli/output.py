@@ -57,6 +57,8 @@ class Output:
 
     def stopped(self) -> None:
         """That a signal ended the run, and how to go on."""
+        if (display := sys.modules.get("natgrad.display")) is not None:
+            display.BOARD.close()  # threads that are left would keep it open
         command = self.go_on()
         line = "stopped" if command is None else f"stopped; go on with: {command}"
         print(line, file=sys.stderr, flush=True)
