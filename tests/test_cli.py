@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import natgrad
 from natgrad.cli import main
 from natgrad.cli.commands import COMMANDS
+from natgrad.cli.listing import Listing
 from natgrad.cli.parsing import parse
 from natgrad.program_cache import chosen_folder, keep_programs
 from natgrad.studies.gaussian_mixture import study as mixture_study
@@ -473,3 +475,13 @@ def test_a_tiny_run_already_shows_the_defect_of_the_collocated_scheme(numbers):
     assert transport["coupling_between_parities"] < 1e-12
     parity = sum(transport["G_xx_collocated_by_parity_of_ij_from_1"].values())
     assert parity == pytest.approx(transport["G_collocated"][0][0], rel=1e-12)
+
+
+def test_a_warning_is_a_line_without_the_code_it_comes_from(monkeypatch, capsys):
+    def warned(self, output):
+        warnings.simplefilter("always")
+        warnings.warn("the waves\nare short", natgrad.PrecisionWarning, stacklevel=1)
+
+    monkeypatch.setattr(Listing, "run", warned)
+    main(["list"])
+    assert capsys.readouterr().err == "natgrad: warning: the waves are short\n"

@@ -13,6 +13,7 @@
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from .output import Output, UsageError
@@ -48,7 +49,9 @@ def _run(given: list[str], output: Output) -> None:
     from .parsing import parse
 
     try:
-        parse(given).run(output)
+        with warnings.catch_warnings():
+            warnings.showwarning = output.warning
+            parse(given).run(output)
     except (UsageError, FolderError, InputError) as error:
         output.error(str(error))
         raise SystemExit(2) from None

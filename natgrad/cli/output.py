@@ -55,6 +55,11 @@ class Output:
         else:
             print(f"natgrad: error: {line}", file=sys.stderr, flush=True)
 
+    def warning(self, message: Warning | str, *where: Any) -> None:
+        """In the place of `warnings.showwarning`: a line, without the code it comes from."""
+        line = " ".join(str(message).split())
+        print(f"natgrad: warning: {line}", file=sys.stderr, flush=True)
+
     def stopped(self) -> None:
         """That a signal ended the run, and how to go on."""
         if (display := sys.modules.get("natgrad.display")) is not None:
