@@ -1,7 +1,7 @@
 """What comes back: a direction with its diagnosis, and a run with its history."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,17 @@ class Result:
         from .saved_results import save_result
 
         save_result(self, path)
+
+    def report(self, path: str | Path, problem: Any = None) -> Path:
+        """One HTML page with interactive plots of the run, which needs nothing but itself.
+
+        With the problem, if it has two parameters, the path is drawn over the loss.
+        """
+        from .report.folder import machine, versions
+        from .report.result_page import result_page
+
+        page = result_page(self, Path(path).stem, problem)
+        return replace(page, versions=versions(), machine=machine()).write(Path(path))
 
     def __str__(self) -> str:
         return (

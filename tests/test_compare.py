@@ -8,6 +8,7 @@ import pytest
 import natgrad as ng
 from natgrad.comparison import Comparison
 from natgrad.landscape import landscape
+from natgrad.report.iterates import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
 X = GRID.points[..., 0]
@@ -161,8 +162,22 @@ def test_bad_input(arguments, message):
 def test_the_page_has_tables_curves_and_paths(found, tmp_path):
     page = found.report(tmp_path / "comparison.html").read_text()
     assert "http" not in page
-    for text in ("Who wins", "gradient norm", "The iterates over the level sets"):
+    for text in ("Who wins", "gradient norm", "over the level sets of f"):
         assert text in page
+
+
+def test_the_page_of_one_run(found, tmp_path):
+    page = found.results["L2"].report(tmp_path / "fit.html", PROBLEM).read_text()
+    for text in ("<title>fit</title>", "over the level sets of f", "JAX devices"):
+        assert text in page
+
+
+def test_fields_of_several_runs_share_a_slider():
+    square = ng.Problem(lambda t: t, ng.LeastSquares(jnp.ones((3, 4))))
+    arguments = {"metrics": [ng.L2()], "budget": ng.Budget(iterations=2), "snapshots": 3}
+    found = ng.compare(square, jnp.zeros((3, 4)), **arguments)
+    (plot,) = iterate_plots(found.results)
+    assert list(plot.data()["runs"]) == ["L2", "L-BFGS"]
 
 
 def test_pictures_are_axes_with_a_line_for_every_result(found):

@@ -20,9 +20,10 @@ from natgrad.report.curves import MOST_POINTS, Curves, Series, thinned
 from natgrad.report.folder import FolderError, machine
 from natgrad.report.frames import Frames
 from natgrad.report.images import field_image
+from natgrad.report.iterates import MOST_FRAMES
 from natgrad.report.page import Page, Section, Table
 from natgrad.report.paths import Landscape, Paths, Track
-from natgrad.report.result_page import MOST_FRAMES, result_page
+from natgrad.report.result_page import result_page
 from natgrad.report.stored import load_page, save_page
 from pages_for_tests import NASTY, curves, every_part, frames, paths
 

@@ -5,29 +5,26 @@ from typing import Any
 
 import numpy as np
 
+from ..problems import Problem
 from ..result import AXES, Info, Result
 from .curves import Curves, Series
-from .frames import Frames
+from .iterates import iterate_plots, look
 from .page import Page, Part, Section, Table
-from .palette import PALETTE
-from .paths import Paths, Track
 
-COLOURS = [
-    PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
-]
-DASHES = ("-", "--", ":", "-.")
-MOST_FRAMES = 40
 COLUMNS = {"loss": "loss", "gradient_norm": "gradient norm", "step": "step length"}
 INFO = ("solver", "rank", "condition", "damping", "status", "iterations", "residual", "reachable")
 
 
-def result_page(result: Result, name: str) -> Page:
-    """What a run found: its end, its curves, and its iterates where they were kept and fit."""
+def result_page(result: Result, name: str, problem: Problem | None = None) -> Page:
+    """What a run found: its end, its curves, and its iterates where they were kept and fit.
+
+    With a problem of two parameters the path is drawn over the level sets of its loss.
+    """
     sections = [
         Section("In short", [f"{result}.", _end_table({name: result})]),
         Section("Convergence", convergence({name: result})),
     ]
-    iterates = _iterates(result, name)
+    iterates = iterate_plots({name: result}, problem)
     if iterates:
         sections.append(Section("Iterates", iterates))
     if result.info is not None:
@@ -76,31 +73,3 @@ def convergence(results: Mapping[str, Result]) -> list[Part]:
         if series:
             parts.append(Curves(series, label, f"The {label} of every iterate."))
     return parts
-
-
-def look(number: int) -> tuple[str, str]:
-    """The colour and dash of a run: seven colours, then the same with another dash."""
-    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-
-
-def _iterates(result: Result, name: str) -> list[Part]:
-    """A path for two parameters, images for a field; nothing for other θ."""
-    kept = {step: theta for step, theta in sorted(result.iterates.items()) if _is_array(theta)}
-    if not kept:
-        return []
-    arrays = {step: np.asarray(theta, float) for step, theta in kept.items()}
-    shape = next(iter(arrays.values())).shape
-    if shape == (2,):
-        points, losses = np.stack(list(arrays.values())), result.history["loss"][list(arrays)]
-        track = Track(name, points, *look(0), losses, list(arrays))
-        return [Paths([track], "The path of θ.")]
-    if len(shape) == 2 and min(shape) > 1:
-        every = -(-len(arrays) // MOST_FRAMES)
-        steps = sorted({*list(arrays)[::every], max(arrays)})
-        frames = [(f"iteration {step}", arrays[step]) for step in steps]
-        return [Frames.of({name: frames}, "θ, its first index downward.")]
-    return []
-
-
-def _is_array(theta: Any) -> bool:
-    return getattr(getattr(theta, "dtype", None), "kind", "") == "f"

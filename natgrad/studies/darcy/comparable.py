@@ -18,5 +18,6 @@ def comparable(settings: Settings) -> Comparable:
         {
             "solver": CG(0.0, settings.krylov, preconditioner=Recycled(settings.pairs)),
             "loss_target": settings.discrepancy**2 * inversion.noise_loss,
+            "snapshots": 12,
         },
     )

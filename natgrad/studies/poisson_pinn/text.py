@@ -157,7 +157,7 @@ def _methods(result: StudyResult) -> list[Part]:
     else:
         told += [
             f"Metrics on values: (G + λI)η = −∂f by Cholesky with λ = {s.damping:g} · trace(G)/p, "
-            "then backtracking from twice the last step length. `minimize` starts every search "
+            "then backtracking from twice the last step length. minimize starts every search "
             "from one length, so the study drives its iterations itself.",
             "Ḣ¹, Ḣ⁻¹ and W₂ do not see the mean of a tangent; it is given its length in L². "
             "Values are used as they are, neither shifted nor normalised: the solution lies in "

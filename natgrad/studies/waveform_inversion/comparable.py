@@ -19,6 +19,6 @@ def comparable(settings: Settings) -> Comparable:
         for key, method in METHODS.items()
         if method.metric is not None
     }
-    bounds = {"bounds": experiment.bounds, "tolerance": 0.0}
+    shared = {"bounds": experiment.bounds, "tolerance": 0.0, "snapshots": 12}
     budget = Budget(propagations=settings.max_propagations)
-    return Comparable(experiment.whole, experiment.theta0, metrics, budget, bounds)
+    return Comparable(experiment.whole, experiment.theta0, metrics, budget, shared)
