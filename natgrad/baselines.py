@@ -63,7 +63,7 @@ def lbfgs(
     Trans. Math. Softw. 38 (2011).
     """
     known = check_inputs(problem, theta0, FLAT, SOLVER, NO_DAMPING)
-    check_run(max_iterations, callbacks)
+    check_run(max_iterations, max_propagations, max_seconds, callbacks)
     if not isinstance(memory, (int, np.integer)) or memory < 1:
         raise InputError("memory", f"{memory!r} is no positive integer", "10")
     box, theta = as_box(bounds, theta0), settled(theta0)

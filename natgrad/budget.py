@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from .errors import InputError
 from .result import Status
@@ -23,11 +25,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("iterations", "propagations", "seconds"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(
-                    name, f"{value!r} is nothing that can be spent", "a positive number, or None"
-                )
+            check_amount(name, getattr(self, name))
 
     def spent(self, propagations: int, seconds: float) -> Status | None:
         """Which budget is used up, other than the iterations, if one is."""
@@ -36,3 +34,11 @@ class Budget:
         if self.seconds is not None and seconds >= self.seconds:
             return Status.MAX_SECONDS
         return None
+
+
+def check_amount(argument: str, value: Any) -> None:
+    """Raise `InputError` for a limit that is neither a number from zero on nor None."""
+    number = isinstance(value, Real) and math.isfinite(value) and value >= 0
+    if value is not None and not number:
+        what = f"{value!r} is nothing that can be spent"
+        raise InputError(argument, what, "a number from zero on, or None for no limit")

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from .attempt import Attempt
-from .budget import Budget
+from .budget import Budget, check_amount
 from .checkpoint import restored
 from .counts import Counts
 from .errors import InputError
@@ -20,8 +20,15 @@ from .snapshots import Snapshots
 PyTree = Any
 
 
-def check_run(max_iterations: int, callbacks: Sequence[Callable]) -> None:
-    """Raise `InputError` for a number of iterations or for callbacks that make no sense."""
+def check_run(
+    max_iterations: int,
+    max_propagations: int | None,
+    max_seconds: float | None,
+    callbacks: Sequence[Callable],
+) -> None:
+    """Raise `InputError` for limits or callbacks that make no sense."""
+    check_amount("max_propagations", max_propagations)
+    check_amount("max_seconds", max_seconds)
     if not isinstance(max_iterations, (int, np.integer)) or max_iterations < 1:
         raise InputError("max_iterations", f"{max_iterations!r} is no positive integer", "100")
     if not all(callable(callback) for callback in callbacks):
@@ -155,9 +162,10 @@ class Run:
 
     def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
         """Take up a snapshot; returns why the run had ended, if it had."""
-        vectors = leaves.pop("[2]", ())  # as many as there were; none in files before 0.2
+        numbers = values.get("snapshots", [])  # none in older files
+        vectors = [leaves.pop(f"[2][{place}]") for place in range(len(numbers))]
         self.theta, self.carried = restored((self.theta, self.carried), leaves)
-        self.snapshots.restore(values.get("snapshots", ()), vectors)
+        self.snapshots.restore(numbers, vectors)
         self.iteration, self.agreeing = values["iteration"], values["agreeing"]
         self.loss = values["loss"]
         self.info = Info.restored(values["info"])

@@ -113,7 +113,7 @@ def minimize(
     known = check_inputs(problem, theta0, metric, solver, damping)
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
-    check_run(max_iterations, callbacks)
+    check_run(max_iterations, max_propagations, max_seconds, callbacks)
     draws = None if batch is None else sampler(batch, problem, theta0, metric, known)
     flat = flatten(theta0)[0]
     route = as_route(order, momentum, flat.size, flat.dtype)

@@ -54,11 +54,11 @@ class Snapshots:
             last: theta
         }
 
-    def packed(self) -> tuple[list[int], np.ndarray]:
+    def packed(self) -> tuple[list[int], list[np.ndarray]]:
         """Numbers and vectors, for a checkpoint."""
-        return list(self.kept), np.array(list(self.kept.values()))
+        return list(self.kept), list(self.kept.values())
 
-    def restore(self, numbers: Sequence[int], vectors: Sequence[np.ndarray] | np.ndarray) -> None:
+    def restore(self, numbers: Sequence[int], vectors: Sequence[np.ndarray]) -> None:
         """Take up what a checkpoint has."""
         for number, vector in zip(numbers, vectors, strict=True):
             self.note(number, vector)

@@ -132,6 +132,9 @@ def test_a_run_inside_a_run_is_not_shown(monkeypatch):
     assert file.getvalue() == ""
 
 
-def test_a_budget_that_makes_no_sense():
-    with pytest.raises(ng.InputError, match="seconds: -1"):
-        Budget(seconds=-1)
+@pytest.mark.parametrize("value", [-1, float("nan"), "ten"])
+def test_a_budget_that_makes_no_sense(value):
+    with pytest.raises(ng.InputError, match=f"^seconds: {value!r} is nothing"):
+        Budget(seconds=value)
+    with pytest.raises(ng.InputError, match=f"^max_propagations: {value!r} is nothing"):
+        run(max_propagations=value)
