@@ -1,5 +1,6 @@
 """Double precision for every test; a fixed Hypothesis profile; the shared reference files."""
 
+import gc
 import json
 import os
 import re
@@ -19,6 +20,9 @@ if not os.environ.get("NATGRAD_TEST_OPTIMISED"):
 
 jax.config.update("jax_enable_x64", True)
 matplotlib.use("Agg")
+
+# Thousands of compiled programs stay alive: looking through them for garbage takes a while.
+gc.set_threshold(200_000, 20, 20)
 
 hypothesis.settings.register_profile("natgrad", deadline=None, max_examples=15, derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "natgrad"))
