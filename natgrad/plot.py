@@ -13,11 +13,10 @@ from .grids import Grid
 from .landscape import Landscape, landscape
 from .parameters import flatten
 from .problems import Problem
+from .report.palette import RUN_COLOURS
 from .result import Result
 
 PyTree = Any
-# Okabe and Ito's palette, told apart by every common form of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000")
 
 
 def history(
@@ -113,7 +112,7 @@ def fields(
         axis.set_title(f"iteration {number}", fontsize="medium")
         if field.ndim == 1:
             where = np.arange(field.size) if grid is None else np.asarray(grid.points).ravel()
-            axis.plot(where, field, color=COLOURS[0])
+            axis.plot(where, field, color=RUN_COLOURS[0])
             axis.set_ylim(*_margin(low, high))
             continue
         box = None if grid is None else (*_sides(grid, 0), *_sides(grid, 1))
@@ -175,7 +174,7 @@ def _row(count: int) -> np.ndarray:
 
 
 def _colours(count: int) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+    return [RUN_COLOURS[number % len(RUN_COLOURS)] for number in range(count)]
 
 
 def _legend(ax: Any, named: Mapping[str, Result]) -> None:

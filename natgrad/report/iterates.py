@@ -10,19 +10,16 @@ from ..problems import Problem
 from ..result import Result
 from .frames import Frames
 from .page import Part
-from .palette import PALETTE
+from .palette import RUN_COLOURS
 from .paths import Landscape, Paths, Track
 
-COLOURS = [
-    PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
-]
 DASHES = ("-", "--", ":", "-.")
 MOST_FRAMES = 40
 
 
 def look(number: int) -> tuple[str, str]:
     """The colour and dash of a run: seven colours, then the same with another dash."""
-    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    return RUN_COLOURS[number % len(RUN_COLOURS)], DASHES[number // len(RUN_COLOURS) % len(DASHES)]
 
 
 def iterate_plots(results: Mapping[str, Result], problem: Problem | None = None) -> list[Part]:

@@ -12,3 +12,8 @@ PALETTE = {
     "purple": "#CC79A7",
     "grey": "#7F7F7F",
 }
+
+# The runs of a comparison, one after the other.
+RUN_COLOURS = [
+    PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
+]
