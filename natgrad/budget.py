@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from .errors import InputError
 from .result import Status
@@ -38,7 +39,7 @@ class Budget:
 
 def check_amount(argument: str, value: Any) -> None:
     """Raise `InputError` for a limit that is neither a number from zero on nor None."""
-    number = isinstance(value, Real) and math.isfinite(value) and value >= 0
+    number = isinstance(value, (int, float, np.number)) and math.isfinite(value) and value >= 0
     if value is not None and not number:
         what = f"{value!r} is nothing that can be spent"
         raise InputError(argument, what, "a number from zero on, or None for no limit")
