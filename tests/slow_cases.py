@@ -13,7 +13,6 @@ SLOW = (
     r"test_a_batch_is_independent_functions\[(collocated|forward|fourth_order)",
     # laws: one family each
     r"test_direction_solves_g_eta_equals_minus_gradient\[mass fixed-",
-    r"test_motion_does_not_depend_on_the_parameterisation\[(H1|H-1|dotH1|Mobility|dotH-1)\]",
     r"test_loss_decays_at_the_rate_of_the_projected_gradient\[.*(H1|H-1|Mobility)",
     r"test_every_metric_finds_the_parameters\[(H1|H-1|dotH1|dotH-1|Mobility)\]",
     r"test_reachable_in_every_metric\[.*(H1|H-1|Mobility)",
