@@ -66,7 +66,7 @@ def path(
     Cost: points² evaluations of the loss where a problem is given. Returns the axes.
     """
     named = _named(results)
-    ways = {name: two_parameter_path(result) for name, result in named.items()}
+    ways = {name: _two_parameter_path(result) for name, result in named.items()}
     ax = _axes(ax)
     if problem is not None:
         like = next(iter(named.values())).theta
@@ -122,7 +122,7 @@ def fields(
     return shown
 
 
-def two_parameter_path(result: Result) -> np.ndarray:
+def _two_parameter_path(result: Result) -> np.ndarray:
     """The iterates that were kept, as an array of shape (n, 2)."""
     size = flatten(result.theta)[0].size
     if size != 2:

@@ -80,8 +80,7 @@ class Fit:
     @property
     def propagations(self) -> np.ndarray:
         """Evaluations of the model and of its derivatives until each iterate."""
-        history = self.result.history
-        return history["forward"] + history["linearised"] + history["adjoint"]
+        return self.result.spent("propagations")
 
     def first_below(self, fraction: float) -> int | None:
         """The first iterate whose relative loss is at most `fraction`."""

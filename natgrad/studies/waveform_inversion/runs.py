@@ -125,8 +125,7 @@ class Log:
 
 
 def _propagations(found: Result) -> np.ndarray:
-    history = found.history
-    return (history["forward"] + history["linearised"] + history["adjoint"]).astype(int)
+    return found.spent("propagations").astype(int)
 
 
 def _frames(found: Result, experiment: Experiment, spent: int) -> list[tuple[int, np.ndarray]]:
