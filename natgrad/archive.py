@@ -41,10 +41,15 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
     replace_file(path, content.getvalue())
 
 
-def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values and the arrays of a file of this kind, or `InputError` that says what is wrong."""
+def read_archive(
+    path: Path, kind: str, content: bytes | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values and the arrays of a file of this kind, or `InputError` that says what is wrong.
+
+    `content` is what is in the file, where that is known already.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
             header = json.loads(archive.read(HEADER))
             if header["natgrad"] != kind or header["version"] > VERSION:
                 found = f"{header['natgrad']}, version {header['version']}"

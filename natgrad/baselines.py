@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from scipy.optimize import minimize as scipy_minimize
 
 from .budget import Budget
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .damping import Undamped
 from .display import Watch, watched
+from .distribution import Distribution
 from .errors import InputError
 from .history import Run, check_run
 from .inputs import check_inputs
 from .linearisation import linearise
+from .meshes import local
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation
 from .parameters import Bounds, as_box, flatten, settled
@@ -46,13 +49,14 @@ def lbfgs(
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Result:
     """L-BFGS-B of SciPy on the same problem, with the history and the statuses of `minimize`.
 
     The baseline to compare natural gradients with: per propagation of a PDE it is hard to beat.
     `memory` is the number of pairs that it keeps. Every evaluation in its line search costs one
     forward and one adjoint propagation. A `checkpoint` holds all of them: SciPy's loop is replayed
-    from it, without a propagation, before it goes on. `snapshots` and `progress` are as in
+    from it, without a propagation, before it goes on. `snapshots`, `progress` and `mesh` are as in
     `minimize`.
 
     ```python
@@ -62,6 +66,8 @@ def lbfgs(
     Reference: Byrd, Lu, Nocedal and Zhu, SIAM J. Sci. Comput. 16 (1995); Morales and Nocedal, ACM
     Trans. Math. Softw. 38 (2011).
     """
+    spread = Distribution.over(mesh)
+    problem, _, theta0 = spread.inputs(problem, theta0, FLAT)
     known = check_inputs(problem, theta0, FLAT, SOLVER, NO_DAMPING)
     check_run(max_iterations, max_propagations, max_seconds, callbacks)
     if not isinstance(memory, (int, np.integer)) or memory < 1:
@@ -70,6 +76,7 @@ def lbfgs(
     start = np.asarray(flatten(theta)[0], float)
     budget = Budget(max_iterations, max_propagations, max_seconds)
     run = Run(theta, snapshots=Snapshots.of(snapshots, theta))
+    run.recorder.distribution = spread
     search = _Search(problem, run, box, budget, tolerance, loss_target, callbacks)
     search.run.recorder.count(forward=int(known is not None))
     kept = as_checkpoint(checkpoint)
@@ -78,7 +85,7 @@ def lbfgs(
     with (
         search.run.kept_if_it_fails(),
         search.keeper or nullcontext(),
-        watched(budget, progress) as search.watch,
+        watched(budget, progress if spread.leads else False) as search.watch,
     ):
         try:
             search.accept(start, known)
@@ -151,7 +158,8 @@ class _Search:
     ) -> None:
         """Keep the evaluations in a file, and replay those that are there."""
         settings = {"memory": memory, "bounds": self.box, "method": "L-BFGS"}
-        self.keeper = Keeper.of(checkpoint, self.problem, theta0, known, **settings)
+        spread = self.run.recorder.distribution
+        self.keeper = Keeper.of(checkpoint, self.problem, theta0, known, spread, **settings)
         if (saved := self.keeper.load()) is not None:
             columns = [saved[1][f"[{number}]"] for number in range(len(_Evaluated._fields))]
             self._replay = [_Evaluated(*row) for row in zip(*columns, strict=True)]
@@ -218,11 +226,11 @@ class _Search:
             raise _Stopped(Status.CONVERGED)
         if first:
             return
-        progress = Progress(recorder.accepted, self.run.theta, loss, recorder.last())
+        progress = Progress(recorder.accepted, local(self.run.theta), loss, recorder.last())
         if self.watch is not None:
             self.watch.update(recorder.accepted, loss, progress.row)
         asked = [bool(callback(progress)) for callback in self.callbacks]
-        if any(asked):
+        if asked and recorder.distribution.agreed(any(asked)):
             raise _Stopped(Status.STOPPED)
         if self.loss_target is not None and loss <= self.loss_target:
             raise _Stopped(Status.LOSS_REACHED)
@@ -237,4 +245,4 @@ class _Search:
 
     def _theta(self, x: np.ndarray) -> PyTree:
         flat, unravel = flatten(self.run.theta)
-        return unravel(jnp.asarray(x, flat.dtype))
+        return self.run.recorder.distribution.whole(unravel(jnp.asarray(x, flat.dtype)))

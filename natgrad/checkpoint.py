@@ -1,7 +1,5 @@
 """A run on disk: saved between iterations, resumed where it was, refused where it does not fit."""
 
-import hashlib
-import re
 import time
 import warnings
 from collections.abc import Callable
@@ -9,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from .archive import named_leaves, read_archive, with_leaves, write_archive
+from .digests import digest
+from .distribution import ALONE, Distribution
 from .errors import InputError
 from .inputs import evaluated
 from .models.base import Evaluation
@@ -71,6 +70,7 @@ class Keeper:
     checkpoint: Checkpoint
     parts: dict[str, str]  # what the run was started with, digested
     loss: float  # f(θ₀)
+    distribution: Distribution = ALONE  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
 
@@ -81,12 +81,13 @@ class Keeper:
         problem: Problem,
         theta0: PyTree,
         known: Evaluation | None,
+        distribution: Distribution = ALONE,
         **settings: Any,
     ) -> "Keeper":
         """The checkpoint of a run with these settings on a problem, which f(θ₀) stands for."""
         found = evaluated(problem.model, theta0) if known is None else known
         parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
-        return cls(checkpoint, parts, float(problem.value(theta0, found.rho)))
+        return cls(checkpoint, parts, float(problem.value(theta0, found.rho)), distribution)
 
     def note(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations in values and arrays; now if it is time."""
@@ -96,7 +97,7 @@ class Keeper:
 
     def flush(self) -> None:
         """Write what is waiting. A full disk ends no run: there is a warning, and the old file."""
-        if self._waiting is None:
+        if self._waiting is None or not self.distribution.leads:
             return
         (values, tree), self._waiting = self._waiting(), None
         identity = {"parts": self.parts, "loss": self.loss}
@@ -118,13 +119,15 @@ class Keeper:
 
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""
-        path = self.checkpoint.path
-        if not path.exists():
+        path, leads = self.checkpoint.path, self.distribution.leads
+        content = path.read_bytes() if leads and path.exists() else None
+        content = self.distribution.agreed_bytes(content)
+        if content is None:
             return None
-        values, leaves = read_archive(path, KIND)
+        values, leaves = read_archive(path, KIND, content)
         saved = values.pop("run")
-        for name, digest in self.parts.items():
-            if saved["parts"].get(name) != digest:
+        for name, given in self.parts.items():
+            if saved["parts"].get(name) != given:
                 self._refuse(f"another {name}")
         if not abs(saved["loss"] - self.loss) <= SAME_LOSS * abs(self.loss):
             losses = f"f(theta0) = {saved['loss']:.6g}, not {self.loss:.6g}"
@@ -139,21 +142,3 @@ class Keeper:
 def restored(like: PyTree, leaves: dict[str, Any]) -> PyTree:
     """A tree that was saved, in the structure of `like`."""
     return with_leaves(like, leaves, KIND)
-
-
-def digest(value: Any) -> str:
-    """A number for a setting, the same in another process: its structure, types and arrays."""
-    leaves, structure = jax.tree_util.tree_flatten(value)
-    found = hashlib.sha256(_without_addresses(str(structure)).encode())
-    for leaf in leaves:
-        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-            array = np.asarray(leaf)
-            found.update(f"{array.dtype}{array.shape}".encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-        else:
-            found.update(_without_addresses(repr(leaf)).encode())
-    return found.hexdigest()
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]+", "", text)

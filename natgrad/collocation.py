@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from .errors import InputError
+from .meshes import at_hand, check_divides, everywhere, in_parts, placed, with_mesh
 from .metrics import Blocks, Metric
 from .metrics.base import FlatMetric, diagonal_operator
 from .models.base import Evaluation
@@ -73,8 +75,9 @@ class Residual(eqx.Module):
                 f"its weight has shape {self.weight.shape} for {len(self.points)} points",
                 "a number, or one for each point",
             )
-        known = not isinstance(self.weight, jax.core.Tracer)
-        if known and not np.all(np.isfinite(self.weight) & (np.asarray(self.weight) > 0)):
+        weight = self.weight if isinstance(self.weight, jax.core.Tracer) else at_hand(self.weight)
+        known = isinstance(weight, np.ndarray)
+        if known and not np.all(np.isfinite(weight) & (weight > 0)):
             raise InputError(name, "a weight is not finite and positive", "weight=1.0")
 
     def check_function(self, name: str, theta: PyTree) -> None:
@@ -121,10 +124,24 @@ class Collocation(RowModel):
                 what = f"is a {type(block).__name__}"
                 raise InputError(name, what, "Residual(function, points)")
             block.check(name)
-        self.blocks, self.memory = blocks, memory
+        self.blocks, self.memory, self.mesh = blocks, memory, None
 
     def parts(self) -> dict[str, Part]:
-        return {name: Part(block.function, block.points) for name, block in self.blocks.items()}
+        return {
+            name: Part(block.function, block.points, self.mesh)
+            for name, block in self.blocks.items()
+        }
+
+    def distributed(self, mesh: Mesh) -> "Collocation":
+        """Each device has some of the points of every block."""
+        for name, block in self.blocks.items():
+            check_divides(mesh, block.points.shape, f"the points of the block {name!r}")
+        cut = lambda x: placed(x, lambda shape: in_parts(mesh) if shape else everywhere(mesh))
+        spread = {
+            name: Residual(block.function, cut(block.points), cut(block.weight), block.metric)
+            for name, block in self.blocks.items()
+        }
+        return with_mesh(Collocation(memory=self.memory, **spread), mesh)
 
     def shaped(self, arrays: PyTree) -> PyTree:
         return arrays
@@ -136,7 +153,8 @@ class Collocation(RowModel):
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         for name, values in known.rho.items():
-            wrong = int(np.sum(~np.isfinite(values)))
+            values = at_hand(values)
+            wrong = int((~values.__array_namespace__().isfinite(values)).sum())
             if wrong:
                 what = f"{wrong} of its {values.size} residuals at theta are not finite"
                 raise InputError(name, what, "another starting point, or points off a singularity")

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
 from .counts import Counts
 from .damping import Damping, Undamped, as_damping
+from .distribution import Distribution
 from .inputs import check_inputs
 from .linearisation import Linearisation, linearise, solve
+from .meshes import local
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
 from .models.base import Evaluation
@@ -31,6 +34,7 @@ def natural_gradient(
     metric: Metric,
     solver: Solver = Auto(),
     damping: Damping | float = 0.0,
+    mesh: Mesh | None = None,
 ) -> Direction:
     """The natural gradient direction η = −(G + λD)⁻¹ ∂_θ f at θ.
 
@@ -39,10 +43,13 @@ def natural_gradient(
     d.eta, d.info.rank, d.info.condition
     ```
 
+    With a `mesh` the state is spread over its devices, as in `minimize`.
+
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
     damping = as_damping(damping)
+    problem, metric, theta = Distribution.over(mesh).inputs(problem, theta, metric)
     known = check_inputs(problem, theta, metric, solver, damping)
     lin = linearise(problem, theta, metric, solver, damping, None, known=known)
     strength = damping.strength(jnp.asarray(damping.initial_state()), lin.trace, lin.gradient.size)
@@ -50,7 +57,7 @@ def natural_gradient(
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     unravel = ravel_pytree(parameters)[1]
     return Direction(
-        eta=unravel(eta),
+        eta=local(unravel(eta)),
         info=describe(
             lin,
             info,
@@ -60,7 +67,7 @@ def natural_gradient(
             int(known is not None),
         ),
         loss=float(lin.loss),
-        gradient=unravel(lin.gradient),
+        gradient=local(unravel(lin.gradient)),
     )
 
 

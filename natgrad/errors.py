@@ -1,6 +1,7 @@
 """Errors and warnings: every message names the argument, what was wrong and what to try."""
 
 import warnings
+from typing import Any
 
 
 class InputError(ValueError):
@@ -9,6 +10,14 @@ class InputError(ValueError):
     def __init__(self, argument: str, problem: str, advice: str):
         self.argument = argument
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
+
+
+def check_kinds(**arguments: tuple[Any, type]) -> None:
+    """Raise `InputError` unless each argument is an instance of its class."""
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
 
 
 class PrecisionWarning(UserWarning):

@@ -13,7 +13,9 @@ from .attempt import Attempt
 from .budget import Budget, check_amount
 from .checkpoint import restored
 from .counts import Counts
+from .distribution import ALONE
 from .errors import InputError
+from .meshes import local
 from .result import Info, Result, Status
 from .snapshots import Snapshots
 
@@ -49,10 +51,14 @@ class Recorder:
         self.counts = Counts(0, 0, 0)
         self.accepted = 0
         self._start = time.perf_counter()
+        self.distribution = ALONE
 
     def spent(self, budget: Budget) -> Status | None:
         """Which budget is used up, other than the iterations, if one is."""
-        return budget.spent(sum(map(int, self.counts)), self.elapsed())
+        seconds = self.elapsed()
+        if budget.seconds is not None:
+            seconds = float(self.distribution.agreed(seconds))  # clocks differ
+        return budget.spent(sum(map(int, self.counts)), seconds)
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._start
@@ -178,9 +184,9 @@ class Run:
         if not recorder.rows or recorder.rows[-1]["step"] > 0:  # which led to a point not recorded
             recorder.begin(self.loss, np.nan)
         recorder.close()
-        iterates = self.snapshots.iterates(len(recorder.rows) - 1, self.theta)
-        loss, history = float(self.loss), recorder.history()
-        return Result(self.theta, loss, status, taken, history, self.info, iterates)
+        theta, loss, history = local(self.theta), float(self.loss), recorder.history()
+        iterates = self.snapshots.iterates(len(recorder.rows) - 1, theta)
+        return Result(theta, loss, status, taken, history, self.info, iterates)
 
     @contextmanager
     def kept_if_it_fails(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .damping import Damping
-from .errors import InputError, warn_once
+from .errors import InputError, check_kinds, warn_once
 from .linearisation import matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
@@ -29,14 +29,7 @@ def check_inputs(
 
     Returns the evaluation of the model at θ, if it was made and can be used again.
     """
-    for name, value, kind in (
-        ("problem", problem, Problem),
-        ("metric", metric, Metric),
-        ("solver", solver, Solver),
-    ):
-        if not isinstance(value, kind):
-            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
+    check_kinds(problem=(problem, Problem), metric=(metric, Metric), solver=(solver, Solver))
     flat, unravel = flatten(theta)
     check_parameters(theta, flat)
     model, known = problem.model, None

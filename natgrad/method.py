@@ -11,6 +11,7 @@ from .checkpoint import Checkpoint, Keeper
 from .collocation import Collocation
 from .curves import Route
 from .damping import Damping
+from .distribution import Distribution
 from .errors import InputError
 from .history import Carried
 from .linearisation import matrix_free, newton_solver
@@ -43,15 +44,22 @@ class Method(NamedTuple):
     draws: Draw | None
 
     def keeper(
-        self, checkpoint: Checkpoint, theta0: PyTree, batch: Any, known: Evaluation | None
+        self,
+        checkpoint: Checkpoint,
+        theta0: PyTree,
+        metric: Metric,
+        batch: Any,
+        known: Evaluation | None,
+        distribution: Distribution,
     ) -> Keeper:
-        """The checkpoint of a run of this method from θ₀."""
+        """The checkpoint of a run of this method from θ₀ in the `metric` as it was given."""
         return Keeper.of(
             checkpoint,
             self.problem,
             theta0,
             known,
-            metric=self.metric,
+            distribution,
+            metric=metric,
             solver=self.solver,
             damping=self.damping,
             step=self.step,
@@ -72,11 +80,12 @@ class Method(NamedTuple):
 def sampler(
     batch: MiniBatch | Resampled,
     problem: Problem,
-    theta: PyTree,
     metric: Metric,
+    theta: PyTree,
     known: Evaluation | None,
+    distribution: Distribution,
 ) -> Draw:
-    """The draws of a batch, checked against the state at θ."""
+    """The draws of a batch, checked against the state at θ, over the devices of the run."""
     if not isinstance(batch, (MiniBatch, Resampled)):
         raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
     selects = isinstance(batch, MiniBatch) and batch.select is None
@@ -86,7 +95,13 @@ def sampler(
     flat, unravel = flatten(theta)
     whole = lambda v: problem.model(unravel(v))
     state = jax.eval_shape(whole, flat) if known is None else structure_of(known.rho)
-    return batch.sampler(problem, metric, state)
+    draw = batch.sampler(problem, metric, state)
+
+    def spread(iteration: int) -> tuple[Problem, Metric]:
+        problem, metric = draw(iteration)
+        return distribution.spread(problem, theta, metric)
+
+    return spread
 
 
 def _memory(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from .attempt import Attempt, attempt
 from .budget import Budget
@@ -16,10 +17,12 @@ from .curves import as_route
 from .damping import Damping, as_damping
 from .direction import describe
 from .display import Watch, watched
+from .distribution import Distribution
 from .errors import InputError
 from .history import Carried, Run, check_run
 from .inputs import check_inputs, evaluated
 from .linearisation import linearise
+from .meshes import local
 from .method import Method, sampler
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
@@ -67,6 +70,7 @@ def minimize(
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Result:
     """Natural gradient descent from θ₀.
 
@@ -103,18 +107,25 @@ def minimize(
     norm, step, propagations, time left. `progress=True` shows it in notebooks too, and by a line
     now and then in logs; `progress=False` never.
 
+    With a `mesh` θ is whole on each of its devices, and the state is in equal parts along its first
+    axis: shots, collocation points, sources, slabs of a grid. The devices may belong to several
+    processes (`jax.distributed`), which all make this call with the same arguments and all get the
+    result. One of them, the leader, keeps the checkpoint, which another number of processes can
+    take up.
+
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
 
     Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
     target data reuse the program.
     """
-    damping = as_damping(damping)
+    damping, given, spread = as_damping(damping), (problem, metric), Distribution.over(mesh)
+    problem, metric, theta0 = spread.inputs(problem, theta0, metric)
     known = check_inputs(problem, theta0, metric, solver, damping)
     if not isinstance(step, Step):
         raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
     check_run(max_iterations, max_propagations, max_seconds, callbacks)
-    draws = None if batch is None else sampler(batch, problem, theta0, metric, known)
+    draws = None if batch is None else sampler(batch, *given, theta0, known, spread)
     flat = flatten(theta0)[0]
     route = as_route(order, momentum, flat.size, flat.dtype)
     route.check(problem, metric, step)
@@ -126,11 +137,12 @@ def minimize(
     unseen = isinstance(metric, Euclidean) and known is None
     run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
     kept = as_checkpoint(checkpoint)
-    keeper = None if kept is None else method.keeper(kept, theta0, batch, known)
+    run.recorder.distribution = spread
+    keeper = None if kept is None else method.keeper(kept, theta0, given[1], batch, known, spread)
     with (
         run.kept_if_it_fails(),
         nullcontext() if keeper is None else keeper,
-        watched(budget, progress) as watch,
+        watched(budget, progress if spread.leads else False) as watch,
     ):
         status = _descend(run, method, budget, goal, known, keeper, watch)
         if batch is not None:
@@ -163,6 +175,7 @@ def _descend(
     saved = None if keeper is None else keeper.load()
     if saved is not None:
         ended = run.restore(*saved)
+        run.theta = run.recorder.distribution.whole(run.theta)
         if ended is not None and ended not in BUDGETS:
             return ended
         if spent := run.recorder.spent(budget):
@@ -188,7 +201,7 @@ def _iterations(
 ) -> Iterator[Status | None]:
     """One iteration after the other, each with the reason that it has found to end the run."""
     problem, metric, solver, damping, step, box, route, draws = method
-    lin, recorder = None, run.recorder
+    lin, recorder, spread = None, run.recorder, run.recorder.distribution
     for iteration in range(run.iteration, budget.iterations or 0):
         theta, run.iteration = run.theta, iteration + 1
         assert run.carried is not None
@@ -217,11 +230,11 @@ def _iterations(
         promised = np.nan  # the decrease predicted by the first attempt, before λ grew
         for _ in range(MAX_REJECTIONS if damping.adapts else 1):
             tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box, route)
-            damping_state, point = tried.damping_state, tried.outcome.theta
-            known, memory = tried.known, tried.memory
+            damping_state, point = tried.damping_state, spread.whole(tried.outcome.theta)
+            known, memory = tried.known, spread.whole(tried.memory)
             trial = _numbers(tried)
             outcome = trial.outcome
-            route = route.after(tried.eta, bool(outcome.accepted))
+            route = route.after(spread.whole(tried.eta), bool(outcome.accepted))
             recorder.count(*trial.info.counts)
             recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
             promised = float(outcome.predicted) if np.isnan(promised) else promised
@@ -235,9 +248,9 @@ def _iterations(
             continue
         run.theta, run.loss = unflattened(theta, point), float(outcome.value)
         run.snapshots.note(iteration + 1, point)
-        seen = Progress(iteration + 1, run.theta, run.loss, recorder.last())
+        seen = Progress(iteration + 1, local(run.theta), run.loss, recorder.last())
         asked = [bool(callback(seen)) for callback in goal.callbacks]
-        if any(asked):
+        if asked and spread.agreed(any(asked)):
             yield Status.STOPPED
         elif goal.loss_target is not None and run.loss <= goal.loss_target:
             yield Status.LOSS_REACHED

@@ -58,8 +58,9 @@ def assembled_by_rows(
     chosen = cast(DenseSolver, solver.choose(k, p, damping.damps))
     D = damping.parameter_operator()
     rows = Rows(model, unravel, flat, root)
-    whole = rows.fit
-    if not whole and not _takes_blocks(chosen, D):
+    blocks = _takes_blocks(chosen, D)
+    whole = rows.fit and not (blocks and model.mesh is not None)  # whose rows would be sent around
+    if not whole and not blocks:
         raise _does_not_fit(chosen, D, rows)
 
     loss, c, direct = found = slopes(problem, theta, rho)

@@ -15,6 +15,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from .linalg import gram
+from .meshes import on_each_device
 from .models.pointwise import Part, RowModel, is_part
 from .models.products import Products
 
@@ -36,6 +37,7 @@ class Rows:
         free: Array | None = None,
     ):
         self._unravel, self._flat, self._free, self.memory = unravel, flat, free, model.memory
+        self.mesh = model.mesh
         parts = jax.tree.leaves(model.parts(), is_leaf=is_part)
         roots = [
             jnp.asarray(leaf).reshape(len(p.points), -1)
@@ -61,24 +63,37 @@ class Rows:
 
     def whole(self) -> Array:
         """Y."""
-        return jnp.concatenate([self._rows(p, p.points, root) for p, root in self._parts])
+        return jnp.concatenate([self._all(part, root) for part, root in self._parts])
+
+    def _all(self, part: Part, root: Array) -> Array:
+        local = lambda points, root: self._rows(part, points, root)
+        return on_each_device(local, self.mesh)(part.points, root)
 
     def gram(self) -> Array:
-        """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp²."""
-        p = self._flat.size
-        total = jnp.zeros((p, p), self._dtype)
-        for part, root in self._parts:
-            add = lambda G, block, part=part: (G + gram(self._rows(part, *block)), None)
-            total = jax.lax.scan(add, total, self._blocks(part, root))[0]
-        return total
+        """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp².
+
+        Over several devices each sums up its own rows, and p² numbers are added up at the end.
+        """
+
+        def local(arrays: list[tuple[Array, Array]]) -> Array:
+            total = jnp.zeros((self._flat.size, self._flat.size), self._dtype)
+            for (part, _), (points, root) in zip(self._parts, arrays, strict=True):
+                add = lambda G, block, part=part: (G + gram(self._rows(part, *block)), None)
+                total = jax.lax.scan(add, total, self._blocks(points, root))[0]
+            return total
+
+        arrays = [(part.points, root) for part, root in self._parts]
+        return on_each_device(local, self.mesh, summed=True)(arrays)
 
     def outer(self) -> Array:
         """YYᵀ, from pairs of blocks.
 
-        Cost: k²p, and with m blocks m/2 times that of the rows, which are made for each pair.
+        Cost: k²p, and with m blocks m/2 times that of the rows, which are made for each pair. Over
+        several devices each has the strip of its own rows, and makes all the others for it: no row
+        is sent, but the symmetry saves nothing.
         """
         below = [
-            [self._pairs(a, b, same=i == j) for j, b in enumerate(self._parts[: i + 1])]
+            [self._strips(a, b, same=i == j) for j, b in enumerate(self._parts[: i + 1])]
             for i, a in enumerate(self._parts)
         ]
         indices = range(len(below))
@@ -90,27 +105,42 @@ class Rows:
         scaled = rows.reshape(root.size, -1) * root.reshape(-1, 1)
         return scaled if self._free is None else scaled * self._free
 
-    def _blocks(self, part: Part, root: Array) -> tuple[Array, Array]:
+    def _blocks(self, points: Array, root: Array) -> tuple[Array, Array]:
         """The points and roots in blocks of one size, four of which fit; padded by zero roots."""
         width = root.shape[1] * self._flat.size * self._dtype.itemsize
         count = -(-len(root) * width // max(width, self.memory // 4))
         size = -(-len(root) // count)
         missing = count * size - len(root)
-        points = jnp.concatenate([part.points, jnp.repeat(part.points[-1:], missing, 0)])
+        points = jnp.concatenate([points, jnp.repeat(points[-1:], missing, 0)])
         root = jnp.pad(root, ((0, missing), (0, 0)))
         return points.reshape(count, size, -1), root.reshape(count, size, -1)
 
-    def _pairs(self, a: tuple[Part, Array], b: tuple[Part, Array], same: bool) -> Array:
+    def _strips(self, a: tuple[Part, Array], b: tuple[Part, Array], same: bool) -> Array:
+        """Y_a Y_bᵀ, each device the rows of a that it has."""
+        arrays = lambda entry: (entry[0].points, entry[1])
+        if self.mesh is None:
+            return self._pairs(a[0], b[0], arrays(a), arrays(b), same)
+        local = lambda theirs, mine: self._pairs(a[0], b[0], mine, theirs, same=False)
+        return on_each_device(local, self.mesh, whole=1)(arrays(b), arrays(a))
+
+    def _pairs(
+        self,
+        first: Part,
+        second: Part,
+        a: tuple[Array, Array],
+        b: tuple[Array, Array],
+        same: bool,
+    ) -> Array:
         """Y_a Y_bᵀ; where a and b are the same, from the pairs on and below the diagonal."""
         blocks, others = self._blocks(*a), self._blocks(*b)
 
         def strip(entry: tuple[Array, tuple[Array, Array]]) -> Array:
             i, block = entry
-            rows = self._rows(a[0], *block)
+            rows = self._rows(first, *block)
 
             def product(other: tuple[Array, tuple[Array, Array]]) -> Array:
                 j, block = other
-                make = lambda block: rows @ self._rows(b[0], *block).T
+                make = lambda block: rows @ self._rows(second, *block).T
                 nothing = lambda block: jnp.zeros((len(rows), block[1].size), rows.dtype)
                 return jax.lax.cond(j <= i, make, nothing, block) if same else make(block)
 

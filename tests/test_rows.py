@@ -102,7 +102,7 @@ def test_blocks_of_rows_are_those_of_the_dense_jacobian(name: str):
     model = collocation(memory)
     root = jax.tree.map(jnp.ones_like, model(THETA))
     rows = Rows(model, ravel_pytree(THETA)[1], FLAT, root)
-    assert [len(rows._blocks(*part)[0]) for part in rows._parts] == counts
+    assert [len(rows._blocks(part.points, root)[0]) for part, root in rows._parts] == counts
     assert rows.shape == (17, P)
     assert rows.fit == (memory >= 17 * ROW)
     check_everything(memory, jnp.float64, held=name != "two blocks", tolerance=1e-13)

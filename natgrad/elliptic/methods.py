@@ -47,6 +47,8 @@ class Elliptic:
     to cross a near-vacuum between islands of density. `"single"` runs both in single precision,
     for errors of G near 1e-9.
 
+    `on_host=False` keeps `"auto"` from factorising on the host, as over several devices.
+
     ```python
     ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))
     ```
@@ -56,6 +58,7 @@ class Elliptic:
     tolerance: float = 1e-12
     precision: Precision = "double"
     max_iterations: int = 200
+    on_host: bool = True
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -83,7 +86,7 @@ class Elliptic:
         across = k // max(shape)
         if 10 / 3 * k * across**2 <= ELIMINATION_FLOPS:
             return "elimination"
-        if columns is not None and _sparse_pays(shape, columns):
+        if columns is not None and self.on_host and _sparse_pays(shape, columns):
             return "sparse"
         return "multigrid"
 

@@ -16,54 +16,119 @@ which the DST-I diagonalises.
 Cost: O(k log k) for each transform.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.fft import dct, idct
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from ..grids import Grid
+from ..meshes import AXIS
 
 Scheme = Literal["staggered", "collocated"]
+Part = Callable[[Array], Array]
 
 
 def transform(grid: Grid, scheme: Scheme, values: Array) -> Array:
     """T applied to the trailing axes of `values`."""
-    axes = range(-grid.dimension, 0)
-    if scheme == "collocated":
-        for axis in axes:
-            values = sine_transform(_signs(values, axis), axis)
-        return values
-    if grid.boundary == "periodic":
-        return hartley_transform(values, tuple(axes))
-    for axis in axes:
-        values = (
-            dct(values, axis=axis, norm="ortho")
-            if grid.boundary == "neumann"
-            else sine_transform(values, axis)
-        )
+    for part in _halves(grid, scheme):
+        values = part(values)
     return values
 
 
 def inverse_transform(grid: Grid, scheme: Scheme, values: Array) -> Array:
     """Tᵀ = T⁻¹ applied to the trailing axes of `values`."""
-    axes = range(-grid.dimension, 0)
-    if scheme == "collocated":
-        for axis in axes:
-            values = _signs(sine_transform(values, axis), axis)
-        return values
-    if grid.boundary != "neumann":
-        return transform(grid, scheme, values)  # the other two are involutions
-    for axis in axes:
-        values = idct(values, axis=axis, norm="ortho")
+    for part in _inverse_halves(grid, scheme):
+        values = part(values)
     return values
 
 
-def hartley_transform(values: Array, axes: tuple[int, ...]) -> Array:
-    """cas(2π k·x/n) coefficients: real, orthonormal, its own inverse."""
-    spectrum = jnp.fft.fftn(values, axes=axes, norm="ortho")
+def transform_in_slabs(grid: Grid, scheme: Scheme, values: Array, mesh: Mesh) -> Array:
+    """T of a function in slabs along its first axis; the modes are cut along the second axis.
+
+    Each device transforms its slab along the other axes; then the slabs are turned. What cannot be
+    cut so, a line for one, is transformed as a whole by all.
+    """
+    return _in_slabs(grid, values, mesh, _halves(grid, scheme), (0, 1))
+
+
+def inverse_transform_in_slabs(grid: Grid, scheme: Scheme, modes: Array, mesh: Mesh) -> Array:
+    """Tᵀ of modes that are cut along the second axis; the function is cut along the first."""
+    return _in_slabs(grid, modes, mesh, _inverse_halves(grid, scheme), (1, 0))
+
+
+def _in_slabs(
+    grid: Grid, values: Array, mesh: Mesh, halves: tuple[Part, Part], cuts: tuple[int, int]
+) -> Array:
+    # By hand, since XLA's partitioner has no transform in double precision along an axis it cut.
+    before, after = halves
+    run = lambda v: after(before(v))
+    functions, sides = values.ndim - grid.dimension, values.shape
+    if functions:  # cut along the axis that counts them
+        spec = P(AXIS) if sides[0] % mesh.size == 0 else P()
+        specs = spec, spec
+    elif grid.dimension > 1 and all(n % mesh.size == 0 for n in sides[:2]):
+        turned = partial(jax.lax.all_to_all, axis_name=AXIS, tiled=True)
+        run = lambda v: after(turned(before(v), split_axis=cuts[1], concat_axis=cuts[0]))
+        specs = tuple(P(*[AXIS if axis == cut else None for axis in (0, 1)]) for cut in cuts)
+    else:
+        specs = P(), P()
+    spread = jax.shard_map(run, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
+    return spread(values)
+
+
+def _halves(grid: Grid, scheme: Scheme) -> tuple[Part, Part]:
+    """T along all axes but the first, then along that."""
+    first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
+    if scheme == "staggered" and grid.boundary == "periodic":
+        fourier = partial(jnp.fft.fftn, norm="ortho")
+        before = lambda v: fourier(v, axes=others) if others else v
+        return before, lambda v: _hartley(fourier(v, axes=(first,)))
+    along = lambda v, axis: _transform_axis(grid, scheme, v, axis)
+    return partial(_along, along, others), partial(_along, along, (first,))
+
+
+def _inverse_halves(grid: Grid, scheme: Scheme) -> tuple[Part, Part]:
+    """T⁻¹ along the first axis, then along all others."""
+    first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
+    if scheme == "staggered" and grid.boundary == "periodic":
+        fourier = partial(jnp.fft.fftn, norm="ortho")
+        after = lambda v: _hartley(fourier(v, axes=others) if others else v)
+        return partial(fourier, axes=(first,)), after
+    along = lambda v, axis: _inverse_axis(grid, scheme, v, axis)
+    return partial(_along, along, (first,)), partial(_along, along, others)
+
+
+def _along(along: Callable[[Array, int], Array], axes: tuple[int, ...], values: Array) -> Array:
+    for axis in axes:
+        values = along(values, axis)
+    return values
+
+
+def _transform_axis(grid: Grid, scheme: Scheme, values: Array, axis: int) -> Array:
+    if scheme == "collocated":
+        return sine_transform(_signs(values, axis), axis)
+    if grid.boundary == "neumann":
+        return dct(values, axis=axis, norm="ortho")
+    return sine_transform(values, axis)
+
+
+def _inverse_axis(grid: Grid, scheme: Scheme, values: Array, axis: int) -> Array:
+    if scheme == "collocated":
+        return _signs(sine_transform(values, axis), axis)
+    if grid.boundary == "neumann":
+        return idct(values, axis=axis, norm="ortho")
+    return sine_transform(values, axis)
+
+
+def _hartley(spectrum: Array) -> Array:
+    """cas(2π k·x/n) coefficients from those of Fourier: a transform that is its own inverse."""
     return spectrum.real - spectrum.imag
 
 

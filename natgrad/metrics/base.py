@@ -8,13 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
 from ..errors import InputError
 from ..grids import Grid
 from ..linalg import gram
+from ..meshes import at_hand
 from ..operators import AdjointOperator
 from ..selection import Selection
 
@@ -128,6 +129,15 @@ class Metric(eqx.Module):
             "of='functions' if the state has several; else of='sublattice' on a grid, or L2",
         )
 
+    def distributed(self, mesh: Mesh) -> "Metric":
+        """This metric for states in parts over the devices of a mesh; so are those it is made of.
+
+        XLA spreads what is written in JAX. A metric that calls the host overrides this.
+        """
+        inner = lambda x: isinstance(x, Metric) and x is not self
+        spread = lambda x: x.distributed(mesh) if isinstance(x, Metric) else x
+        return jax.tree.map(spread, self, is_leaf=inner)
+
     def check_structure(self, state: PyTree) -> None:
         """Raise `InputError` if this metric cannot measure states of these shapes."""
 
@@ -217,21 +227,22 @@ def check_pair(metric: Metric, a: PyTree, b: PyTree) -> None:
 
 def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -> None:
     """A density must be finite and nonnegative, with positive mass in every function."""
-    values = np.asarray(density)
-    if not np.all(np.isfinite(values)):
+    values = at_hand(density)
+    xp = values.__array_namespace__()
+    infinite, negative = int(xp.sum(~xp.isfinite(values))), int(xp.sum(values < 0))
+    if infinite:
         raise InputError(
             argument,
-            f"the density has {int(np.sum(~np.isfinite(values)))} entries that are not finite",
+            f"the density has {infinite} entries that are not finite",
             "a starting point where the model is finite",
         )
-    if np.any(values < 0):
+    if negative:
         raise InputError(
             argument,
-            f"the density has {int(np.sum(values < 0))} negative entries, "
-            f"the lowest {values.min():.3g}",
+            f"the density has {negative} negative entries, the lowest {float(values.min()):.3g}",
             "a positive parameterisation, a shift, or a metric for signed states (L2, Sobolev)",
         )
-    if np.any(values.sum(axis=axes) == 0):
+    if bool(xp.any(values.sum(axis=axes) == 0)):
         raise InputError(argument, "a density has zero mass", "a starting point with ρ > 0")
 
 

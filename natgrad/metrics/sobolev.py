@@ -5,11 +5,20 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from ..elliptic.spectral import Scheme, inverse_transform, sobolev_symbol, transform
+from ..elliptic.spectral import (
+    Scheme,
+    inverse_transform,
+    inverse_transform_in_slabs,
+    sobolev_symbol,
+    transform,
+    transform_in_slabs,
+)
 from ..errors import InputError
 from ..grids import Grid
+from ..meshes import with_mesh
 from ..operators import AdjointOperator
 from ..selection import Selection, Sublattice
 from .base import POSITIVE, FlatMetric, Metric, PyTree, check_on_grid
@@ -23,6 +32,7 @@ class _SpectralMetric(FlatMetric):
     grid: Grid = eqx.field(static=True)
     s: int = eqx.field(static=True)
     scheme: Scheme = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
     _homogeneous: eqx.AbstractClassVar[bool]
 
     def __init__(self, grid: Grid, s: int, scheme: Scheme):
@@ -39,7 +49,7 @@ class _SpectralMetric(FlatMetric):
                 "which a periodic grid contradicts",
                 "a neumann or dirichlet grid, or scheme='staggered'",
             )
-        self.grid, self.s, self.scheme = grid, int(s), scheme
+        self.grid, self.s, self.scheme, self.mesh = grid, int(s), scheme, None
 
     def _root(self, dtype: np.dtype) -> np.ndarray:
         symbol = sobolev_symbol(self.grid, self.scheme, self.s, self._homogeneous)
@@ -72,21 +82,35 @@ class _SpectralMetric(FlatMetric):
             return type(self)(selection.coarse(self.grid), self.s, self.scheme)
         return super().restricted(selection)
 
+    def distributed(self, mesh: Mesh) -> Metric:
+        return with_mesh(self, mesh)
+
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)
 
 
 def _to_modes(metric: _SpectralMetric, root: np.ndarray, values: Array) -> Array:
-    return jnp.multiply(root, transform(metric.grid, metric.scheme, values))
+    return jnp.multiply(root, _transformed(metric, values))
 
 
 def _from_modes(metric: _SpectralMetric, root: np.ndarray, modes: Array) -> Array:
-    return inverse_transform(metric.grid, metric.scheme, jnp.multiply(root, modes))
+    return _restored(metric, jnp.multiply(root, modes))
 
 
 def _filter(metric: _SpectralMetric, symbol: np.ndarray, values: Array) -> Array:
-    modes = jnp.multiply(symbol, transform(metric.grid, metric.scheme, values))
-    return inverse_transform(metric.grid, metric.scheme, modes)
+    return _restored(metric, jnp.multiply(symbol, _transformed(metric, values)))
+
+
+def _transformed(metric: _SpectralMetric, values: Array) -> Array:
+    if metric.mesh is None:
+        return transform(metric.grid, metric.scheme, values)
+    return transform_in_slabs(metric.grid, metric.scheme, values, metric.mesh)
+
+
+def _restored(metric: _SpectralMetric, modes: Array) -> Array:
+    if metric.mesh is None:
+        return inverse_transform(metric.grid, metric.scheme, modes)
+    return inverse_transform_in_slabs(metric.grid, metric.scheme, modes, metric.mesh)
 
 
 class Sobolev(_SpectralMetric):

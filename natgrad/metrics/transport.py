@@ -1,6 +1,7 @@
 """Metrics of transport with a mobility ρ^{2k}: k = ½ is W₂, k = 0 is Ḣ⁻¹."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
+from jax.sharding import Mesh
 
 from ..elliptic.factor import Solution
 from ..elliptic.methods import Elliptic
@@ -94,6 +96,14 @@ class Mobility(Metric):
     def scheme(self) -> TransportScheme:
         """The scheme of the equation."""
         return self.equation.scheme
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        """Over several devices nothing is factorised on the host."""
+        elliptic = self.equation.elliptic
+        if elliptic.method == "sparse":
+            raise InputError("mesh", "'sparse' factorises on one host", 'Elliptic("multigrid")')
+        elliptic = replace(elliptic, on_host=False)
+        return Mobility(self.grid, self.exponent, self.scheme, self.floor, elliptic)
 
     def _mobility(self, rho: Array) -> Array:
         if self.exponent == 0:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 from jax import Array
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
@@ -72,6 +73,16 @@ class Model(eqx.Module):
             "MiniBatch(..., select=function), where function(rows) returns the Problem there",
         )
 
+    def distributed(self, mesh: Mesh) -> "Model":
+        """This model with its state in parts over the devices of a mesh."""
+        if self.on_host:
+            raise InputError(
+                "mesh",
+                f"a {type(self).__name__} is code outside JAX, which has no devices to spread over",
+                "a model written in JAX, or no mesh",
+            )
+        return self
+
     def evaluate(self, theta: PyTree) -> Evaluation:
         """ρ(θ) with what is worth keeping."""
         return Evaluation(self(theta))
@@ -82,6 +93,11 @@ class Model(eqx.Module):
     @property
     def on_host(self) -> bool:
         """Whether the model is Python code outside JAX, so that its runs are driven from Python."""
+        return False
+
+    @property
+    def any_mesh(self) -> bool:
+        """Whether the state may be in unequal parts over the devices of a mesh."""
         return False
 
     @property

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
+from ..meshes import InParts
 from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .products import Products, linearised
@@ -48,6 +50,9 @@ class Explicit(Model):
 
     def restricted(self, selection: Selection) -> "Explicit":
         return Explicit(Selected(self.function, selection), self.mode, self.memory)
+
+    def distributed(self, mesh: Mesh) -> "Explicit":
+        return Explicit(InParts(self.function, mesh), self.mode, self.memory)
 
     def jacobian(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None

@@ -10,9 +10,11 @@ import lineax as lx
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
+from ..meshes import InParts
 from ..selection import Selected, Selection
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, chunk_size, mapped
@@ -216,6 +218,11 @@ class ImplicitModel(Model):
                 f"leaves a residual of {left / scale:.2g} relative to the terms of the equation",
                 "a tighter tolerance; or is residual another equation than the one solved?",
             )
+
+    def distributed(self, mesh: Mesh) -> Model:
+        """ρ and h in parts; the linear solves follow."""
+        super().distributed(mesh)
+        return eqx.tree_at(lambda model: model.residual, self, InParts(self.residual, mesh))
 
     @property
     def on_host(self) -> bool:

@@ -9,9 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
+from ..meshes import check_divides, in_parts, on_each_device, placed, with_mesh
 from ..selection import Selection
 from .base import Evaluation, Model
 from .explicit import chunk_size, mapped
@@ -29,6 +31,7 @@ class Part(eqx.Module):
 
     function: Callable[[PyTree, Array], Array]
     points: Array
+    mesh: Mesh | None = eqx.field(static=True, default=None)
 
     def values(self, theta: PyTree) -> Array:
         """u(θ, xᵢ) for all i, of shape (n, …)."""
@@ -60,11 +63,19 @@ class Part(eqx.Module):
             default=lambda xs: mapped(one, xs, chunk),
         )
 
+    def all_rows(
+        self, unravel: Callable[[Array], PyTree], flat: Array, memory: int
+    ) -> tuple[Array, Array]:
+        """The values at all points and their gradients, each device those of its own points."""
+        local = lambda flat, points: self.rows(unravel, flat, points, memory)
+        return on_each_device(local, self.mesh, whole=1)(flat, self.points)
+
 
 class RowModel(Model):
     """A model that is made of parts, so that any rows of Z can be had by themselves."""
 
     memory: eqx.AbstractVar[int]
+    mesh: Mesh | None = eqx.field(static=True, default=None, kw_only=True)  # of the points
 
     @abc.abstractmethod
     def parts(self) -> PyTree:
@@ -81,7 +92,7 @@ class RowModel(Model):
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
-        both = [part.rows(unravel, flat, part.points, self.memory) for part in parts]
+        both = [part.all_rows(unravel, flat, self.memory) for part in parts]
         collect = lambda arrays: self.shaped(jax.tree.unflatten(treedef, arrays))
         columns = jax.vmap(collect)([jnp.moveaxis(rows, -1, 0) for _, rows in both])
         return collect([values for values, _ in both]), columns, Counts(forward=1, adjoint=1)
@@ -128,7 +139,13 @@ class Pointwise(RowModel):
             )
 
     def parts(self) -> Part:
-        return Part(self.function, self._flat_points())
+        return Part(self.function, self._flat_points(), self.mesh)
+
+    def distributed(self, mesh: Mesh) -> "Pointwise":
+        """Each device has some of the points."""
+        check_divides(mesh, self.points.shape, "the points")
+        points = placed(self.points, lambda _: in_parts(mesh))
+        return with_mesh(eqx.tree_at(lambda model: model.points, self, points), mesh)
 
     def shaped(self, arrays: Array) -> Array:
         if arrays.ndim != 1:

@@ -7,9 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
+from ..meshes import check_divides, in_parts, placed
 from ..selection import Selection
 from .base import Evaluation, Model
 from .explicit import DEFAULT_MEMORY, Explicit
@@ -52,6 +54,13 @@ class Sourcewise(Model):
         if selection.of != "functions":
             return self._stacked().restricted(selection)
         sources = selection.take(self.sources)
+        return Sourcewise(self.function, sources, self.mode, self.memory)
+
+    def distributed(self, mesh: Mesh) -> "Sourcewise":
+        """Each device has some of the sources."""
+        for leaf in jax.tree.leaves(self.sources):
+            check_divides(mesh, jnp.shape(leaf), "the sources")
+        sources = placed(self.sources, lambda _: in_parts(mesh))
         return Sourcewise(self.function, sources, self.mode, self.memory)
 
     def _stacked(self) -> Explicit:

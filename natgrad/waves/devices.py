@@ -6,24 +6,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from ..meshes import AXIS, row_mesh
 from .absorbing import Layer
 from .scheme import Scheme
 from .simulation import Gathers, adjoint_image, linearised_data, simulate
 
 PyTree = Any
-AXIS = "shots"
 
 
 def shot_mesh(devices: Sequence[Any] | None) -> Mesh | None:
     """The devices in a row; None for one device, or none named."""
     if devices is None or len(devices) < 2:
         return None
-    return Mesh(np.asarray(devices), (AXIS,))
+    return row_mesh(devices)
 
 
 class Simulator:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from ..counts import Counts
 from ..errors import InputError
+from ..meshes import with_mesh
 from ..models.base import Evaluation, Model
 from ..models.products import Products
 from ..selection import Selection
@@ -157,6 +158,14 @@ class Acoustic(Model):
             raise InputError("batch", what, "MiniBatch(size, of='functions'): whole shots")
         chosen = jax.tree.map(lambda x: x[selection.rows], self.gathers)
         return eqx.tree_at(lambda model: model.gathers, self, chosen)
+
+    def distributed(self, mesh: Mesh) -> "Acoustic":
+        """Each device has some of the shots."""
+        return with_mesh(self, mesh)
+
+    @property
+    def any_mesh(self) -> bool:
+        return True
 
     @property
     def solves(self) -> bool:
