@@ -85,6 +85,7 @@ def lbfgs(
     with (
         search.run.kept_if_it_fails(),
         search.keeper or nullcontext(),
+        spread.explained(),
         watched(budget, progress if spread.leads else False) as search.watch,
     ):
         try:

@@ -1,7 +1,9 @@
 """A run over many devices, and over the processes that they belong to."""
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +14,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from .digests import digest
-from .errors import InputError, check_kinds
+from .errors import InputError, PeerError, check_kinds
 from .meshes import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
 from .metrics.base import Metric
 from .models.checks import check_model, check_parameters
@@ -20,6 +22,8 @@ from .parameters import flatten
 from .problems import Problem
 
 PyTree = Any
+# What the collectives of CPUs and GPUs, and JAX's own service, say of a peer that is gone.
+LOST = re.compile(r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|peer", re.IGNORECASE)
 
 
 class Inputs(NamedTuple):
@@ -101,6 +105,20 @@ class Distribution(NamedTuple):
             return None
         mine = content if self.leads and content is not None else bytes(length)
         return self.agreed(np.frombuffer(mine, np.uint8)).tobytes()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Failures of the communication inside, as `PeerError`."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            if self._alone or not LOST.search(str(error)):
+                raise
+            raise PeerError(
+                f"mesh: another process of this run has died or cannot be reached ({error}). Try: "
+                "its log; then start all processes again, with any number of them. A run with a "
+                "checkpoint goes on from there."
+            ) from error
 
     def _check_same(self, **arguments: PyTree) -> None:
         """Raise `InputError`, in every process, if they were given something else each."""

@@ -20,6 +20,10 @@ def check_kinds(**arguments: tuple[Any, type]) -> None:
             raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
 
 
+class PeerError(RuntimeError):
+    """Another process of a run over several has died or cannot be reached."""
+
+
 class PrecisionWarning(UserWarning):
     """A result will carry fewer digits than the method can give."""
 

@@ -142,6 +142,7 @@ def minimize(
     with (
         run.kept_if_it_fails(),
         nullcontext() if keeper is None else keeper,
+        spread.explained(),
         watched(budget, progress if spread.leads else False) as watch,
     ):
         status = _descend(run, method, budget, goal, known, keeper, watch)

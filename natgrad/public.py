@@ -18,7 +18,7 @@ from .damping import (
 from .differential import derivative, laplacian
 from .direction import information_matrix, natural_gradient
 from .elliptic.methods import Elliptic
-from .errors import InputError, PrecisionWarning
+from .errors import InputError, PeerError, PrecisionWarning
 from .grids import Grid
 from .metrics import (
     L2,
@@ -122,6 +122,7 @@ __all__ = [
     "NystromKernel",
     "Outcome",
     "ParameterDamping",
+    "PeerError",
     "PivotedQR",
     "Pointwise",
     "PrecisionWarning",

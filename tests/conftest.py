@@ -19,6 +19,7 @@ if not os.environ.get("NATGRAD_TEST_OPTIMISED"):
     compile_quickly()
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 4)  # for meshes; everything else runs on the first
 matplotlib.use("Agg")
 
 # Thousands of compiled programs stay alive: looking through them for garbage takes a while.
