@@ -1,0 +1,208 @@
+"""Waveform inversion over processes: strong scaling, and what the processes tell each other.
+
+    python benchmarks/bench_processes.py [--processes 2] [--shots 20] [--steps 1000]
+
+306 × 120 cells of 25 m and 20 around them, 306 receivers, float32, order 4; natural gradients in L²
+with two steps of CG. One process on one core against several on a core each, joined by
+jax.distributed on loopback. The seconds of an iteration are the shortest of four. The collectives
+are read from the compiled programs, and their time is measured by itself at these sizes; so
+the time of n processes is predicted from that of one. The last table applies the same model to a
+cluster, from the figures that are printed with it.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+CELLS = (306, 120)
+BYTES = {"f32": 4, "f64": 8, "s32": 4, "pred": 1}
+SIZES = [1, 2**10, 2**14, 2**16, 2**18, 2**20]  # numbers in an all-reduce
+
+
+def problem(shots: int, steps: int):
+    """The inversion from a blurred model, and its method."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    import natgrad as ng
+    from natgrad import waves
+
+    velocity = waves.faulted_layers(CELLS, 25.0)
+    line = {"dt": 0.002, "steps": steps, "shots": shots, "frequency": 6.0}
+    survey = waves.Survey.line(velocity.shape, 25.0, **line)
+    start = np.maximum(waves.smoothed(velocity, 10.0), 1500.0)
+    data = np.asarray(waves.Acoustic(survey, velocity)(waves.squared_slowness(velocity)))
+    model = waves.Acoustic(survey, start)
+    loss = ng.LeastSquares(data, survey.gather_grid)
+    method = {"metric": ng.L2(survey.gather_grid), "solver": ng.CG(0.0, max_iterations=2)}
+    theta = jnp.asarray(waves.squared_slowness(start), jnp.float32)
+    return ng.Problem(model, loss), theta, method
+
+
+def collectives(spread, theta) -> dict[str, list[int]]:
+    """Bytes of every all-reduce in the programs of ρ, Zη and Zᵀξ."""
+    import equinox as eqx
+
+    model = spread.model
+    unravel = lambda flat: flat.reshape(theta.shape)
+    products = eqx.filter_jit(lambda model, flat: model.products(unravel, flat))
+    kept = products(model, theta.ravel())
+    tasks = {
+        "forward": (eqx.filter_jit(lambda model, theta: model(theta)), model, theta),
+        "Born": (eqx.filter_jit(lambda kept, eta: kept.push(eta)), kept, theta.ravel()),
+        "adjoint": (eqx.filter_jit(lambda kept, xi: kept.pull(xi)), kept, kept.rho),
+    }
+    found = {}
+    for name, (program, *arguments) in tasks.items():
+        text = program.lower(*arguments).compile().compiled.as_text()
+        shapes = re.findall(r"= (\w+)\[([\d,]*)\]\S* all-reduce", text)
+        found[name] = [
+            BYTES[kind] * math.prod(map(int, filter(None, sides.split(","))))
+            for kind, sides in shapes
+        ]
+    return found
+
+
+def all_reduce_seconds(mesh) -> dict[int, float]:
+    """The shortest of many all-reduces, by their bytes."""
+    import jax
+    import numpy as np
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    spread = NamedSharding(mesh, P("devices"))
+    total = jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P()))
+    found = {}
+    for size in SIZES:
+        rows = jax.make_array_from_callback(
+            (mesh.size, size), spread, lambda _, size=size: np.ones((1, size), np.float32)
+        )
+        spans = []
+        for _ in range(30):
+            begin = time.perf_counter()
+            jax.block_until_ready(total(rows))
+            spans.append(time.perf_counter() - begin)
+        found[4 * size] = min(spans)
+    return found
+
+
+def child(args) -> None:
+    """One process of several; the first prints what it measured."""
+    number, count = args.number, args.count
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    import jax
+
+    if count > 1:
+        jax.distributed.initialize(f"127.0.0.1:{args.port}", count, number)
+    import numpy as np
+
+    import natgrad as ng
+    from natgrad.distribution import Distribution
+
+    mesh = jax.make_mesh((count,), ("devices",)) if count > 1 else None
+    inversion, theta, method = problem(args.shots, args.steps)
+    run = ng.minimize(inversion, theta, **method, max_iterations=5, tolerance=0.0, mesh=mesh)
+    seconds = np.diff(run.history["seconds"])[1:]
+    counts = {n: int(np.diff(run.history[n])[-1]) for n in ("forward", "linearised", "adjoint")}
+    found = {"seconds": float(seconds.min()), "loss": run.loss, "counts": counts}
+    if mesh is not None:
+        spread, _, whole = Distribution.over(mesh).inputs(inversion, theta, method["metric"])
+        found["collectives"] = collectives(spread, whole)
+        found["all-reduce"] = all_reduce_seconds(mesh)
+    if number == 0:
+        print(json.dumps(found))
+
+
+def measured(count: int, args) -> dict:
+    """What `count` processes measure."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--shots", str(args.shots), "--steps", str(args.steps)]
+    command += ["--count", str(count), "--port", str(port), "--number"]
+    started = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(count)
+    ]
+    outputs = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        sys.exit("a process failed")
+    return json.loads(outputs[0].splitlines()[-1])
+
+
+def interpolated(table: dict[str, float], size: int) -> float:
+    """The seconds of an all-reduce of this size."""
+    import numpy as np
+
+    sizes = sorted(map(int, table))
+    return float(np.interp(size, sizes, [table[str(n)] for n in sizes]))
+
+
+def cluster() -> None:
+    """1,000 shots of the same survey on 64 GPUs, on paper."""
+    shots, gpus, image = 1000, 64, 4 * CELLS[0] * CELLS[1]
+    forward, pair, measured_shots = 16e-3, 33e-3, 20  # one H200: benchmarks/bench_waves.py
+    latency, bandwidth = 20e-6, 40e9  # of a hop and of a link: assumed, InfiniBand NDR
+    steps = 10  # of CG in an iteration
+    each = -(-shots // gpus)
+    propagations = (steps + 2) * forward + steps * pair / 2 + (steps + 1) * pair / 2
+    one = propagations * shots / measured_shots
+    busiest = propagations * each / measured_shots
+    hops = 2 * (gpus - 1).bit_length()
+    reduce = hops * latency + 2 * (gpus - 1) / gpus * image / bandwidth
+    scalars = 2 * steps * hops * latency
+    talk = (steps + 1) * reduce + scalars
+    print(f"\n{shots} shots on {gpus} GPUs, {steps} steps of CG an iteration, on paper")
+    print(f"  measured on one: {measured_shots} shots forward {forward} s, Born + adjoint {pair} s")
+    print(f"  assumed: {latency * 1e6:.0f} µs a hop, {bandwidth / 1e9:.0f} GB/s, {hops} hops")
+    print(f"  sent in an iteration: {steps + 1} images, {(steps + 1) * image / 1e6:.2f} MB")
+    print(f"  one GPU {one:.2f} s; {gpus}: {busiest * 1e3:.0f} ms of waves for {each} shots each,")
+    print(
+        f"  {talk * 1e3:.1f} ms of talk; efficiency {one / gpus / (busiest + talk):.2f}, of which"
+    )
+    print(f"  uneven shots {shots / gpus / each:.3f} and talk {busiest / (busiest + talk):.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--shots", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--number", type=int)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--port", type=int)
+    args = parser.parse_args()
+    if args.number is not None:
+        child(args)
+        return
+    one, many = measured(1, args), measured(args.processes, args)
+    n, ratio = args.processes, one["seconds"] / many["seconds"]
+    print(f"{args.shots} shots, {args.steps} steps; an iteration: {many['counts']}")
+    print(f"  1 process on one core       {one['seconds']:.3f} s, loss {one['loss']:.6e}")
+    print(f"  {n} processes on a core each  {many['seconds']:.3f} s, loss {many['loss']:.6e}")
+    print(f"  speed-up {ratio:.2f}, efficiency {ratio / n:.2f}")
+    print("all-reduces in the compiled programs, bytes:", many["collectives"])
+    for size, seconds in many["all-reduce"].items():
+        print(f"  an all-reduce of {int(size):>8} bytes takes {seconds * 1e6:8.0f} µs")
+    uses = {"forward": "forward", "Born": "linearised", "adjoint": "adjoint"}
+    talk = sum(
+        many["counts"][count] * interpolated(many["all-reduce"], size)
+        for program, count in uses.items()
+        for size in many["collectives"][program]
+    )
+    share = -(-args.shots // n) / args.shots
+    model = one["seconds"] * share + talk
+    print(f"talk in an iteration: {talk * 1e3:.2f} ms; the model says {model:.3f} s", end=" ")
+    print(f"for {n} processes, {many['seconds'] / model - 1:+.0%} was measured")
+    cluster()
+
+
+if __name__ == "__main__":
+    main()
