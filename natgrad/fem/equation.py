@@ -12,15 +12,19 @@ from jax import Array, lax
 
 from ..elliptic.factor import Solution
 from ..elliptic.methods import Elliptic
-from ..elliptic.sparse_direct import can_call_back
+from ..elliptic.sparse_direct import available_backend, can_call_back
 from ..errors import InputError
 from .elements import required
 from .host_solves import Rows, Solver
 from .matrices import Matrices, System
 from .space import Space
 
-# Nodes up to which a factorisation is taken, in 1D, 2D and 3D: benchmarks/bench_unstructured.py.
-LARGEST_SPARSE = {1: math.inf, 2: 200_000, 3: 20_000}
+# Nodes up to which a factorisation is taken, by dimension. Beyond, it costs more than about twenty
+# solves by multigrid: benchmarks/bench_unstructured.py.
+LARGEST_SPARSE = {
+    "cholmod": {1: math.inf, 2: 300_000, 3: 50_000},
+    "superlu": {1: math.inf, 2: 100_000, 3: 10_000},
+}
 MASS_TOLERANCE, MASS_ITERATIONS = 1e-15, 500
 
 
@@ -69,7 +73,7 @@ def chosen(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
     """How equations on this space are solved."""
     if elliptic.method == "multigrid":
         return "multigrid"
-    small = space.size <= LARGEST_SPARSE[space.dimension]
+    small = space.size <= LARGEST_SPARSE[available_backend()][space.dimension]
     return "sparse" if elliptic.method == "sparse" or small else "multigrid"
 
 
