@@ -30,35 +30,32 @@ def elements(mesh: Any, held_at_zero: bool) -> Elements:
     Products of two functions are integrated exactly, and so is a ∇u·∇v for an a of the same space.
     """
     skfem = required("skfem", "mesh")
-    basis = _basis(skfem, mesh)
-    degree = max(1, basis.elem.maxdeg)
-    rule, slope_rule = (
-        skfem.CellBasis(basis.mesh, basis.elem, quadrature=_positive_rule(basis.elem, order))
-        for order in (2 * degree, 3 * degree - 2)
-    )
+    domain, elem = _mesh_and_element(skfem, mesh)
+    degree = elem.maxdeg
+    with np.errstate(divide="ignore", invalid="ignore"):  # flat cells are reported below
+        rule, slope_rule = (
+            skfem.CellBasis(domain, elem, quadrature=_positive_rule(elem, order))
+            for order in (2 * degree, 3 * degree - 2)
+        )
     if not np.all(rule.dx > 0):
         count = int(np.sum(np.any(rule.dx <= 0, axis=1)))
         raise InputError("mesh", f"{count} cells have no volume", "a mesh without flat cells")
-    cells = basis.element_dofs.T
-    unused = basis.N - len(np.unique(cells))
-    if unused:
-        raise InputError("mesh", f"{unused} nodes are in no cell", "mesh.remove_unused_nodes()")
-    points = basis.doflocs.T
+    points, cells = rule.doflocs.T, rule.element_dofs.T
     if held_at_zero:
-        inner = np.setdiff1d(np.arange(basis.N), basis.get_dofs().all())
+        inner = np.setdiff1d(np.arange(rule.N), rule.get_dofs().all())
         if not inner.size:
             raise InputError("mesh", "all its nodes are on the boundary", "mesh.refined()")
-        renumbered = np.full(basis.N, inner.size)
+        renumbered = np.full(rule.N, inner.size)
         renumbered[inner] = np.arange(inner.size)
         points, cells = points[inner], renumbered[cells]
     slopes = np.stack([np.asarray(part[0].grad) for part in slope_rule.basis], axis=-1)
     return Elements(
         points,
         cells,
-        _at(basis.elem, rule.X),
+        _at(elem, rule.X),
         rule.dx,
         np.ascontiguousarray(np.moveaxis(slopes, 0, 2)),
-        _at(basis.elem, slope_rule.X),
+        _at(elem, slope_rule.X),
         slope_rule.dx,
     )
 
@@ -74,12 +71,12 @@ def required(package: str, argument: str) -> Any:
         ) from error
 
 
-def _basis(skfem: Any, mesh: Any) -> Any:
-    """A basis on all of a mesh, with the mesh's own element where only that is given."""
+def _mesh_and_element(skfem: Any, mesh: Any) -> tuple[Any, Any]:
+    """A mesh with its own element, or those of a basis."""
     if isinstance(mesh, skfem.Mesh):
         if not mesh.nelements:
             raise InputError("mesh", "has no cells", "skfem.MeshTri().refined(4)")
-        return skfem.CellBasis(mesh, mesh.elem(), intorder=1)
+        return mesh, mesh.elem()
     if not isinstance(mesh, skfem.CellBasis):
         raise InputError("mesh", f"is a {type(mesh).__name__}", "a mesh or a Basis of scikit-fem")
     if mesh.nelems != mesh.mesh.nelements:
@@ -92,7 +89,7 @@ def _basis(skfem: Any, mesh: Any) -> Any:
             f"{type(elem).__name__} is not a Lagrange element: a state is its values at the nodes",
             "ElementTriP1(), ElementTriP2(), ElementTetP1() or ElementTetP2()",
         )
-    return mesh
+    return mesh.mesh, elem
 
 
 def _positive_rule(elem: Any, order: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,8 +2,9 @@
 
 M = ∫ φᵢφⱼ dx, K_a = ∫ a ∇φᵢ·∇φⱼ dx, K₁ + M. A system is solved by a sparse factorisation (that of
 `elliptic/sparse_direct.py`), or by conjugate gradients preconditioned with smoothed aggregation
-(pyamg); M by conjugate gradients with its diagonal, in some tens of iterations on any mesh. What
-was set up last is remembered by the value of a.
+(pyamg); with an a, conjugate gradients refine the factorisation too. M is left to conjugate
+gradients with its diagonal, in some tens of iterations on any mesh. What was set up last is
+remembered by the value of a.
 """
 
 import functools
@@ -60,6 +61,15 @@ class Matrices:
         left, right = (g.reshape(E, -1, n) for g in (self.elements.slopes, scaled))
         return self._assembled(left.swapaxes(1, 2) @ right)
 
+    def weighted_slopes(self, a: np.ndarray) -> sparse.csr_matrix:
+        """D_a, with D_aᵀD_a = K_a, of a space without held nodes."""
+        E, R, d, n = self.elements.slopes.shape
+        roots = np.sqrt(a * self.elements.slope_weights)[:, :, None, None]
+        columns = np.broadcast_to(self.elements.cells[:, None, None], (E, R, d, n))
+        starts = n * np.arange(E * R * d + 1)
+        parts = (roots * self.elements.slopes).ravel(), columns.ravel(), starts
+        return sparse.csr_matrix(parts, (E * R * d, self.size))
+
     def _assembled(self, local: np.ndarray) -> sparse.csr_matrix:
         data = np.bincount(self._slots, local.ravel()[self._inside], len(self._columns))
         shape = (self.size, self.size)
@@ -107,4 +117,5 @@ class Matrices:
         matrix = self.mass if system == "mass" else self.stiffness(a)
         if system == "both":
             matrix = matrix + self.mass
-        return inverse_of(matrix, solver, singular=system == "stiffness" and self.free)
+        factor = None if a is None else self.weighted_slopes(a)
+        return inverse_of(matrix, solver, system == "stiffness" and self.free, factor)
