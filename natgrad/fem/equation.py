@@ -19,11 +19,11 @@ from .host_solves import Rows, Solver
 from .matrices import Matrices, System
 from .space import Space
 
-# Nodes up to which a factorisation is taken, by dimension. Beyond, it costs more than about twenty
-# solves by multigrid: benchmarks/bench_unstructured.py.
+# Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
+# solves by multigrid, in benchmarks/bench_unstructured.py.
 LARGEST_SPARSE = {
     "cholmod": {1: math.inf, 2: 300_000, 3: 50_000},
-    "superlu": {1: math.inf, 2: 100_000, 3: 10_000},
+    "superlu": {1: math.inf, 2: 130_000, 3: 20_000},
 }
 MASS_TOLERANCE, MASS_ITERATIONS = 1e-15, 500
 
