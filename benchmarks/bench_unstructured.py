@@ -127,8 +127,9 @@ def information(domain: ng.Grid | ng.fem.Space) -> dict[str, np.ndarray]:
     """G of a model with three parameters, by metric."""
     x, y = jnp.moveaxis(jnp.cos(np.pi * domain.points), -1, 0)
     rho, columns = jnp.exp(0.8 * x * y), jnp.stack([x, x * y, 0.5 + y**2])
-    G = eqx.filter_jit(lambda metric: metric.information(rho, columns)[0])
-    return {name: np.asarray(G(metric)) for name, metric in metrics_on(domain).items()}
+    G = eqx.filter_jit(lambda metric, rho, columns: metric.information(rho, columns)[0])
+    metrics = metrics_on(domain)
+    return {name: np.asarray(G(metric, rho, columns)) for name, metric in metrics.items()}
 
 
 def convergence(levels: int) -> None:
