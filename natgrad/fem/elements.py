@@ -27,7 +27,8 @@ class Elements(NamedTuple):
 def elements(mesh: Any, held_at_zero: bool) -> Elements:
     """The elements of a scikit-fem mesh or basis; with `held_at_zero` without boundary nodes.
 
-    Products of two functions are integrated exactly, and so is a ∇u·∇v for an a of the same space.
+    On straight cells products of two functions are integrated exactly, and so is a ∇u·∇v for an a
+    of the same space.
     """
     skfem = required("skfem", "mesh")
     domain, elem = _mesh_and_element(skfem, mesh)

@@ -77,10 +77,17 @@ def chosen(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
     return "sparse" if elliptic.method == "sparse" or small else "multigrid"
 
 
-def check_space(space: Any, elliptic: Any = Elliptic(), whole: bool = False) -> None:
-    """The space must be one, in one piece if it has to, and `elliptic` a method for meshes."""
+def check_space(space: Any) -> None:
+    """The space must be one, and its solves possible here."""
     if not isinstance(space, Space):
         raise InputError("space", f"is a {type(space).__name__}", "ng.fem.Space(mesh)")
+    if not can_call_back():
+        raise InputError("space", "its solves need a second CPU for the host", "a regular Grid")
+
+
+def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
+    """`elliptic` must be a method for meshes, and the mesh in one piece if it has to be `whole`."""
+    check_space(space)
     if not isinstance(elliptic, Elliptic):
         raise InputError("elliptic", f"is {elliptic!r}", 'ng.Elliptic("multigrid")')
     if elliptic.method not in ("auto", "sparse", "multigrid"):
@@ -89,8 +96,6 @@ def check_space(space: Any, elliptic: Any = Elliptic(), whole: bool = False) -> 
         )
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
-    if not can_call_back():
-        raise InputError("space", "its solves need a second CPU for the host", "a regular Grid")
     if chosen(elliptic, space) == "multigrid":
         required("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:

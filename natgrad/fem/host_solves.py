@@ -98,15 +98,17 @@ class Iterative:
         ⟨r, Br⟩ over ⟨b, Bb⟩. The residual is made anew every time, because the one that is
         updated becomes small whatever b − Aφ is. Rounding of φ alone leaves eps ‖φ‖.
         """
+        if not np.all(np.isfinite(b)):
+            return np.full_like(b, np.nan), 0, np.nan, False
         b = self._compatible(b)
         phi, search, first, energy = np.zeros_like(b), np.zeros_like(b), 0.0, 0.0
         for iteration in range(most + 1):
             residual = self._compatible(b - self.product(phi)) if iteration else b
             z = self._compatible(self.precondition(residual))
-            last, energy = energy, max(0.0, float(residual @ z))
+            last, energy = energy, abs(float(residual @ z))
             first = first if iteration else energy
             enough = max(tolerance * np.sqrt(first), ROUNDING * np.linalg.norm(phi))
-            if np.sqrt(energy) <= enough or iteration == most:
+            if not np.sqrt(energy) > enough or iteration == most:  # NaN where a pivot was lost
                 break
             search = z + (energy / last if iteration else 0.0) * search
             phi = phi + energy / float(search @ self.product(search)) * search

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..metrics.base import POSITIVE, FlatMetric, Metric, PyTree, Report
 from ..operators import AdjointOperator
 from .dual import DualMetric
-from .equation import Energy, check_space, mass_solve
+from .equation import Energy, check_equation, check_space, mass_solve
 from .space import Space
 
 
@@ -49,15 +49,13 @@ class L2(FlatMetric):
 class _ElementSobolev(DualMetric, FlatMetric):
     """s = 1: A = EᵀE. s = −1: its dual. E has values or not."""
 
-    space: Space
     s: int = eqx.field(static=True)
-    elliptic: Elliptic = eqx.field(static=True)
     _homogeneous: eqx.AbstractClassVar[bool]
 
     def __init__(self, space: Space, s: int, elliptic: Elliptic):
         if isinstance(s, bool) or s not in (1, -1):
             raise InputError("s", f"{s!r} is not to be had on a mesh", "1 or -1, or fem.L2 for 0")
-        check_space(space, elliptic, whole=self._homogeneous)
+        check_equation(space, elliptic, whole=self._homogeneous)
         self.space, self.s, self.elliptic = space, int(s), elliptic
 
     def energy(self, rho: Array) -> Energy:

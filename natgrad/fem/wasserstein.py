@@ -15,7 +15,7 @@ from ..metrics.base import (
     floored,
 )
 from .dual import DualMetric
-from .equation import Energy, check_space
+from .equation import Energy, check_equation
 from .space import Space
 
 
@@ -38,12 +38,10 @@ class Wasserstein(DualMetric):
     Reference: section 2.5 of the paper.
     """
 
-    space: Space
-    elliptic: Elliptic = eqx.field(static=True)
     floor: float | None = eqx.field(static=True)
 
     def __init__(self, space: Space, floor: float | None = None, elliptic: Elliptic = Elliptic()):
-        check_space(space, elliptic, whole=True)
+        check_equation(space, elliptic, whole=True)
         if space.boundary != "neumann":
             raise InputError(
                 "space",
