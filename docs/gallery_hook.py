@@ -19,6 +19,7 @@ EXAMPLES = ROOT / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimal_transport": {"size": 64, "iterations": 60},
     "density_image": {"size": 96, "field": 32, "names": ("w2+fr", "fr")},
+    "l_shape": {"refinements": 4},
     "burgers": {"width": 12, "count": 1000, "iterations": 80},
     "poisson_5d": {
         "hidden": (24, 24),

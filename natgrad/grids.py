@@ -1,11 +1,12 @@
 """Uniform tensor grids in one, two and three dimensions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -16,6 +17,25 @@ Boundary = Literal["neumann", "dirichlet", "periodic"]
 BOUNDARIES: tuple[Boundary, ...] = ("neumann", "dirichlet", "periodic")
 
 
+class Domain(Protocol):
+    """What losses need: a `Grid`, or a finite element space on a mesh (`ng.fem.Space`)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The trailing axes of a state."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of unknowns k."""
+        ...
+
+    def integrate(self, function: Callable[..., Array], *states: Array) -> Array:
+        """∫ function(u, v, …) dx at quadrature points, summed over leading axes."""
+        ...
+
+
+@jax.tree_util.register_static  # a pytree without leaves, where a space has arrays
 @dataclass(frozen=True, init=False)
 class Grid:
     """A uniform grid on the box [lower, upper] with `shape` unknowns.
@@ -121,6 +141,10 @@ class Grid:
         """∫ values dx over the trailing axes: the sum times the cell volume."""
         axes = tuple(range(-self.dimension, 0))
         return self.cell_volume * jnp.sum(values, axis=axes)
+
+    def integrate(self, function: Callable[..., Array], *states: Array) -> Array:
+        """∫ function(u, v, …) dx, summed over leading axes; the states may be at fewer points."""
+        return self.cell_volume * jnp.sum(function(*states))
 
 
 def _floats(name: str, value: float | Sequence[float]) -> tuple[float, ...]:

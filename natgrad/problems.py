@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from .errors import InputError
-from .grids import Grid
+from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
 from .models.explicit import as_model
 from .selection import Selection
@@ -122,10 +122,13 @@ class ScaledLoss(eqx.Module):
 
 
 class LeastSquares(_Loss):
-    """f(ρ) = ½ ∫ |ρ − ρ*|² dx, or ½ Σ |ρ − ρ*|² where no grid is given."""
+    """f(ρ) = ½ ∫ |ρ − ρ*|² dx, or ½ Σ |ρ − ρ*|² where no grid is given.
+
+    `grid` is a `Grid`, or a finite element space `ng.fem.Space`.
+    """
 
     target: PyTree
-    grid: Grid | None = eqx.field(static=True, default=None)
+    grid: Domain | None = None
 
     def check_structure(self, state: PyTree) -> None:
         super().check_structure(state)
@@ -133,9 +136,12 @@ class LeastSquares(_Loss):
             check_on_grid(self.grid, state)
 
     def __call__(self, rho: PyTree) -> Array:
-        weight = 1.0 if self.grid is None else self.grid.cell_volume
-        squares = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), rho, self.target)
-        return 0.5 * weight * jnp.sum(jnp.stack(jax.tree.leaves(squares)))
+        square = lambda difference: difference**2
+        integral = lambda u: (
+            jnp.sum(square(u)) if self.grid is None else self.grid.integrate(square, u)
+        )
+        squares = jax.tree.map(lambda a, b: integral(a - b), rho, self.target)
+        return 0.5 * jnp.sum(jnp.stack(jax.tree.leaves(squares)))
 
 
 class KullbackLeibler(_Loss):
@@ -146,18 +152,22 @@ class KullbackLeibler(_Loss):
     """
 
     target: Array
-    grid: Grid = eqx.field(static=True)
+    grid: Domain
 
     def __check_init__(self):
         if eqx.is_array_like(self.target) and not isinstance(self.target, jax.core.Tracer):
             check_density("target", self.target, grid_axes(self.grid))
 
     def __call__(self, rho: Array) -> Array:
-        positive = self.target > 0
-        ratio = jnp.where(positive, self.target, 1.0) / jnp.where(positive, rho, 1.0)
-        density = self.target * jnp.log(ratio) - self.target + rho
-        density = jnp.where(rho < 0, jnp.inf, density)  # else unbounded below where ρ* = 0
-        return self.grid.cell_volume * jnp.sum(density)
+        return self.grid.integrate(_divergence, rho, self.target)
+
+
+def _divergence(rho: Array, target: Array) -> Array:
+    """The integrand of Kullback and Leibler."""
+    positive = target > 0
+    ratio = jnp.where(positive, target, 1.0) / jnp.where(positive, rho, 1.0)
+    density = target * jnp.log(ratio) - target + rho
+    return jnp.where(rho < 0, jnp.inf, density)  # else unbounded below where ρ* = 0
 
 
 class SquaredDistance(_Loss):

@@ -11,7 +11,7 @@ import pytest
 import natgrad as ng
 from doc_commands import FENCE, PAGES, ROOT, commands, fault
 
-OPTIONAL = ("torch",)  # packages that a block may import without natgrad depending on them
+OPTIONAL = ("torch", "skfem")  # packages that a block may import without natgrad depending on them
 FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
 
 
@@ -38,6 +38,12 @@ def test_page_with_torch(page: Path):
     """Blocks that need PyTorch stand by themselves."""
     pytest.importorskip("torch", reason="PyTorch is not installed: its blocks were not run")
     run(page, "torch")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "skfem")], ids=lambda p: p.name)
+def test_page_with_finite_elements(page: Path):
+    pytest.importorskip("skfem", reason="scikit-fem is not installed: its blocks were not run")
+    run(page, "skfem")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda p: p.name)

@@ -1,5 +1,7 @@
 """The examples of the gallery: small, with one number pinned, against exact answers."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,6 +127,19 @@ def test_density_image_direction_against_the_dense_oracle():
     gradient = Z.T @ dense_oracle.sobolev(grid, -1, True) @ missing
     expected = -dense_oracle.pseudo_inverse(Z.T @ A @ Z) @ gradient
     np.testing.assert_allclose(found.eta.ravel(), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_l_shape_runs(tmp_path):
+    """Every metric finds the means; Gauss–Newton, L² here, takes the fewest iterations."""
+    pytest.importorskip("skfem")
+    l_shape = importlib.import_module("l_shape")
+    runs = l_shape.main(refinements=2, output=tmp_path)
+    assert (tmp_path / "l_shape.png").stat().st_size > 20_000
+    for result in runs.values():
+        assert result.converged
+        np.testing.assert_allclose(result.theta, l_shape.END, atol=1e-5)
+    assert runs["L2"].iterations == min(result.iterations for result in runs.values())
 
 
 def test_burgers_reference():

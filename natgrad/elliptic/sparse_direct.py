@@ -42,9 +42,9 @@ try:
 except ImportError:
     cholmod = None
 
-_LOST_PIVOT: tuple[type[Exception], ...] = (RuntimeError,)  # SuperLU: "exactly singular"
+LOST_PIVOT: tuple[type[Exception], ...] = (RuntimeError,)  # SuperLU: "exactly singular"
 if cholmod is not None:
-    _LOST_PIVOT += (cholmod.CholmodNotPositiveDefiniteError,)
+    LOST_PIVOT += (cholmod.CholmodNotPositiveDefiniteError,)
 
 Backend = Literal["superlu", "cholmod"]
 Solve = Callable[[np.ndarray], np.ndarray]  # right-hand sides as rows
@@ -136,7 +136,14 @@ def _factorised(data: bytes, shape: tuple[int, ...], periodic: bool, backend: Ba
     links = np.frombuffer(data).reshape(len(shape), *shape)
     if not np.all(np.isfinite(links) & (links >= 0)):
         return functools.partial(np.full_like, fill_value=np.nan)
-    K = assembled(links, periodic)
+    return grounded_inverse(assembled(links, periodic), backend)
+
+
+def grounded_inverse(K: Any, backend: Backend) -> Solve:
+    """The solve with a symmetric K ≥ 0 that annihilates the constants on every connected part.
+
+    Each part is grounded at the largest entry of the diagonal; NaN where a pivot was lost.
+    """
     is_ground = _grounds(K)
     kept = np.flatnonzero(~is_ground)
     if not kept.size:
@@ -144,12 +151,10 @@ def _factorised(data: bytes, shape: tuple[int, ...], periodic: bool, backend: Ba
     inner = _inverse(K, kept, np.flatnonzero(is_ground), backend)
     if inner is None:
         return functools.partial(np.full_like, fill_value=np.nan)
-    lock = threading.Lock()
 
     def solve(zeta: np.ndarray) -> np.ndarray:
         phi = np.zeros_like(zeta)
-        with lock:  # CHOLMOD keeps its workspace with the factor
-            phi[:, kept] = inner(zeta[:, kept])
+        phi[:, kept] = inner(zeta[:, kept])
         return phi
 
     return solve
@@ -162,8 +167,8 @@ def _inverse(K: Any, kept: np.ndarray, grounds: np.ndarray, backend: Backend) ->
     the system with the links to the grounds on the right, and is what a lost pivot changes most.
     """
     try:
-        inner = _factor(sparse.csc_matrix(K[kept][:, kept]), backend)
-    except _LOST_PIVOT:
+        inner = symmetric_inverse(K[kept][:, kept], backend)
+    except LOST_PIVOT:
         return None
     to_grounds = -K[kept][:, grounds].sum(axis=1)
     ones = inner(np.asarray(to_grounds).reshape(1, -1))
@@ -203,7 +208,9 @@ def _grounds(K: Any) -> np.ndarray:
     return grounds
 
 
-def _factor(matrix: sparse.csc_matrix, backend: Backend) -> Solve:
+def symmetric_inverse(matrix: Any, backend: Backend) -> Solve:
+    """The solve with a positive definite matrix; raises one of `LOST_PIVOT` if it is not."""
+    matrix = sparse.csc_matrix(matrix)
     if backend == "superlu":
         # The diagonal as pivots and a symmetric ordering: Cholesky but for the square roots.
         symmetric = {"SymmetricMode": True}
@@ -215,4 +222,10 @@ def _factor(matrix: sparse.csc_matrix, backend: Backend) -> Solve:
         inverse = cholmod.cho_factor(matrix).solve
     else:
         inverse = cholmod.cholesky(matrix).solve_A
-    return lambda rows: inverse(rows.T).T
+    lock = threading.Lock()
+
+    def solve(rows: np.ndarray) -> np.ndarray:
+        with lock:  # CHOLMOD keeps its workspace with the factor
+            return inverse(rows.T).T
+
+    return solve

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from ..errors import InputError
-from ..grids import Grid
+from ..grids import Domain
 from ..linalg import gram
 from ..meshes import at_hand
 from ..operators import AdjointOperator
@@ -198,7 +198,7 @@ def diagonal_operator(root: Array, rho: Array) -> AdjointOperator:
     return AdjointOperator(product, product, rho, rho)
 
 
-def check_on_grid(grid: Grid, state: PyTree) -> None:
+def check_on_grid(grid: Domain, state: PyTree) -> None:
     """The state must be one real array whose trailing axes are the grid's."""
     if not hasattr(state, "shape"):
         raise InputError(
@@ -206,7 +206,7 @@ def check_on_grid(grid: Grid, state: PyTree) -> None:
             f"a metric on a grid got a state that is a {type(state).__name__}",
             "Blocks(...) with one metric per entry of the state",
         )
-    if tuple(state.shape[-grid.dimension :]) != grid.shape:
+    if tuple(state.shape[-len(grid.shape) :]) != grid.shape:
         hint = f"a model that returns (..., {', '.join(map(str, grid.shape))})"
         if state.shape and math.prod(state.shape) % grid.size == 0:
             hint += ", for example by a reshape"
@@ -252,9 +252,9 @@ def admissible_density(density: Array, axes: tuple[int, ...] | None) -> Array:
     return jnp.all(jnp.isfinite(density)) & jnp.all(density >= 0) & massive
 
 
-def grid_axes(grid: Grid) -> tuple[int, ...]:
+def grid_axes(grid: Domain) -> tuple[int, ...]:
     """The trailing axes that a metric on `grid` acts on."""
-    return tuple(range(-grid.dimension, 0))
+    return tuple(range(-len(grid.shape), 0))
 
 
 def default_floor(dtype: Any) -> float:

@@ -1,0 +1,148 @@
+"""The norm ∫ a|∇φ|² dx, with ∫ φ² dx or without, and the equation it belongs to."""
+
+import math
+from functools import partial
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..elliptic.factor import Solution
+from ..elliptic.methods import Elliptic
+from ..elliptic.sparse_direct import available_backend, can_call_back
+from ..errors import InputError
+from .elements import required
+from .host_solves import Rows, Solver
+from .matrices import Matrices, System
+from .space import Space
+
+# Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
+# solves by multigrid, in benchmarks/bench_unstructured.py.
+LARGEST_SPARSE = {
+    "cholmod": {1: math.inf, 2: 300_000, 3: 50_000},
+    "superlu": {1: math.inf, 2: 130_000, 3: 20_000},
+}
+MASS_TOLERANCE, MASS_ITERATIONS = 1e-15, 500
+
+
+class Energy(eqx.Module):
+    """E φ = (D_a φ) or (D_a φ, W φ), EᵀE = K_a or K_a + M; a at quadrature points, None for 1."""
+
+    space: Space
+    a: Array | None
+    with_mass: bool = eqx.field(static=True)
+    elliptic: Elliptic = eqx.field(static=True)
+
+    def factor(self, phi: Array) -> tuple[Array, ...]:
+        """E φ."""
+        slopes = self.space.weighted_slopes(phi, self.a)
+        return (slopes, self.space.weighted_values(phi)) if self.with_mass else (slopes,)
+
+    def factor_transpose(self, parts: tuple[Array, ...]) -> Array:
+        """Eᵀ y."""
+        phi = self.space.weighted_slopes_transpose(parts[0], self.a)
+        return phi + self.space.weighted_values_transpose(parts[1]) if self.with_mass else phi
+
+    def gram(self, phi: Array) -> Array:
+        """EᵀE φ."""
+        return self.factor_transpose(self.factor(phi))
+
+    def solution(self, b: Array, tolerance: float | None = None) -> Solution:
+        """φ with EᵀE φ = b, for b in its range; NaN where an iteration gave up."""
+        system: System = "both" if self.with_mass else "stiffness"
+        solver = chosen(self.elliptic, self.space)
+        tolerance = max(self.elliptic.tolerance, tolerance or 0.0)
+        limits = tolerance, self.elliptic.max_iterations
+        return _solved(self.space, self.gram, b, self.a, system, solver, *limits)
+
+    def solve(self, b: Array) -> Array:
+        """φ with EᵀE φ = b."""
+        return self.solution(b).phi
+
+
+def mass_solve(space: Space, c: Array) -> Array:
+    """M⁻¹c."""
+    limits = MASS_TOLERANCE, MASS_ITERATIONS
+    return _solved(space, space.mass, c, None, "mass", "diagonal", *limits).phi
+
+
+def chosen(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
+    """How equations on this space are solved."""
+    if elliptic.method == "multigrid":
+        return "multigrid"
+    small = space.size <= LARGEST_SPARSE[available_backend()][space.dimension]
+    return "sparse" if elliptic.method == "sparse" or small else "multigrid"
+
+
+def check_space(space: Any) -> None:
+    """The space must be one, and its solves possible here."""
+    if not isinstance(space, Space):
+        raise InputError("space", f"is a {type(space).__name__}", "ng.fem.Space(mesh)")
+    if not can_call_back():
+        raise InputError("space", "its solves need a second CPU for the host", "a regular Grid")
+
+
+def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
+    """`elliptic` must be a method for meshes, and the mesh in one piece if it has to be `whole`."""
+    check_space(space)
+    if not isinstance(elliptic, Elliptic):
+        raise InputError("elliptic", f"is {elliptic!r}", 'ng.Elliptic("multigrid")')
+    if elliptic.method not in ("auto", "sparse", "multigrid"):
+        raise InputError(
+            "elliptic", f"{elliptic.method!r} is for grids", "'sparse', 'multigrid' or 'auto'"
+        )
+    if elliptic.precision != "double":
+        raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
+    if chosen(elliptic, space) == "multigrid":
+        required("pyamg", "elliptic")
+    if whole and space.boundary == "neumann" and space.matrices.parts > 1:
+        raise InputError(
+            "space",
+            f"the mesh falls into {space.matrices.parts} parts, between which nothing can move",
+            "Blocks with a space for each part, or L2 or Sobolev, which do not mind",
+        )
+
+
+def _solved(
+    space: Space,
+    product: Any,
+    b: Array,
+    a: Array | None,
+    system: System,
+    solver: Solver,
+    tolerance: float,
+    max_iterations: int,
+) -> Solution:
+    """Solved on the host, for b of (..., k): as a linear equation it is differentiable."""
+    dtype = b.dtype
+    columns = b.reshape(-1, space.size)
+    counts = jax.ShapeDtypeStruct(columns.shape[:1], jnp.int32)
+    sizes = jax.ShapeDtypeStruct(columns.shape[:1], dtype)
+    flags = jax.ShapeDtypeStruct(columns.shape[:1], jnp.bool_)
+    shapes = jax.ShapeDtypeStruct(columns.shape, dtype), counts, sizes, flags
+    on_host = partial(_on_host, space.matrices, system, solver, tolerance, max_iterations)
+
+    def iterate(_: Any, columns: Array) -> tuple[Array, tuple[Array, ...]]:
+        arguments = (columns,) if a is None else (columns, lax.stop_gradient(a))
+        phi, *told = jax.pure_callback(on_host, shapes, *arguments, vmap_method="expand_dims")
+        return phi, tuple(told)
+
+    phi, told = lax.custom_linear_solve(product, columns, iterate, symmetric=True, has_aux=True)
+    lead = b.shape[:-1]
+    return Solution(phi.reshape(b.shape), *(part.reshape(lead) for part in told))
+
+
+def _on_host(
+    matrices: Matrices,
+    system: System,
+    solver: Solver,
+    tolerance: float,
+    max_iterations: int,
+    columns: Any,
+    a: Any = None,
+) -> Rows:
+    a = None if a is None else np.asarray(a)
+    return matrices.solve(system, solver, tolerance, max_iterations, a, np.asarray(columns))
