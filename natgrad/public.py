@@ -20,6 +20,7 @@ from .direction import information_matrix, natural_gradient
 from .elliptic.methods import Elliptic
 from .errors import InputError, PrecisionWarning
 from .grids import Grid
+from .integrations.optax import scale_by_natural_gradient
 from .metrics import (
     L2,
     Blocks,
@@ -157,4 +158,5 @@ __all__ = [
     "minimize",
     "natural_gradient",
     "recipe",
+    "scale_by_natural_gradient",
 ]
