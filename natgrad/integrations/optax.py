@@ -20,6 +20,7 @@ from ..models.explicit import as_model
 from ..solvers import Auto, SolveInfo, Solver
 from ..steps import Outcome
 from .given_gradient import check_method, raised
+from .missing import not_installed
 
 if TYPE_CHECKING:
     import optax
@@ -188,4 +189,4 @@ def _optax() -> Any:
     try:
         return importlib.import_module("optax")
     except ImportError as error:
-        raise InputError("optax", "is not installed", 'pip install "natgrad[optax]"') from error
+        raise not_installed("optax") from error
