@@ -31,7 +31,7 @@ import natgrad as ng
 from natgrad.report.style import PALETTE, figure_style, save
 
 WIDTH, BATCH, DECAY, CHECKS = 16, 256, 1e-6, 40
-RATES = {"natural gradient": (1.0, 0.3, 0.1), "Adam": (0.1, 0.03, 0.01)}
+RATES = {"natural gradient": (1.0, 0.3, 0.1), "Adam": (0.3, 0.1, 0.03)}
 LONGER = {"natural gradient": 1, "Adam": 10}  # steps of Adam are cheap
 LINES = {
     ("equinox", "natural gradient"): (PALETTE["blue"], "-"),

@@ -11,7 +11,11 @@ import pytest
 import natgrad as ng
 from doc_commands import FENCE, PAGES, ROOT, commands, fault
 
-OPTIONAL = ("torch", "optax", "optimistix")  # packages that a block may import without natgrad depending on them
+OPTIONAL = (
+    "torch",
+    "optax",
+    "optimistix",
+)  # packages that a block may import without natgrad depending on them
 FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
 
 
