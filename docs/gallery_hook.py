@@ -31,10 +31,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-TIMED = (
-    "density_image",
-    "training_loops",
-)  # methods are compared by seconds, of code as a user gets it
+TIMED = ("density_image", "training_loops")  # compared by seconds, of code as a user gets it
 
 
 def on_startup(command: str, dirty: bool) -> None:

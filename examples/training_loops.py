@@ -133,9 +133,9 @@ def draw(runs: dict[tuple[str, str], Run], path: Path) -> Path:
             label = f"{who[1]}, {who[0]}"
             by_steps.loglog(run.steps[1:], run.errors[1:], dash, color=colour, label=label)
             by_seconds.loglog(run.seconds[1:], run.errors[1:], dash, color=colour)
-        by_steps.set(xlabel="step", ylabel="relative L² error")
+        by_steps.set(xlabel="steps", ylabel="relative L² error")
         by_seconds.set(xlabel="seconds, without compilation")
-        by_steps.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=len(runs), frameon=False)
         return save(figure, path)
 
 
