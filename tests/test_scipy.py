@@ -248,6 +248,7 @@ BAD = {
     "a complex matrix": ("operator", "complex", lambda: ng.as_lineax_operator(1j * TALL)),
     "a matrix with NaN": ("operator", "not finite", lambda: ng.as_lineax_operator(np.nan * TALL)),
     "a sparse A that is not square": ("A", r"\(9, 6\)", lambda: ng.MatrixMetric(TALL)),
+    "a sparse A that is complex": ("A", "complex", lambda: ng.MatrixMetric(1j * CHAIN)),
     "a sparse A with NaN": ("A", "not finite", lambda: ng.MatrixMetric(np.nan * CHAIN)),
     "a sparse A that is not symmetric": (
         "A",

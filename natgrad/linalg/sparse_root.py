@@ -19,6 +19,8 @@ def sparse_root(A: Any) -> Any:
     The pivots are taken from the diagonal, so that the factors are those of a Cholesky
     factorisation; P is an ordering of minimum degree. Cost: that of one sparse factorisation.
     """
+    if np.issubdtype(A.dtype, np.complexfloating):
+        raise InputError("A", "is complex, and metrics here are real", "its real form")
     matrix: Any = sparse.csc_array(A).astype(float)
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError("A", f"has shape {matrix.shape}", "a square matrix")

@@ -44,7 +44,7 @@ class MatrixMetric(FlatMetric):
         self._gram = None
         if sparse.issparse(A):
             self._factor, self._whitener = as_lineax_operator(sparse_root(A)), None
-            self._gram = as_lineax_operator(A)
+            self._gram = as_lineax_operator(0.5 * (A + A.T))
             return
         if is_scipy(A):
             raise InputError(
