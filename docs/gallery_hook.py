@@ -28,10 +28,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "iterations": 50,
         "variants": ("fixed", "drawn"),
     },
+    "training_loops": {"steps": 200, "rates": {"natural gradient": (1.0,), "Adam": (0.1,)}},
 }
 
 
-TIMED = ("density_image",)  # its metrics are compared by seconds, of code as a user gets it
+TIMED = ("density_image", "training_loops")  # compared by seconds, of code as a user gets it
 
 
 def on_startup(command: str, dirty: bool) -> None:

@@ -14,7 +14,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from .digests import digest
-from .errors import InputError, PeerError, check_kinds
+from .errors import InputError, PeerError, check_instance
 from .meshes import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
 from .metrics.base import Metric
 from .models.checks import check_model, check_parameters
@@ -53,7 +53,8 @@ class Distribution(NamedTuple):
         """Problem, θ and metric over the devices, the same in every process."""
         if self.mesh is None:
             return Inputs(problem, metric, theta)
-        check_kinds(problem=(problem, Problem), metric=(metric, Metric))
+        check_instance("problem", problem, Problem)
+        check_instance("metric", metric, Metric)
         check_parameters(theta, flatten(theta)[0])
         self._check_same(theta0=theta, metric=metric)
         return Inputs(*self.spread(problem, theta, metric), self.whole(theta))

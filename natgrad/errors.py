@@ -12,12 +12,11 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
 
 
-def check_kinds(**arguments: tuple[Any, type]) -> None:
-    """Raise `InputError` unless each argument is an instance of its class."""
-    for name, (value, kind) in arguments.items():
-        if not isinstance(value, kind):
-            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
+def check_instance(name: str, value: Any, kind: type) -> None:
+    """Raise `InputError` unless the argument is an instance of the class."""
+    if not isinstance(value, kind):
+        what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
 
 
 class PeerError(RuntimeError):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .damping import Damping
-from .errors import InputError, check_kinds, warn_once
+from .errors import InputError, check_instance, warn_once
 from .linearisation import matrix_free, newton_solver
 from .metrics.base import Metric
 from .metrics.l2 import Euclidean
@@ -22,14 +22,19 @@ from .solvers import Solver
 PyTree = Any
 
 
-def check_inputs(
+def check_structures(
     problem: Problem, theta: PyTree, metric: Metric, solver: Solver, damping: Damping
-) -> Evaluation | None:
-    """Everything that can be said about the input; most of it before a program is compiled.
+) -> tuple[PyTree, Evaluation | None]:
+    """Everything that can be said without values, so also where θ is being traced.
 
-    Returns the evaluation of the model at θ, if it was made and can be used again.
+    Returns the structure of the state, and the evaluation of a model outside JAX that it took.
     """
-    check_kinds(problem=(problem, Problem), metric=(metric, Metric), solver=(solver, Solver))
+    for name, value, kind in (
+        ("problem", problem, Problem),
+        ("metric", metric, Metric),
+        ("solver", solver, Solver),
+    ):
+        check_instance(name, value, kind)
     flat, unravel = flatten(theta)
     check_parameters(theta, flat)
     model, known = problem.model, None
@@ -44,18 +49,29 @@ def check_inputs(
         raise InputError(
             "damping", f"acts on {D.size} parameters, theta has {flat.size}", "a p × p D"
         )
-    if isinstance(metric, Euclidean):
-        if D is not None:
-            raise InputError(
-                "damping",
-                "Euclidean has G = I and no system to add an operator to",
-                "AbsoluteDamping(λ), or a metric on states",
-            )
-        if not model.solves:
-            return None
+    if isinstance(metric, Euclidean) and D is not None:
+        raise InputError(
+            "damping",
+            "Euclidean has G = I and no system to add an operator to",
+            "AbsoluteDamping(λ), or a metric on states",
+        )
     if isinstance(metric, Newton):
         newton_solver(solver)
     metric.check_structure(structure)
+    return structure, known
+
+
+def check_inputs(
+    problem: Problem, theta: PyTree, metric: Metric, solver: Solver, damping: Damping
+) -> Evaluation | None:
+    """Everything that can be said about the input; most of it before a program is compiled.
+
+    Returns the evaluation of the model at θ, if it was made and can be used again.
+    """
+    structure, known = check_structures(problem, theta, metric, solver, damping)
+    flat, model = flatten(theta)[0], problem.model
+    if isinstance(metric, Euclidean) and not model.solves:
+        return None
     known = evaluated(model, theta) if known is None else known
     model.check(theta, known)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):

@@ -47,7 +47,7 @@ def matrix_free_system(
         products=products,
         gradient=gradient,
         whitened=_whitened(metric, rho, covector) if whitens else None,
-        gram=_gram(metric, rho) if "gram" in uses else None,
+        gram=gram_at(metric, rho) if "gram" in uses else None,
         factor=factor_at(metric, rho) if "factor" in uses else None,
         free=free,
         parameter=parameter,
@@ -119,13 +119,14 @@ def _twice(function: Callable[[PyTree], Array], theta: PyTree) -> Any:
 
 
 @eqx.filter_jit
-def _gram(metric: Metric, rho: PyTree) -> Gram:
+def gram_at(metric: Metric, rho: PyTree) -> Gram:
+    """A at ρ, compiled by itself where what is around it is not."""
     return Gram(metric.gram(rho))
 
 
 @eqx.filter_jit
 def factor_at(metric: Metric, rho: PyTree) -> Factor:
-    """L at ρ, compiled by itself where what is around it is not."""
+    """L at ρ, likewise."""
     return Factor(metric.factor(rho))
 
 

@@ -55,7 +55,7 @@ class AdjointOperator(lx.AbstractLinearOperator):
 
     `mv` and `rmv` take and return pytrees of arrays with the given structures. Arrays that they
     need should be leaves (an `equinox.Module` method or `jax.tree_util.Partial`), so that the
-    operator can cross a compiled boundary.
+    operator can cross a compiled boundary. `on_host` says that they are code outside JAX.
 
     ```python
     op = ng.AdjointOperator(lambda x: 2 * x, lambda y: 2 * y, jnp.zeros(3), jnp.zeros(3))
@@ -70,6 +70,7 @@ class AdjointOperator(lx.AbstractLinearOperator):
     _in: PyTree = eqx.field(static=True)
     _out: PyTree = eqx.field(static=True)
     tags: frozenset[object] = eqx.field(static=True)
+    on_host: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -78,20 +79,20 @@ class AdjointOperator(lx.AbstractLinearOperator):
         in_structure: PyTree,
         out_structure: PyTree,
         tags: frozenset[object] = frozenset(),
+        on_host: bool = False,
     ):
         self._mv, self._rmv = mv, rmv
         self._in = Structure(structure_of(in_structure))
         self._out = Structure(structure_of(out_structure))
-        self.tags = tags
+        self.tags, self.on_host = tags, on_host
 
     def mv(self, vector: PyTree) -> PyTree:
         return self._mv(vector)
 
     def transpose(self) -> "AdjointOperator":
         tags = self.tags & {lx.symmetric_tag, lx.positive_semidefinite_tag}
-        return AdjointOperator(
-            self._rmv, self._mv, self.out_structure(), self.in_structure(), frozenset(tags)
-        )
+        structures = self.out_structure(), self.in_structure()
+        return AdjointOperator(self._rmv, self._mv, *structures, frozenset(tags), self.on_host)
 
     def as_matrix(self) -> Array:
         return as_dense(self)
@@ -105,10 +106,15 @@ class AdjointOperator(lx.AbstractLinearOperator):
 
 def as_dense(operator: lx.AbstractLinearOperator) -> Array:
     """The matrix of an operator between pytrees, column by column."""
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), operator.in_structure())
-    flat, unravel = ravel_pytree(zeros)
+    flat, _ = ravel_pytree(Structure(operator.in_structure()).zeros())
     basis = jnp.eye(flat.size, dtype=flat.dtype)
-    return jax.vmap(lambda e: ravel_pytree(operator.mv(unravel(e)))[0], out_axes=1)(basis)
+    return jax.vmap(lambda e: flat_product(operator, e), out_axes=1)(basis)
+
+
+def flat_product(operator: lx.AbstractLinearOperator, x: Array) -> Array:
+    """The product of an operator between pytrees, from flat vector to flat vector."""
+    like, unravel = ravel_pytree(Structure(operator.in_structure()).zeros())
+    return ravel_pytree(operator.mv(unravel(x.astype(like.dtype))))[0]
 
 
 @lx.is_symmetric.register(AdjointOperator)

@@ -20,6 +20,10 @@ from .direction import information_matrix, natural_gradient
 from .elliptic.methods import Elliptic
 from .errors import InputError, PeerError, PrecisionWarning
 from .grids import Grid
+from .information import information_factor, information_operator
+from .integrations.lineax import as_lineax_solver
+from .integrations.optax import scale_by_natural_gradient
+from .integrations.scipy import as_linear_operator, as_lineax_operator
 from .metrics import (
     L2,
     Blocks,
@@ -146,11 +150,16 @@ __all__ = [
     "Step",
     "Undamped",
     "Wasserstein",
+    "as_linear_operator",
+    "as_lineax_operator",
+    "as_lineax_solver",
     "check_adjoint",
     "check_gradient",
     "compare",
     "derivative",
+    "information_factor",
     "information_matrix",
+    "information_operator",
     "information_spectrum",
     "laplacian",
     "lbfgs",
@@ -158,4 +167,5 @@ __all__ = [
     "minimize",
     "natural_gradient",
     "recipe",
+    "scale_by_natural_gradient",
 ]

@@ -11,7 +11,8 @@ import pytest
 import natgrad as ng
 from doc_commands import FENCE, PAGES, ROOT, commands, fault
 
-OPTIONAL = ("torch", "skfem")  # packages that a block may import without natgrad depending on them
+# packages that a block may import without natgrad depending on them
+OPTIONAL = ("torch", "optax", "optimistix", "skfem")
 FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
 
 
@@ -33,17 +34,15 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(page)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "torch")], ids=lambda p: p.name)
-def test_page_with_torch(page: Path):
-    """Blocks that need PyTorch stand by themselves."""
-    pytest.importorskip("torch", reason="PyTorch is not installed: its blocks were not run")
-    run(page, "torch")
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "skfem")], ids=lambda p: p.name)
-def test_page_with_finite_elements(page: Path):
-    pytest.importorskip("skfem", reason="scikit-fem is not installed: its blocks were not run")
-    run(page, "skfem")
+@pytest.mark.parametrize(
+    ("page", "package"),
+    [(p, name) for p in PAGES for name in OPTIONAL if blocks(p, name)],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_page_with_an_optional_package(page: Path, package: str):
+    """Blocks that need such a package stand by themselves."""
+    pytest.importorskip(package, reason=f"{package} is not installed: its blocks were not run")
+    run(page, package)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda p: p.name)

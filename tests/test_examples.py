@@ -178,3 +178,19 @@ def test_networks_of_three_libraries(name):
         pytest.importorskip("flax")
     network = flax_network.NETWORKS[name](jax.random.key(0))
     assert flax_network.solve(network, iterations=15) < 1e-3
+
+
+@pytest.mark.slow
+def test_training_loops_run_and_win(tmp_path, capsys):
+    """Step by step natural gradients are ahead of Adam; flax takes part where it is installed."""
+    pytest.importorskip("optax")
+    import training_loops
+
+    rates = {"natural gradient": (1.0,), "Adam": (0.1,)}
+    runs = training_loops.main(steps=80, rates=rates, output=tmp_path)
+    assert (tmp_path / "training_loops.png").stat().st_size > 20_000
+    assert "equinox  natural gradient" in capsys.readouterr().out
+    for library in {library for library, _ in runs}:
+        natural, adam = (runs[library, name] for name in rates)
+        assert natural.errors[-1] < 0.05
+        assert natural.errors[-1] < 0.3 * adam.errors[list(adam.steps).index(80)]

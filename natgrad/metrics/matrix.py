@@ -1,5 +1,7 @@
 """Your own metric as a matrix A, or as a factor L."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,14 @@ import lineax as lx
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from scipy import sparse
 
 from ..errors import InputError
-from ..operators import AdjointOperator
+from ..integrations.scipy import as_lineax_operator, is_scipy
+from ..linalg.sparse_root import sparse_root
+from ..operators import AdjointOperator, Structure, structure_of
 from ..selection import Selection
-from .base import FlatMetric, Metric, PyTree
+from .base import POSITIVE, FlatMetric, Metric, PyTree
 from .embedded import Embedded
 
 
@@ -25,13 +30,26 @@ class MatrixMetric(FlatMetric):
     ng.MatrixMetric(stiffness)
     ```
 
-    Cost: O(k³) once, O(k²) a product.
+    Cost: O(k³) once, O(k²) a product. A sparse matrix of SciPy that is positive definite is
+    factorised as one (L is triangular, up to an ordering) and stays sparse: products take time in
+    the entries of A, or of L for the solvers that need it. The whole gradient then reaches the
+    solver as it is, see `FactorMetric`.
     """
 
-    _factor: Array
-    _whitener: Array
+    _factor: Array | lx.AbstractLinearOperator
+    _whitener: Array | None
+    _gram: lx.AbstractLinearOperator | None
 
-    def __init__(self, A: Array):
+    def __init__(self, A: Any):
+        self._gram = None
+        if sparse.issparse(A):
+            self._factor, self._whitener = as_lineax_operator(sparse_root(A)), None
+            self._gram = as_lineax_operator(0.5 * (A + A.T))
+            return
+        if is_scipy(A):
+            raise InputError(
+                "A", "is an operator, which has no factor", "FactorMetric(L), or A as a matrix"
+            )
         matrix = np.asarray(jnp.asarray(A))  # in JAX's precision; the rest needs no program
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise InputError("A", f"has shape {matrix.shape}", "a square matrix")
@@ -53,29 +71,37 @@ class MatrixMetric(FlatMetric):
         self._whitener = jnp.asarray((vectors[:, kept] / root).T)
 
     def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _matrix_operator(self._factor, rho)
+        return _on_state(self._factor, rho)
 
-    def whiten(self, rho: PyTree, c: PyTree) -> Array:
-        return self._whitener @ ravel_pytree(c)[0]
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        return _whitened(self._whitener, self.factor(rho), c)
+
+    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        if self._gram is None:
+            return super().gram(rho)
+        flat, unravel = self._gram, ravel_pytree(rho)[1]
+        product = lambda x: unravel(flat.mv(ravel_pytree(x)[0]))
+        return AdjointOperator(product, product, rho, rho, POSITIVE)
 
     @property
     def annihilates(self) -> bool:
-        return self._factor.shape[0] < self._factor.shape[1]
+        return self._whitener is None or self._whitener.shape[0] < self._whitener.shape[1]
 
     def restricted(self, selection: Selection) -> Metric:
         """The principal submatrix, of functions too: the matrix may couple them."""
         return Embedded(self, selection)
 
     def check_structure(self, state: PyTree) -> None:
-        _check_size("A", self._factor.shape[1], state)
+        _check_size("A", _columns(self._factor), state)
 
 
 class FactorMetric(FlatMetric):
     """A given factor L, A = LᵀL: a matrix on the flattened state, or a lineax operator on it.
 
-    A covector is whitened with (Lᵀ)†, found once, when L is a matrix. For an operator the
-    whitened covector is zero, and the whole gradient reaches the solver as it is: the same
-    direction, with the condition number of G rather than of Y.
+    Sparse matrices and operators of SciPy are taken too, by `as_lineax_operator`. A covector is
+    whitened with (Lᵀ)†, found once, when L is a dense matrix. For an operator the whitened covector
+    is zero, and the whole gradient reaches the solver as it is: the same direction, with the
+    condition number of G rather than of Y.
 
     ```python
     ng.FactorMetric(L)
@@ -88,7 +114,8 @@ class FactorMetric(FlatMetric):
     _whitener: Array | None
     _complete: bool = eqx.field(static=True)
 
-    def __init__(self, L: lx.AbstractLinearOperator | Array):
+    def __init__(self, L: Any):
+        L = as_lineax_operator(L) if is_scipy(L) else L
         if isinstance(L, lx.AbstractLinearOperator):
             self.L, self._whitener, self._complete = L, None, False
             return
@@ -106,15 +133,10 @@ class FactorMetric(FlatMetric):
         self._complete = int(kept.sum()) == matrix.shape[1]
 
     def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        if isinstance(self.L, lx.AbstractLinearOperator):
-            return self.L
-        return _matrix_operator(self.L, rho)
+        return _on_state(self.L, rho)
 
     def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        if self._whitener is not None:
-            return self._whitener @ ravel_pytree(c)[0]
-        structure = self.factor(rho).out_structure()
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), structure)
+        return _whitened(self._whitener, self.factor(rho), c)
 
     @property
     def annihilates(self) -> bool:
@@ -125,20 +147,33 @@ class FactorMetric(FlatMetric):
         return Embedded(self, selection)
 
     def check_structure(self, state: PyTree) -> None:
-        if isinstance(self.L, lx.AbstractLinearOperator):
-            _check_size("L", self.L.in_size(), state)
-        else:
-            _check_size("L", self.L.shape[1], state)
+        _check_size("L", _columns(self.L), state)
 
 
-def _matrix_operator(matrix: Array, rho: PyTree) -> AdjointOperator:
-    _, unravel = ravel_pytree(rho)
+def _on_state(L: lx.AbstractLinearOperator | Array, rho: PyTree) -> lx.AbstractLinearOperator:
+    """L on states: a matrix, or an operator on flat vectors, acts on the flattened state."""
+    unravel, operator = ravel_pytree(rho)[1], L
+    if not isinstance(operator, lx.AbstractLinearOperator):
+        operator = lx.MatrixLinearOperator(operator)
+    if Structure(operator.in_structure()) == Structure(structure_of(rho)):
+        return operator
     return AdjointOperator(
-        lambda x: matrix @ ravel_pytree(x)[0],
-        lambda y: unravel(matrix.T @ y),
+        lambda x: operator.mv(ravel_pytree(x)[0]),
+        lambda y: unravel(operator.T.mv(y)),
         rho,
-        jax.ShapeDtypeStruct((matrix.shape[0],), matrix.dtype),
+        operator.out_structure(),
     )
+
+
+def _whitened(whitener: Array | None, L: lx.AbstractLinearOperator, c: PyTree) -> PyTree:
+    """(Lᵀ)†c where it is known; zero leaves all of c to the solver."""
+    if whitener is not None:
+        return whitener @ ravel_pytree(c)[0]
+    return Structure(L.out_structure()).zeros()
+
+
+def _columns(L: lx.AbstractLinearOperator | Array) -> int:
+    return L.in_size() if isinstance(L, lx.AbstractLinearOperator) else L.shape[1]
 
 
 def _check_size(argument: str, size: int, state: PyTree) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..control import traced
 from ..errors import InputError
 
 PyTree = Any
@@ -61,7 +62,7 @@ def check_state(structure: PyTree) -> PyTree:
 
 
 def check_parameters(theta: PyTree, flat: Array) -> None:
-    """At least one real, finite parameter."""
+    """At least one real parameter, finite as far as its value is known."""
     if flat.size == 0:
         raise InputError(
             "theta",
@@ -72,5 +73,5 @@ def check_parameters(theta: PyTree, flat: Array) -> None:
         raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
     if jnp.finfo(flat.dtype).bits < 32:
         raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
-    if not np.all(np.isfinite(np.asarray(flat))):
+    if not traced(flat) and not np.all(np.isfinite(np.asarray(flat))):
         raise InputError("theta", "has entries that are not finite", "a finite starting point")

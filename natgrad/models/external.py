@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from ..counts import Counts
 from ..errors import InputError
 from .base import Evaluation, Model
+from .given_jacobian import GivenJacobian
 from .host import (
     HostProducts,
     check_function,
@@ -62,6 +63,25 @@ class ExternalModel(Model):
             function = getattr(self, name)
             if function is not None or name in ("jvp", "vjp"):
                 check_function(name, function)
+
+    @classmethod
+    def from_jacobian(
+        cls, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any]
+    ) -> "ExternalModel":
+        """A model whose products are those of a matrix: `jacobian(theta)` returns Z.
+
+        Z is k × p on flattened states and parameters: an array, a sparse matrix, or a
+        `scipy.sparse.linalg.LinearOperator` with `rmatvec`. It is asked for where products are
+        needed, once for each θ.
+
+        ```python
+        ng.ExternalModel.from_jacobian(lambda t: A @ t, lambda t: A)
+        ```
+        """
+        check_function("forward", forward)
+        check_function("jacobian", jacobian)
+        at = lambda theta: GivenJacobian(forward, jacobian, theta)
+        return cls(None, GivenJacobian.push, GivenJacobian.pull, linearize=at)
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.evaluate(theta).rho

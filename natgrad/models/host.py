@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..control import traced
 from ..errors import InputError
 from ..operators import structure_of
 from .products import Products
@@ -56,6 +57,12 @@ def check_function(name: str, function: Any) -> None:
 
 def to_numpy(tree: PyTree) -> PyTree:
     """Arrays of `tree` as NumPy copies, which the outside code may write into."""
+    if traced(tree):
+        raise InputError(
+            "model",
+            "is code outside JAX and cannot be part of a compiled program",
+            "the call outside of jax.jit, vmap and scan",
+        )
     return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)
 
 

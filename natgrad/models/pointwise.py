@@ -158,7 +158,11 @@ class Pointwise(RowModel):
 
     def restricted(self, selection: Selection) -> "Pointwise":
         points = self.points if selection.of == "functions" else self._flat_points()
-        return Pointwise(function=self.function, points=points[selection.rows], memory=self.memory)
+        return self.at(points[selection.rows])
+
+    def at(self, points: Array) -> "Pointwise":
+        """The same function at other points."""
+        return Pointwise(function=self.function, points=points, memory=self.memory)
 
     def _flat_points(self) -> Array:
         return self.points.reshape(-1, self.points.shape[-1])

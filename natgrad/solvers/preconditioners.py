@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from ..control import each
 from ..counts import Counts
 from ..errors import InputError
+from ..integrations.scipy import as_lineax_operator, is_scipy
 from ..linalg.products import accurate_product
 from ..linalg.randomised import nystrom
 from .system import LinearSystem, System
@@ -151,7 +152,8 @@ class Given(Preconditioner):
 
 
 def as_preconditioner(value: Any) -> Preconditioner | None:
-    """A preconditioner as it is; a lineax operator M on θ wrapped."""
+    """A preconditioner as it is; an operator M on θ, of lineax or of SciPy, wrapped."""
+    value = as_lineax_operator(value) if is_scipy(value) else value
     if isinstance(value, lx.AbstractLinearOperator):
         return Given(value)
     if value is not None and not isinstance(value, Preconditioner):

@@ -1,0 +1,1 @@
+"""natgrad inside other libraries, and other libraries inside natgrad."""
