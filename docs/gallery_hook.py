@@ -19,6 +19,7 @@ EXAMPLES = ROOT / "examples"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimal_transport": {"size": 64, "iterations": 60},
     "density_image": {"size": 96, "field": 32, "names": ("w2+fr", "fr")},
+    "point_cloud": {},
     "burgers": {"width": 12, "count": 1000, "iterations": 80},
     "poisson_5d": {
         "hidden": (24, 24),
@@ -30,7 +31,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-TIMED = ("density_image",)  # its metrics are compared by seconds, of code as a user gets it
+# methods are compared by seconds, of code as a user gets it
+TIMED = ("density_image", "point_cloud")
 
 
 def on_startup(command: str, dirty: bool) -> None:

@@ -13,6 +13,7 @@ import density_image as di
 import flax_network
 import natgrad as ng
 import optimal_transport as ot
+import point_cloud
 import poisson_5d
 
 
@@ -163,3 +164,13 @@ def test_networks_of_three_libraries(name):
         pytest.importorskip("flax")
     network = flax_network.NETWORKS[name](jax.random.key(0))
     assert flax_network.solve(network, iterations=15) < 1e-3
+
+
+def test_point_cloud_runs(tmp_path, capsys):
+    names = ("points", "adam")
+    runs = point_cloud.main(samples=60, width=8, iterations=8, names=names, output=tmp_path)
+    assert (tmp_path / "point_cloud.png").stat().st_size > 20_000
+    table = capsys.readouterr().out
+    assert all(name in table for name in names)
+    for run in runs.values():
+        assert run.losses[-1] < 0.2 * run.losses[0]
