@@ -6,13 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jax import Array
 
 from ..errors import InputError
 from ..metrics.base import Metric, PyTree, Report
 from ..operators import AdjointOperator
-from ..selection import Selection
 from ..settings import Number, number, whole
 from .potentials import Potentials, spread
 
@@ -83,10 +81,6 @@ class DualMetric(Metric):
     def annihilates(self) -> bool:
         return True
 
-    def restricted(self, selection: Selection) -> Metric:
-        """On some of the samples (`of="functions"`) the same means over fewer of them."""
-        return self if selection.of == "functions" else super().restricted(selection)
-
     def check_structure(self, state: PyTree) -> None:
         check_cloud(state)
         if self.centres is not None and self.centres > state.shape[0]:
@@ -94,8 +88,6 @@ class DualMetric(Metric):
             raise InputError("centres", what, f"at most {state.shape[0]}, or None")
 
     def check_values(self, state: Array) -> None:
-        if not np.all(np.isfinite(state)):
-            raise InputError("model", "samples that are not finite", "another starting point")
         if not float(spread(jnp.asarray(state))) > 0:
             raise InputError("model", "all samples are one point", "a map that spreads them")
 
