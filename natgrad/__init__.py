@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     __all__ += public.__all__
 
 __version__ = "0.1.0"
-MODULES = ("fem", "plot", "waves")  # public too, imported one by one
+MODULES = ("fem", "plot", "samples", "waves")  # public too, imported one by one
 
 
 class _Package(ModuleType):

@@ -15,6 +15,7 @@ import density_image as di
 import flax_network
 import natgrad as ng
 import optimal_transport as ot
+import point_cloud
 import poisson_5d
 
 
@@ -194,3 +195,13 @@ def test_training_loops_run_and_win(tmp_path, capsys):
         natural, adam = (runs[library, name] for name in rates)
         assert natural.errors[-1] < 0.05
         assert natural.errors[-1] < 0.3 * adam.errors[list(adam.steps).index(80)]
+
+
+def test_point_cloud_runs(tmp_path, capsys):
+    names = ("points", "adam")
+    runs = point_cloud.main(samples=60, width=8, iterations=8, names=names, output=tmp_path)
+    assert (tmp_path / "point_cloud.png").stat().st_size > 20_000
+    table = capsys.readouterr().out
+    assert all(name in table for name in names)
+    for run in runs.values():
+        assert run.losses[-1] < 0.2 * run.losses[0]
