@@ -20,6 +20,7 @@ from .direction import information_matrix, natural_gradient
 from .elliptic.methods import Elliptic
 from .errors import InputError, PrecisionWarning
 from .grids import Grid
+from .integrations.torch import TorchModel
 from .metrics import (
     L2,
     Blocks,
@@ -143,6 +144,7 @@ __all__ = [
     "SquaredDistance",
     "Status",
     "Step",
+    "TorchModel",
     "Undamped",
     "Wasserstein",
     "check_adjoint",
