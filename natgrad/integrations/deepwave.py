@@ -1,5 +1,8 @@
 """Waves by deepwave, on a CPU or a GPU."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -86,17 +89,27 @@ class _Deepwave(Propagator):
 
     def data(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
         medium = self._tensor(m).requires_grad_(keep)
-        with self.torch.set_grad_enabled(keep):
-            out = self.engine.scalar(medium**-0.5, *self.grid, **self._survey(shots))
+        with self.torch.set_grad_enabled(keep), self._quiet():
+            out = self.engine.scalar(
+                medium**-0.5,
+                *self.grid,
+                receiver_locations=self._receivers(shots),
+                **self._survey(shots),
+            )
             traces = self._received(out[-1])
         return self._numpy(traces), (shots, medium, traces) if keep else None
 
     def linearised(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
         velocity = self._tensor(m) ** -0.5
-        scatter = -0.5 * velocity**3 * self._tensor(change)  # the change of c
-        with self.torch.no_grad():
-            arguments = self._survey(kept[0]) | {"scatter": scatter}
-            out = self.engine.scalar_born(velocity, *self.grid, **arguments)
+        shots, along = kept[0], -0.5 * velocity**3 * self._tensor(change)
+        with self.torch.no_grad(), self._quiet():
+            out = self.engine.scalar_born(
+                velocity,
+                *self.grid,
+                dv=along,
+                sc_receiver_locations=self._receivers(shots),
+                **self._survey(shots),
+            )
         return self._numpy(self._received(out[-1]))
 
     def image(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
@@ -109,12 +122,22 @@ class _Deepwave(Propagator):
         return self.settings | {
             "source_amplitudes": self.force[rows],
             "source_locations": self.sources[rows],
-            "receiver_locations": self.receivers.expand(len(shots), -1, -1),
         }
+
+    def _receivers(self, shots: np.ndarray) -> Any:
+        return self.receivers.expand(len(shots), -1, -1)
 
     def _received(self, recorded: Any) -> Any:
         """(shots, receivers, steps) from the cells around them."""
         return (recorded[:, self.at] * self.weights).sum(2)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Without warnings of coarse grids, which the survey gives, and of older versions."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self.engine.MigrationWarning)
+            warnings.filterwarnings("ignore", "At least six grid cells", UserWarning)
+            yield
 
     def _tensor(self, x: Any) -> Any:
         return self.torch.as_tensor(np.array(x, self.dtype), device=self.device)

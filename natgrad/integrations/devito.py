@@ -13,17 +13,21 @@ from ..waves.fields import Coefficients
 from ..waves.positions import locate
 from ..waves.scheme import Scheme
 from ..waves.simulation import folded, relative
+from ..waves.stencils import SECOND
 from ..waves.survey import Survey
 from .optional import imported
 from .outside_waves import OutsideWaves, Propagator
+
+# The weights of a stencil times this are whole numbers: devito writes others with nine digits.
+COMMON = {4: 12, 8: 5040}
 
 
 class Devito(OutsideWaves):
     """`waves.Acoustic` with devito as the propagator: the same scheme, layer and products.
 
-    So the results are those of `Acoustic` to the nine digits that devito writes of the weights in
-    its stencils. The response q of the medium (see `waves/propagator.py`) is stored for every shot,
-    at every n-th step, n the smallest that fits into `memory` bytes; `stored_every` prescribes n.
+    So the results are those of `Acoustic` to rounding. The response q of the medium (see
+    `waves/propagator.py`) is stored for every shot, at every n-th step, n the smallest that fits
+    into `memory` bytes; `stored_every` prescribes n.
 
     ```python
     model = Devito(survey, start)
@@ -110,7 +114,8 @@ class _Devito(Propagator):
     def _set(self, m: np.ndarray) -> Coefficients:
         """The coefficients of the step, which the operators read."""
         c = Coefficients.of(jnp.asarray(m), self.layer, self.scheme)
-        for name, values in c._asdict().items():
+        scaled = c.weight / COMMON[self.scheme.order]
+        for name, values in (*c._asdict().items(), ("stiffness", scaled)):
             self._programs.coefficients[name].data[:] = np.asarray(values)
         return c
 
@@ -140,7 +145,7 @@ class _Programs:
         self.grid = grid
         # of order 2 because of their halo, where points at the edge look for neighbours
         field = lambda name: devito.Function(name=name, grid=grid, space_order=2)
-        self.coefficients = {name: field(name) for name in Coefficients._fields}
+        self.coefficients = {name: field(name) for name in (*Coefficients._fields, "stiffness")}
         self.ratio, self.image = field("ratio"), field("image")
         self.waves = devito.TimeFunction(name="waves", grid=grid, time_order=2, space_order=space)
         points = lambda name, n: devito.SparseTimeFunction(
@@ -172,7 +177,7 @@ class _Programs:
             step = [dv.Eq(u.forward, self._free(u, u.backward))]
             step += self.source.inject(field=u.forward, expr=self.source * c["weight"])
             if responses is not None:
-                step.append(dv.Eq(responses, c["weight"] * u.laplace + c["matching"] * u))
+                step.append(dv.Eq(responses, self._stiffness(u) + c["matching"] * u))
             return step + self.receivers.interpolate(expr=u)
 
         self._run("forward" if responses is None else "keeping", equations, responses)
@@ -201,7 +206,16 @@ class _Programs:
 
     def _free(self, field: Any, other: Any) -> Any:
         c = self.coefficients
-        return c["twice"] * field - c["back"] * other + c["weight"] * field.laplace
+        return c["twice"] * field - c["back"] * other + self._stiffness(field)
+
+    def _stiffness(self, field: Any) -> Any:
+        """wK of a field."""
+        order, total = self.scheme.order, 0
+        for x in self.grid.dimensions:
+            for k, weight in enumerate(SECOND[order]):
+                pair = [field.subs({x: x + by * x.spacing}) for by in ((k, -k) if k else (0,))]
+                total += round(weight * COMMON[order]) * sum(pair) / x.spacing**2
+        return self.coefficients["stiffness"] * total
 
     def _run(self, name: str, equations: Callable[[], list[Any]], responses: Any) -> None:
         """From rest, through all steps."""
