@@ -63,9 +63,8 @@ def found(case: Case, engine: str, order: int = 4) -> Found:
     problem = ng.Problem(model, ng.LeastSquares(case.data, grid))
     theta = waves.squared_slowness(case.velocity)
     solver = ng.CG(0.0, max_iterations=3)
-    direction = ng.natural_gradient(problem, theta, metric=ng.L2(grid), solver=solver)
-    descent = ng.natural_gradient(problem, theta, metric=ng.Euclidean())
-    return Found(*(np.asarray(x) for x in (model(theta), -descent.eta, direction.eta)))
+    d = ng.natural_gradient(problem, theta, metric=ng.L2(grid), solver=solver)
+    return Found(*(np.asarray(x) for x in (model(theta), d.gradient, d.eta)))
 
 
 def torch_waves(case: Case, order: int, device: str = "cpu") -> Callable[[Any], Any]:

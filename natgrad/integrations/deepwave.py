@@ -114,8 +114,9 @@ class _Deepwave(Propagator):
 
     def image(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
         _, medium, traces = kept
-        seed = self._tensor(xi)
-        return self._numpy(self.torch.autograd.grad(traces, medium, seed, retain_graph=True)[0])
+        medium.grad = None
+        traces.backward(self._tensor(xi), retain_graph=True)  # checkpoints refuse autograd.grad
+        return self._numpy(medium.grad)
 
     def _survey(self, shots: np.ndarray) -> dict[str, Any]:
         rows = self._index(shots)
