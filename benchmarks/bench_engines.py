@@ -30,6 +30,7 @@ def main() -> None:
 
     jax.config.update("jax_enable_x64", True)
     import engine_cases
+
     from natgrad.errors import PrecisionWarning
     from natgrad.report.folder import versions
 

@@ -16,10 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import natgrad as ng
 from bench_transport import direct_information
 from transport_cases import FLOOR, face_weights, log_normal, prepared
+
+import natgrad as ng
 
 OURS = {
     "double": ng.Elliptic("multigrid", max_iterations=500),

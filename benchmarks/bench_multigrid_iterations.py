@@ -12,10 +12,10 @@ import sys
 
 import jax
 import jax.numpy as jnp
+from transport_cases import face_weights, log_normal, mixture, prepared
 
 from natgrad.elliptic.iterative import iterative_factor
 from natgrad.elliptic.stencils import staggered_neumann
-from transport_cases import face_weights, log_normal, mixture, prepared
 
 TOLERANCE = 1e-8
 

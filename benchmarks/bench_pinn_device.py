@@ -23,13 +23,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pinn_cases import Case, Trace, network, paper, sine, size
 
 import natgrad as ng
 from natgrad.attempt import attempt
 from natgrad.curves import Route
 from natgrad.linearisation import linearise
 from natgrad.report.folder import versions
-from pinn_cases import Case, Trace, network, paper, sine, size
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import burgers

@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from pinn_cases import Case, Trace, paper, timed
 
 import natgrad as ng
 from natgrad.report.folder import versions
-from pinn_cases import Case, Trace, paper, timed
 
 TARGET = 2e-5
 METHODS: dict[str, tuple[Callable[..., ng.Result], dict[str, Any], int]] = {

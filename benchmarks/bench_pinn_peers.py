@@ -23,10 +23,10 @@ from functools import partial
 
 import jax
 import numpy as np
+from pinn_cases import Trace, sine, timed
 
 import natgrad as ng
 from natgrad.report.folder import versions
-from pinn_cases import Trace, sine, timed
 
 TARGETS = (1e-5, 1e-6, 9e-7, 1e-7)
 

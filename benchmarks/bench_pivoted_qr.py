@@ -7,8 +7,8 @@ one process.
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from bench_gram import best_of_turns
+
 from natgrad.linalg import (
     MinimumNormFactor,
     condition_estimate,

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import jax
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from pinn_cases import Case, paper, sine
 
 from natgrad.models import pointwise
 from natgrad.models.explicit import mapped
 from natgrad.report.folder import versions
-from pinn_cases import Case, paper, sine
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

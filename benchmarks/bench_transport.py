@@ -27,7 +27,6 @@ import time
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu, spsolve_triangular
-
 from transport_cases import face_weights, mixture, prepared
 
 METHODS = {

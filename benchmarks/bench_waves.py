@@ -137,7 +137,6 @@ def side_by_side(arguments: argparse.Namespace) -> float:
 def limits(seconds: float, shots: int, steps: int) -> None:
     """Bytes and flops of the forward run against what this core can do."""
     import numpy as np
-
     import wave_cases
 
     case = wave_cases.paper(shots, steps)
@@ -167,7 +166,6 @@ def limits(seconds: float, shots: int, steps: int) -> None:
 def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
     """Errors of the products with fewer stored waves, and the cost of checkpoints."""
     import numpy as np
-
     import wave_cases
 
     case = wave_cases.paper(shots, steps)

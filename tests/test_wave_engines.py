@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from functools import cache
 
+import engine_cases
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import engine_cases
 import natgrad as ng
 from natgrad import waves
 from natgrad.integrations.deepwave import Deepwave

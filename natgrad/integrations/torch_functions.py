@@ -16,7 +16,7 @@ class Function:
         self.function, self.inputs = function, inputs
         self.device = None if device is None else imported("function", "torch").device(device)
         self.deterministic = False  # known after the first evaluation
-        self.forward_mode = False  # known after the first product
+        self.compared = self.forward_mode = False  # known after the first Zη
 
     def __call__(self, theta: Any) -> Any:
         return named("function", self.call, theta)

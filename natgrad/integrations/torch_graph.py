@@ -1,9 +1,8 @@
 """One evaluation by PyTorch with its graph, and the products that share it.
 
 Zᵀξ is one pass back through the graph. ξ ↦ Zᵀξ is linear, so its own derivative in ξ, applied to
-η, is Zη: a pass back through the graph of that pass, made once. Per product this is three times
-faster than running the function again with dual numbers, which is what is left where an operation
-has no second derivative.
+η, is Zη: a pass back through the graph of that pass, made once. Where an operation has no second
+derivative, the function is run again with dual numbers for each Zη.
 """
 
 from typing import Any
@@ -42,14 +41,15 @@ class Graph:
         """Zη."""
         if self.function.forward_mode:
             return self._by_duals(eta)
-        first = self._second is None
         try:
             found = self._by_second_graph(eta)
         except FAILURES:
             found = None
-        if found is None or (first and not self._is_transpose(found, eta)):
-            found = self._by_duals(eta)
-            self.function.forward_mode = True
+        if found is not None and (self.function.compared or self._is_transpose(found, eta)):
+            self.function.compared = True
+            return found
+        found = self._by_duals(eta)
+        self.function.forward_mode = True
         return found
 
     def _by_second_graph(self, eta: list[Any]) -> list[Any]:
