@@ -1,6 +1,6 @@
 # Every target builds its own .venv first; only python3 (3.11 or newer) has to be there.
 # Another interpreter: make PYTHON=python3.12 install
-# Without PyTorch, whose tests are then skipped: make TORCH= test
+# Without PyTorch and deepwave, whose tests are then skipped: make TORCH= test
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,6 +9,7 @@ INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 DEMO := results/demo
 TORCH ?= torch==2.13.0
+DEEPWAVE ?= deepwave>=0.1.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
@@ -62,11 +63,15 @@ browser:
 		&& { $(APT) update && $(APT) install -y --no-install-recommends chromium chromium-driver; } \
 		>/dev/null 2>&1; $(BROWSER); } || echo "no chromium: the tests of report pages in a browser are skipped"
 
-# Optional, so a failure is a line and no more; the package index may not have it.
+# Optional, so a failure is a line and no more; the package index may not have it. deepwave needs
+# nothing but PyTorch, and must not bring another one.
 torch: $(READY)
 ifneq ($(TORCH),)
 	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -qq "$(TORCH)" >/dev/null 2>&1 \
 		|| echo "$(TORCH) could not be installed: the tests that need it are skipped"
+	@$(BIN)/python -c "import deepwave" 2>/dev/null \
+		|| { $(BIN)/python -c "import torch" && $(BIN)/python -m pip install -qq --no-deps "$(DEEPWAVE)"; } >/dev/null 2>&1 \
+		|| echo "$(DEEPWAVE) could not be installed: the tests that need it are skipped"
 endif
 
 # A file stays in one process, so that its tests share their compiled programs.

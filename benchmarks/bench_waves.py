@@ -185,7 +185,7 @@ def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
         wrong = [
             np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(found, exact, strict=True)
         ]
-        size = tasks["model"]().stored_bytes / 2**30
+        size = tasks["model"]().storage.bytes / 2**30
         print(
             f"{name:<12} {size:6.2f} {wrong[0]:8.1e} {wrong[1]:8.1e} {seconds[0]:10.2f}"
             f" {seconds[1]:7.2f} {seconds[2]:7.2f}",

@@ -24,6 +24,7 @@ from .information import information_factor, information_operator
 from .integrations.lineax import as_lineax_solver
 from .integrations.optax import scale_by_natural_gradient
 from .integrations.scipy import as_linear_operator, as_lineax_operator
+from .integrations.torch import TorchModel
 from .metrics import (
     L2,
     Blocks,
@@ -148,6 +149,7 @@ __all__ = [
     "SquaredDistance",
     "Status",
     "Step",
+    "TorchModel",
     "Undamped",
     "Wasserstein",
     "as_linear_operator",

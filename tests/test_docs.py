@@ -12,14 +12,15 @@ import natgrad as ng
 from doc_commands import FENCE, PAGES, ROOT, commands, fault
 
 # packages that a block may import without natgrad depending on them
-OPTIONAL = ("torch", "optax", "optimistix", "skfem")
+OPTIONAL = ("torch", "deepwave", "optax", "optimistix", "skfem")
 FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
 
 
 def blocks(page: Path, package: str | None = None) -> str:
     """The blocks that import the optional package; by default those that import none."""
     python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
-    needed = lambda code: next((p for p in OPTIONAL if f"import {p}" in code), None)
+    imports = lambda p, code: f"import {p}" in code or f"integrations.{p} import" in code
+    needed = lambda code: next((p for p in OPTIONAL if imports(p, code)), None)
     return "\n".join(code for code in python if needed(code) == package)
 
 
@@ -36,11 +37,10 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("page", "package"),
-    [(p, name) for p in PAGES for name in OPTIONAL if blocks(p, name)],
-    ids=lambda x: getattr(x, "name", x),
+    [pytest.param(p, o, id=f"{p.name}-{o}") for p in PAGES for o in OPTIONAL if blocks(p, o)],
 )
 def test_page_with_an_optional_package(page: Path, package: str):
-    """Blocks that need such a package stand by themselves."""
+    """Blocks that need one stand by themselves."""
     pytest.importorskip(package, reason=f"{package} is not installed: its blocks were not run")
     run(page, package)
 

@@ -120,7 +120,7 @@ def test_checkpoints_give_the_products_of_the_stored_field():
     assert np.allclose(push(one, eta), push(other, eta), rtol=1e-10, atol=1e-12)
     xi = one.rho
     assert np.allclose(pull(one, xi), pull(other, xi), rtol=1e-10, atol=1e-14)
-    assert sparse.stored_bytes < 0.6 * whole.stored_bytes
+    assert sparse.storage.bytes < 0.6 * whole.storage.bytes
 
 
 def test_what_a_thinned_field_leaves_out_is_beyond_the_band_of_the_wavelet():

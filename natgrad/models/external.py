@@ -7,14 +7,13 @@ import equinox as eqx
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from ..counts import Counts
 from ..errors import InputError
-from .base import Evaluation, Model
+from .base import Evaluation
 from .given_jacobian import GivenJacobian
 from .host import (
+    HostModel,
     HostProducts,
     check_function,
-    columns_by_products,
     from_numpy,
     named,
     state_from_numpy,
@@ -24,7 +23,7 @@ from .host import (
 PyTree = Any
 
 
-class ExternalModel(Model):
+class ExternalModel(HostModel):
     """Code outside JAX (PyTorch, a finite element or wave code, NumPy) as a model.
 
     | argument | called as | returns |
@@ -83,9 +82,6 @@ class ExternalModel(Model):
         at = lambda theta: GivenJacobian(forward, jacobian, theta)
         return cls(None, GivenJacobian.push, GivenJacobian.pull, linearize=at)
 
-    def __call__(self, theta: PyTree) -> PyTree:
-        return self.evaluate(theta).rho
-
     def evaluate(self, theta: PyTree) -> Evaluation:
         if self.forward is not None:
             state = named("forward", self.forward, to_numpy(theta))
@@ -122,21 +118,6 @@ class ExternalModel(Model):
 
         return HostProducts(rho, evaluations, push, pull)
 
-    def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> tuple[PyTree, PyTree, Counts]:
-        products = self.products(unravel, flat, known)
-        columns, pushed, pulled = columns_by_products(products, flat)
-        return products.rho, columns, Counts(products.evaluations, pushed, pulled)
-
     def _shared(self, theta: PyTree) -> Any:
         assert self.linearize is not None
         return named("linearize", self.linearize, to_numpy(theta))
-
-    @property
-    def on_host(self) -> bool:
-        return True
-
-    @property
-    def solves(self) -> bool:
-        return True

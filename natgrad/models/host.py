@@ -10,11 +10,35 @@ import numpy as np
 from jax import Array
 
 from ..control import traced
+from ..counts import Counts
 from ..errors import InputError
 from ..operators import structure_of
+from .base import Evaluation, Model
 from .products import Products
 
 PyTree = Any
+
+
+class HostModel(Model):
+    """A model outside JAX, driven from Python: `evaluate` and `products` are its own."""
+
+    def __call__(self, theta: PyTree) -> PyTree:
+        return self.evaluate(theta).rho
+
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[PyTree, PyTree, Counts]:
+        products = self.products(unravel, flat, known)
+        columns, pushed, pulled = columns_by_products(products, flat)
+        return products.rho, columns, Counts(products.evaluations, pushed, pulled)
+
+    @property
+    def on_host(self) -> bool:
+        return True
+
+    @property
+    def solves(self) -> bool:
+        return True
 
 
 class HostProducts(Products):

@@ -11,26 +11,24 @@ from jax import Array
 from jax.sharding import Mesh
 
 from ..counts import Counts
-from ..errors import InputError
 from ..meshes import with_mesh
-from ..models.base import Evaluation, Model
+from ..models.base import Evaluation
 from ..models.products import Products
 from ..selection import Selection
 from .absorbing import Layer
+from .base import DEFAULT_MEMORY, Start, WaveModel, layer_around, whole_shots
 from .devices import Simulator, shot_mesh
 from .positions import Positions, locate
 from .scheme import Scheme
 from .simulation import Gathers
-from .slowness import M_PER_KM, squared_slowness, velocity_of
-from .stencils import halo
-from .storage import plan_storage
+from .slowness import M_PER_KM
+from .storage import Storage
 from .survey import Survey
 
 PyTree = Any
-DEFAULT_MEMORY = 2 * 2**30
 
 
-class Acoustic(Model):
+class Acoustic(WaveModel):
     """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
     Second order in time, `order` 4 or 8 in space, with `absorbing` cells of a layer around the
@@ -65,7 +63,7 @@ class Acoustic(Model):
     gathers: Gathers
     scheme: Scheme = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
-    stored_bytes: int = eqx.field(static=True)
+    storage: Storage = eqx.field(static=True)
 
     def __init__(
         self,
@@ -80,26 +78,15 @@ class Acoustic(Model):
         devices: Sequence[Any] | None = None,
         dtype: Any = jnp.float32,
     ):
-        halo(order)
-        if int(absorbing) != absorbing or absorbing < 0:
-            raise InputError("absorbing", f"{absorbing!r} is no number of cells", "absorbing=20")
-        if stored_every is not None and (int(stored_every) != stored_every or stored_every < 1):
-            raise InputError("stored_every", f"{stored_every!r} is not positive", "None, or 1")
-        velocity = np.asarray(velocity, float)
-        survey.check_velocity(velocity, order)
-        kept = plan_storage(
-            survey, absorbing, halo(order), np.dtype(dtype).itemsize, memory, stored_every
-        )
+        arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
+        self.start, self.update, self.storage = Start.checked(*arguments)
+        every, segment, _ = self.storage
         self.survey = survey
         self.scheme = Scheme(
-            survey.spacing, survey.dt, survey.steps, order, absorbing, kept.every, kept.segment
+            survey.spacing, survey.dt, survey.steps, order, absorbing, every, segment
         )
-        self.mesh, self.stored_bytes = shot_mesh(devices), kept.bytes
-        typical = 0.5 * survey.fastest_stable(order)  # of the survey, so that models can differ
-        layer = Layer.around(survey.shape, absorbing, survey.spacing, typical)
-        self.layer = layer.astype(dtype)
-        self.start = jnp.asarray(squared_slowness(velocity), dtype)
-        self.update = jnp.asarray(_weights(update, survey), dtype)
+        self.mesh = shot_mesh(devices)
+        self.layer = layer_around(survey, order, absorbing, dtype)
         self.gathers = _gathers(survey, self.scheme.rim, dtype)
 
     def __call__(self, theta: Array) -> Array:
@@ -116,25 +103,9 @@ class Acoustic(Model):
         """The propagations of this scheme on these devices."""
         return Simulator(self.scheme, self.mesh)
 
-    def medium(self, theta: Array) -> Array:
-        """The squared slowness that θ stands for, in s²/m²."""
-        if np.shape(theta) != self.survey.shape:
-            what = f"has shape {np.shape(theta)}, the survey's grid {self.survey.shape}"
-            raise InputError("theta", what, "ng.waves.squared_slowness(velocity)")
-        theta = jnp.asarray(theta).astype(self.start.dtype)
-        return (self.start + self.update * (theta - self.start)) / M_PER_KM**2
-
-    def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
-        """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
-        if not 0 < lowest < highest < np.inf:
-            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", "(1400, 6000)")
-        self.survey.check_stable(highest, self.scheme.order)
-        flat = lambda velocity: jnp.full(self.survey.shape, squared_slowness(float(velocity)))
-        return flat(highest), flat(lowest)
-
-    def check(self, theta: PyTree, known: Evaluation) -> None:
-        medium = self.medium(theta) * M_PER_KM**2
-        self.survey.check_velocity(np.asarray(velocity_of(medium), float), self.scheme.order)
+    @property
+    def order(self) -> int:
+        return self.scheme.order
 
     def products(
         self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
@@ -153,10 +124,8 @@ class Acoustic(Model):
 
     def restricted(self, selection: Selection) -> "Acoustic":
         """Some of the shots."""
-        if selection.of != "functions":
-            what = "waves cannot be computed at a sample of times and receivers"
-            raise InputError("batch", what, "MiniBatch(size, of='functions'): whole shots")
-        chosen = jax.tree.map(lambda x: x[selection.rows], self.gathers)
+        rows = whole_shots(selection)
+        chosen = jax.tree.map(lambda x: x[rows], self.gathers)
         return eqx.tree_at(lambda model: model.gathers, self, chosen)
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
@@ -165,10 +134,6 @@ class Acoustic(Model):
 
     @property
     def any_mesh(self) -> bool:
-        return True
-
-    @property
-    def solves(self) -> bool:
         return True
 
 
@@ -192,18 +157,6 @@ class WaveProducts(Products):
         xi = xi.astype(m.dtype)
         image = model.simulator.image(m, model.layer, xi, self.kept, model.gathers)
         return (model.update * image / M_PER_KM**2).ravel().astype(self.dtype)
-
-
-def _weights(update: Any, survey: Survey) -> np.ndarray:
-    weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
-    if weights.shape != survey.shape:
-        what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
-        raise InputError("update", what, "a weight for every cell")
-    if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
-        raise InputError(
-            "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
-        )
-    return weights
 
 
 def _gathers(survey: Survey, rim: int, dtype: Any) -> Gathers:

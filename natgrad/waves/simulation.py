@@ -59,7 +59,7 @@ def linearised_data(
     m: Array, layer: Layer, eta: Array, kept: PyTree, shots: Gathers, scheme: Scheme
 ) -> Array:
     """Zη for a perturbation η of m."""
-    c, ratio = Coefficients.of(m, layer, scheme), _relative(eta, m, scheme)
+    c, ratio = Coefficients.of(m, layer, scheme), relative(eta, m, scheme)
 
     def group(carry: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
         count = len(shots.wavelet)
@@ -119,8 +119,7 @@ def adjoint_image(
         return total, None
 
     total, _ = _over_groups(group, jnp.zeros_like(c.weight), (shots, xi))
-    fold = jax.linear_transpose(lambda eta: _relative(eta, m, scheme), m)
-    return fold(-scheme.every * total / c.weight)[0]
+    return folded(-scheme.every * total / c.weight, m, scheme)
 
 
 class _Stored(NamedTuple):
@@ -175,6 +174,11 @@ def _over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTre
     return jax.lax.platform_dependent(carry, rows, cpu=one_by_one, default=together)
 
 
-def _relative(eta: Array, m: Array, scheme: Scheme) -> Array:
+def relative(eta: Array, m: Array, scheme: Scheme) -> Array:
     """η/m on the padded cells."""
     return jnp.pad(eta / m, scheme.absorbing, mode="edge")
+
+
+def folded(image: Array, m: Array, scheme: Scheme) -> Array:
+    """The transpose of `relative`."""
+    return jax.linear_transpose(lambda eta: relative(eta, m, scheme), m)(image)[0]

@@ -1,7 +1,5 @@
 """The experiment: the true model, the waves recorded over it, and where the inversion starts."""
 
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 from ... import LeastSquares, Problem
 from ...errors import InputError
 from ...waves import (
-    Acoustic,
     Shots,
     Survey,
     TraceWasserstein,
@@ -26,6 +23,7 @@ from ...waves import (
     squared_slowness,
     velocity_of,
 )
+from .engines import Engine
 from .settings import Settings
 from .similarity import structural_similarity
 
@@ -41,7 +39,7 @@ class Experiment:
     true: np.ndarray
     start: np.ndarray
     shots: Shots
-    devices: Any
+    engine: Engine
 
     @classmethod
     def of(cls, settings: Settings) -> "Experiment":
@@ -57,12 +55,12 @@ class Experiment:
             shots=settings.shots,
             frequency=settings.frequency,
         )
-        found = devices(settings)
-        data = np.asarray(Acoustic(survey, true, devices=found)(squared_slowness(true)))
+        engine = Engine.of(settings)
+        data = np.asarray(engine.model(survey, true)(squared_slowness(true)))
         random = np.random.default_rng(0)
         size = settings.noise * float(np.sqrt(np.mean(data.astype(float) ** 2)))
         data = data + size * random.standard_normal(data.shape) if size else data
-        return cls(settings, true, start, Shots(survey, data.astype(np.float32)).scaled(), found)
+        return cls(settings, true, start, Shots(survey, data.astype(np.float32)).scaled(), engine)
 
     @property
     def spacing(self) -> float:
@@ -85,13 +83,8 @@ class Experiment:
     def problem(self, band: float | None = None, transport: bool = False) -> Problem:
         """The inversion of the data, or of their frequencies below a band's."""
         shots = self.shots if band is None else self.shots.band(band)
-        model = Acoustic(
-            shots.survey,
-            self.start,
-            update=self.update,
-            memory=int(self.settings.memory * 2**30),
-            devices=self.devices,
-        )
+        memory = int(self.settings.memory * 2**30)
+        model = self.engine.model(shots.survey, self.start, update=self.update, memory=memory)
         grid, data = shots.survey.gather_grid, jnp.asarray(shots.data)
         return Problem(model, TraceWasserstein(data) if transport else LeastSquares(data, grid))
 
@@ -122,14 +115,6 @@ class Experiment:
     def similarity(self, velocity: np.ndarray) -> float:
         """SSIM with the true model."""
         return structural_similarity(velocity / 1000, self.true / 1000)
-
-
-def devices(settings: Settings) -> list[Any]:
-    """All devices, the cores of a CPU split into parts where JAX has not been used yet."""
-    count = settings.devices or os.cpu_count() or 1
-    with suppress(RuntimeError):  # JAX is in use: its devices stay as they are
-        jax.config.update("jax_num_cpu_devices", count)
-    return jax.devices()[: settings.shots]
 
 
 def _true(settings: Settings) -> np.ndarray:

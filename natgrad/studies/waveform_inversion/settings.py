@@ -15,6 +15,7 @@ METHODS = (
 RIVALS = ("LBFGS", "LBFGS_long")
 SECTIONS = ("folded", "faulted", "salt")
 MISFITS = ("least_squares", "transport")
+ENGINES = ("jax", "deepwave", "devito")
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,20 @@ class Settings:
     """Lower bound on the velocity, m/s."""
     fastest: float = 6000.0
     """Upper bound on the velocity, m/s."""
+    engine: str = "jax"
+    """Who propagates the waves: jax, or deepwave or devito where they are installed."""
     memory: float = 2.0
     """GiB for the stored source fields."""
     devices: int = 0
     """Parts that the cores of a CPU are split into, each with its share of the shots; 0 for one
-    part a core. GPUs are all used."""
+    part a core. GPUs are all used. Only for the engine jax."""
 
     def check(self) -> None:
         """Raise `InputError` for a value the study cannot run with."""
         check_names("methods", self.methods, METHODS)
         if not self.methods:
             raise InputError("methods", "are empty", "some of " + ", ".join(METHODS))
-        for name, known in (("section", SECTIONS), ("misfit", MISFITS)):
+        for name, known in (("section", SECTIONS), ("misfit", MISFITS), ("engine", ENGINES)):
             check_names(name, [getattr(self, name)], known)
         if self.velocity is not None and not Path(self.velocity).exists():
             raise InputError("velocity", f"there is no file {self.velocity}", "a path, or none")
@@ -92,6 +95,9 @@ class Settings:
             raise InputError("batch", f"is {self.batch} of {self.shots} shots", "fewer, or 0")
         if self.batch and set(RIVALS) & set(self.methods):
             raise InputError("batch", "L-BFGS cannot work with batches", "methods without LBFGS")
+        if self.devices and self.engine != "jax":
+            what = f"{self.devices} parts of the CPU are for the engine jax"
+            raise InputError("devices", what, "0: PyTorch and devito have threads of their own")
         if not self.slowest < self.fastest:
             raise InputError("slowest", f"{self.slowest} is not below {self.fastest}", "1400")
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 from time import perf_counter
 
-import jax
-
 from ..running import Say, run_study
 from . import figures, text
+from .engines import Engine
 from .experiment import Experiment
 from .methods import METHODS
 from .results import NAME, StudyResult
@@ -16,6 +15,8 @@ from .settings import Settings
 
 def run(settings: Settings, say: Say = lambda line: None) -> tuple[Path, StudyResult]:
     """Run the study into `settings.output`; returns the report's path and all results."""
+    settings.check()
+    Engine.of(settings)  # installed, or an `InputError` before anything is written
     return run_study(NAME, settings, say, compute=compute, draw=figures.draw, page=text.page)
 
 
@@ -23,12 +24,11 @@ def compute(settings: Settings, say: Say) -> StudyResult:
     """All numbers; every run keeps a checkpoint in the folder `runs` of the output."""
     start = perf_counter()
     experiment = Experiment.of(settings)
-    device = f"{len(experiment.devices)} × {jax.devices()[0].device_kind}"
-    stored = experiment.whole.model
+    device, stored = experiment.engine.place, experiment.whole.model.storage
     say(
         f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on {device}, "
-        f"source field stored every {stored.scheme.every} steps, "
-        f"{stored.stored_bytes / 2**30:.2g} GiB"
+        f"source field stored every {stored.every} steps, "
+        f"{stored.bytes / 2**30:.2g} GiB"
     )
     folder = Path(settings.output) / "runs"
     folder.mkdir(parents=True, exist_ok=True)

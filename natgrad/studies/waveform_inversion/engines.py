@@ -1,0 +1,43 @@
+"""Who propagates the waves: this package, deepwave or devito."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from ...integrations.deepwave import Deepwave
+from ...integrations.devito import Devito
+from ...integrations.optional import imported
+from ...waves import Acoustic
+from .settings import Settings
+
+
+class Engine(NamedTuple):
+    """What makes a model from a survey and a velocity, and where it runs, in words."""
+
+    model: Callable[..., Any]
+    place: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Engine":
+        """The one that was asked for, or an `InputError` that says how to install it."""
+        if settings.engine == "jax":
+            found = _devices(settings)
+            place = f"{len(found)} × {jax.devices()[0].device_kind}"
+            return cls(partial(Acoustic, devices=found), place)
+        imported("engine", settings.engine)
+        if settings.engine == "devito":
+            return cls(Devito, "devito")
+        device = "cuda" if imported("engine", "torch").cuda.is_available() else "cpu"
+        return cls(partial(Deepwave, device=device), f"deepwave, {device}")
+
+
+def _devices(settings: Settings) -> list[Any]:
+    """All devices, the cores of a CPU split into parts where JAX has not been used yet."""
+    count = settings.devices or os.cpu_count() or 1
+    with suppress(RuntimeError):  # JAX is in use: its devices stay as they are
+        jax.config.update("jax_num_cpu_devices", count)
+    return jax.devices()[: settings.shots]
