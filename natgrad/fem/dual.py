@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
+from jax.sharding import Mesh
 
 from ..elliptic.factor import Solution
 from ..elliptic.methods import Elliptic
 from ..linalg import gram
 from ..linalg.products import accurate_product
-from ..metrics.base import POSITIVE, Metric, PyTree, Report
+from ..metrics.base import POSITIVE, Metric, PyTree, Report, on_one_host
 from ..metrics.transport_equation import told
 from ..operators import AdjointOperator
 from .equation import Energy, chosen, mass_solve
@@ -39,6 +40,9 @@ class DualMetric(Metric):
     @abc.abstractmethod
     def carrier(self, rho: Array) -> Array | None:
         """What takes up the mass of a tangent, for one state; None where P = I."""
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        raise on_one_host(self)
 
     def _source(self, rho: Array, zeta: Array) -> Array:
         """M P ζ, for any number of tangents at one state."""

@@ -5,10 +5,11 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
+from jax.sharding import Mesh
 
 from ..elliptic.methods import Elliptic
 from ..errors import InputError
-from ..metrics.base import POSITIVE, FlatMetric, Metric, PyTree, Report
+from ..metrics.base import POSITIVE, FlatMetric, Metric, PyTree, Report, on_one_host
 from ..operators import AdjointOperator
 from .dual import DualMetric
 from .equation import Energy, check_equation, check_space, mass_solve
@@ -41,6 +42,9 @@ class L2(FlatMetric):
 
     def gram(self, rho: Array) -> lx.AbstractLinearOperator:
         return AdjointOperator(self.space.mass, self.space.mass, rho, rho, POSITIVE)
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        raise on_one_host(self)
 
     def check_structure(self, state: PyTree) -> None:
         self.space.check(state)

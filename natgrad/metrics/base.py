@@ -182,6 +182,12 @@ class FlatMetric(Metric):
         return Embedded(self, selection)
 
 
+def on_one_host(metric: Metric) -> InputError:
+    """What a metric that calls the host says to a mesh."""
+    what = f"{type(metric).__name__} computes on one host and cannot be spread over devices"
+    return InputError("mesh", what, "a metric on a grid, or no mesh")
+
+
 def squared_length(metric: Metric, a: PyTree, b: PyTree) -> Array:
     """‖L(a − b)‖² with L at a."""
     check_pair(metric, a, b)

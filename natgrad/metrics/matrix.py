@@ -9,6 +9,7 @@ import lineax as lx
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from scipy import sparse
 
 from ..errors import InputError
@@ -16,7 +17,7 @@ from ..integrations.scipy import as_lineax_operator, is_scipy
 from ..linalg.sparse_root import sparse_root
 from ..operators import AdjointOperator, Structure, structure_of
 from ..selection import Selection
-from .base import POSITIVE, FlatMetric, Metric, PyTree
+from .base import POSITIVE, FlatMetric, Metric, PyTree, on_one_host
 from .embedded import Embedded
 
 
@@ -141,6 +142,11 @@ class FactorMetric(FlatMetric):
     @property
     def annihilates(self) -> bool:
         return not self._complete
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        if isinstance(self.L, AdjointOperator) and self.L.on_host:
+            raise on_one_host(self)
+        return self
 
     def restricted(self, selection: Selection) -> Metric:
         """The principal submatrix, of functions too: the matrix may couple them."""
