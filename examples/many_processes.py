@@ -53,7 +53,7 @@ def draw(true: np.ndarray, start: np.ndarray, found: np.ndarray, result: ng.Resu
     import matplotlib.pyplot as plt
 
     with figure_style():
-        figure, axes = plt.subplots(1, 4, figsize=(12.4, 2.9))
+        figure, axes = plt.subplots(1, 4, figsize=(12.4, 2.4), layout="constrained")
         named = {"true": true, "start": start, "found": found}
         for plot, (name, velocity) in zip(axes, named.items(), strict=False):
             shown = plot.imshow(velocity.T / 1000, vmin=true.min() / 1000, vmax=true.max() / 1000)

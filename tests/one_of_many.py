@@ -38,7 +38,8 @@ if task == "run":
         problem, theta, method = make()
         result = ng.minimize(problem, theta, **method, max_iterations=2, mesh=mesh)
         found[name] = {"loss": result.loss, "theta": numbers(result.theta)}
-    rival = ng.lbfgs(*PROBLEMS["waves"]()[:2], max_iterations=2, max_seconds=600, mesh=mesh)
+    problem, theta, _ = PROBLEMS["transport"]()
+    rival = ng.lbfgs(problem, theta, max_iterations=2, max_seconds=600, mesh=mesh)
     found["lbfgs"] = {"loss": rival.loss, "theta": numbers(rival.theta)}
     print(json.dumps(found))
 elif task == "die":

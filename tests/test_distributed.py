@@ -210,7 +210,7 @@ def test_two_processes_give_the_runs_of_one(tmp_path):
         alone = ng.minimize(problem, theta, **method, max_iterations=2)
         assert first[name]["loss"] == pytest.approx(alone.loss, rel=1e-8)
         assert np.allclose(first[name]["theta"], numbers(alone.theta), rtol=1e-6, atol=1e-9)
-    rival = ng.lbfgs(*PROBLEMS["waves"]()[:2], max_iterations=2)
+    rival = ng.lbfgs(*PROBLEMS["transport"]()[:2], max_iterations=2)
     assert np.allclose(first["lbfgs"]["theta"], numbers(rival.theta), rtol=1e-9)
 
 
