@@ -144,8 +144,7 @@ ALONE = Distribution()  # one process on its own devices
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
     sharding = everywhere(mesh)
-    if isinstance(x, np.ndarray) or x.is_fully_addressable:
-        return placed(x, lambda _: sharding)
+    x = placed(x, lambda _: sharding)
     return x if x.is_fully_replicated else jax.device_put(x, sharding)
 
 

@@ -68,7 +68,7 @@ def check_divides(mesh: Mesh, shape: Sequence[int], what: str) -> None:
 
 
 def placed(tree: PyTree, place: Callable[[tuple[int, ...]], NamedSharding]) -> PyTree:
-    """The tree with its arrays where `place(shape)` says; arrays that span processes stay.
+    """The tree with its arrays where `place(shape)` says; those that are on the mesh already stay.
 
     Every process gives the same arrays, and keeps the parts of its own devices.
     """
@@ -80,8 +80,7 @@ def _is_array(x: Any) -> bool:
 
 
 def _put(x: Any, sharding: NamedSharding) -> Any:
-    known = isinstance(x, jax.Array)
-    if known and (not x.is_fully_addressable or x.sharding.is_equivalent_to(sharding, x.ndim)):
+    if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
         return x
     if sharding.is_fully_addressable or jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.device_put(x, sharding)

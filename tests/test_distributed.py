@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,11 @@ def test_the_state_is_in_parts_and_so_is_its_target(mesh):
     rho = jax.jit(problem.model)(theta)
     assert rho.sharding.shard_shape(rho.shape) == (4, 12)
     assert isinstance(problem.model.function, InParts)
+    pinn, net, method = PROBLEMS["pinn"]()
+    spread = Distribution.over(mesh).inputs(pinn, net, method["metric"]).problem.model
+    assert spread.blocks["interior"].points.sharding.is_equivalent_to(in_parts(row), 2)
+    residuals = eqx.filter_jit(lambda model, net: model(net))(spread, net)
+    assert residuals["interior"].sharding.shard_shape((24,)) == (6,)
 
 
 @pytest.mark.parametrize("boundary", ["neumann", "periodic", "dirichlet"])
