@@ -40,4 +40,5 @@ def _devices(settings: Settings) -> list[Any]:
     count = settings.devices or os.cpu_count() or 1
     with suppress(RuntimeError):  # JAX is in use: its devices stay as they are
         jax.config.update("jax_num_cpu_devices", count)
-    return jax.devices()[: settings.shots]
+    most = count if jax.default_backend() == "cpu" else settings.shots
+    return jax.devices()[: min(most, settings.shots)]
