@@ -5,8 +5,10 @@
 Relative errors of G in the Frobenius norm, the mean over independent draws of the samples.
 "affine" is N(m, AAᵀ) in the parameters m and A, whose W₂ matrix is that of Bures; "wave" a bent
 ridge in the plane with six parameters, whose matrices are those of the grid's metrics on 256² (W₂:
-384²) cells; "isotropic" N(m, σ²I) in m and σ, whose Hˢ matrices are integrals. "Euclidean" is
-E|v|². A graph Laplacian with Gaussian weights takes part as the other way to discretise −∇·(ρ∇φ).
+384²) cells; "line" a monotone map on a line with three parameters and two humps, whose W₂ matrix is
+E[∂T∂Tᵀ], as on a grid; "isotropic" N(m, σ²I) in m and σ, whose Hˢ matrices are integrals.
+"Euclidean" is E|v|². A graph Laplacian with Gaussian weights takes part as the other way to
+discretise −∇·(ρ∇φ).
 """
 
 import argparse
@@ -80,10 +82,11 @@ def table(title: str, header: list[str], rows: list[list]) -> None:
 def by_samples(counts: list[int], draws: int) -> None:
     plane = cases.affine_parameters(2)
     problems = {
-        "affine": (cases.affine, plane, cases.affine_information(plane)),
-        "wave": (cases.wave, cases.WAVE, cases.wave_information(ng.Wasserstein, 384)),
+        "affine in the plane": (cases.affine, plane, 2, cases.affine_information(plane)),
+        "wave": (cases.wave, cases.WAVE, 2, cases.wave_information(ng.Wasserstein, 384)),
+        "line": (cases.line, cases.LINE, 1, cases.line_information()),
     }
-    for name, (map, theta, exact) in problems.items():
+    for name, (map, theta, d, exact) in problems.items():
         rivals = {"Wasserstein": lambda n: W2(), "Euclidean": lambda n: (1 / n) * ng.L2()}
         rivals |= {f"graph {w}": lambda n, w=w: graph_laplacian(w) for w in (0.7, 1.0)}
         rows = []
@@ -91,10 +94,24 @@ def by_samples(counts: list[int], draws: int) -> None:
             slow = n > 1200  # the graph is dense, its pseudo-inverse O(N³)
             chosen = {k: m for k, m in rivals.items() if not (slow and k.startswith("graph"))}
             found = [
-                mean_error(map, theta, 2, n, metric(n), exact, draws) for metric in chosen.values()
+                mean_error(map, theta, d, n, metric(n), exact, draws) for metric in chosen.values()
             ]
             rows.append([n, *found, *["-"] * (len(rivals) - len(found))])
-        table(f"W₂, {name} in the plane: samples", ["N", *rivals], rows)
+        table(f"W₂, {name}: samples", ["N", *rivals], rows)
+
+
+def on_a_line(counts: list[int], draws: int) -> None:
+    exact = cases.line_information()
+    found = [(n, cases.line_information_on_grid(ng.Wasserstein, n)) for n in (100, 400, 1600)]
+    rows = [[n, cases.error(G, exact)] for n, G in found]
+    table("W₂, line: ng.Wasserstein on a grid against E[∂T∂Tᵀ]", ["cells", "error"], rows)
+    rows = []
+    for n in counts:
+        of = lambda z, metric: cases.information(cases.line, cases.LINE, z, metric)
+        clouds = [cases.normal(n, 1, seed) for seed in range(draws)]
+        apart = [cases.error(of(z, W2()), of(z, (1 / n) * ng.L2())) for z in clouds]
+        rows.append([n, float(np.mean(apart))])
+    table("W₂, line: against the mean of ∂T∂Tᵀ over the same samples", ["N", "error"], rows)
 
 
 def by_dimension(count: int, draws: int) -> None:
@@ -169,6 +186,7 @@ def main(draws: int = 3, largest: int = 4800) -> None:
     counts = [n for n in (75, 300, 1200, 4800, 19200) if n <= largest]
     middle = min(1200, largest)
     by_samples(counts, draws)
+    on_a_line(counts, draws)
     by_dimension(middle, draws)
     by_setting(middle, draws)
     sobolev([n for n in counts if n >= 300] or counts, draws)

@@ -17,6 +17,7 @@ import natgrad as ng
 PyTree = Any
 WAVE = np.array([0.1, 1.0, 0.5, 0.8, 0.3, 0.0])  # where the wave's θ is
 FREQUENCY = 1.5
+LINE = np.array([0.1, 0.6, 1.0])  # where that of the line is: two humps
 
 
 class Pushed(eqx.Module):
@@ -122,3 +123,39 @@ def wave_information(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.nd
     grid = ng.Grid((-7.0, -7.0), (7.0, 7.0), (size, size))
     problem = ng.Problem(lambda theta: wave_density(theta, grid.points), jnp.sum)
     return np.asarray(ng.information_matrix(problem, jnp.asarray(WAVE), metric=metric(grid)))
+
+
+def line(theta: Array, z: Array) -> Array:
+    """θ₀ + θ₁z + θ₂ tanh 2z: a monotone map, which draws the middle apart."""
+    return theta[0] + theta[1] * z + theta[2] * jnp.tanh(2 * z)
+
+
+def line_density(theta: Array, points: Array) -> Array:
+    """N(z) / T′(z), with z by bisection and then one step of Newton, exact to first order in θ."""
+    fixed = jax.lax.stop_gradient(theta)
+
+    def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (ends[0] + ends[1]) / 2
+        below = line(fixed, middle) < points
+        return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
+
+    ends = jnp.full_like(points, -50.0), jnp.full_like(points, 50.0)
+    z = jax.lax.fori_loop(0, 60, halve, ends)[0]
+    slope = lambda z: theta[1] + 2 * theta[2] / jnp.cosh(2 * z) ** 2
+    z = z - (line(theta, z) - points) / slope(z)
+    return jnp.exp(-0.5 * z**2) / (jnp.sqrt(2 * jnp.pi) * slope(z))
+
+
+def line_information() -> np.ndarray:
+    """E[∂T∂Tᵀ], which is W₂ for any monotone map on a line: ∂_θ T is a gradient there."""
+    z = np.linspace(-9, 9, 2001)
+    weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    motions = np.stack([np.ones_like(z), z, np.tanh(2 * z)])
+    return (motions * weights) @ motions.T
+
+
+def line_information_on_grid(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.ndarray:
+    """G of the density, by a metric on a grid."""
+    grid = ng.Grid(-7.0, 7.2, size)
+    problem = ng.Problem(lambda theta: line_density(theta, grid.points[:, 0]), jnp.sum)
+    return np.asarray(ng.information_matrix(problem, jnp.asarray(LINE), metric=metric(grid)))

@@ -134,6 +134,30 @@ def test_a_bent_density_against_the_metric_of_the_grid(name, grid_metric, bound)
     assert np.mean([cases.error(G, exact) for G in found]) < bound
 
 
+def test_two_humps_on_a_line_against_the_grid_and_the_closed_form():
+    """E[∂T∂Tᵀ] from all three; what W₂ adds to the error of the sample mean falls faster."""
+    grid = cases.line_information_on_grid(ng.Wasserstein, 600)
+    assert cases.error(grid, cases.line_information()) < 3e-4
+    draws = [[cases.normal(N, 1, seed) for seed in range(6)] for N in COUNTS]
+    found = [[cases.information(cases.line, cases.LINE, z, W2(centres=50)) for z in row] for row in draws]  # fmt: skip
+    means = [[line_mean(np.asarray(z)) for z in row] for row in draws]
+    errors = [np.mean([cases.error(G, grid) for G in row]) for row in found]
+    assert errors[1] < 0.05
+    assert -0.75 < rate(errors) < -0.3
+    beyond = [
+        np.mean([cases.error(G, E) for G, E in zip(*rows, strict=True)])
+        for rows in zip(found, means, strict=True)
+    ]
+    assert beyond[1] < 0.003
+    assert rate(beyond) < -0.6
+
+
+def line_mean(z):
+    """∂T∂Tᵀ of the line, over the samples at hand."""
+    motions = np.stack([np.ones(len(z)), z[:, 0], np.tanh(2 * z[:, 0])])
+    return motions @ motions.T / len(z)
+
+
 @pytest.mark.parametrize(
     ("s", "d", "bound"),
     [
