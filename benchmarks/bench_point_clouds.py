@@ -114,6 +114,19 @@ def on_a_line(counts: list[int], draws: int) -> None:
     table("W₂, line: against the mean of ∂T∂Tᵀ over the same samples", ["N", "error"], rows)
 
 
+def along_the_flow(counts: list[int]) -> None:
+    covariance, steps = cases.flow(cases.TIME)[1], (10, 20, 40)
+    rows = []
+    for n in counts:
+        for name, metric in (("W₂", W2()), ("Euclidean", (1 / n) * ng.L2())):
+            z = cases.standardised(n, 2, 0)
+            found = [cases.descent(z, metric, k)[1] for k in steps]
+            limit = 2 * found[2] - found[1]
+            rows.append([n, name, *(cases.error(S, covariance) for S in (*found, limit))])
+    title = "Descent of a divergence over Gaussians: Σ at the end, by steps"
+    table(title, ["N", "metric", *map(str, steps), "limit"], rows)
+
+
 def by_dimension(count: int, draws: int) -> None:
     rows = []
     for d in range(1, 7):
@@ -187,6 +200,7 @@ def main(draws: int = 3, largest: int = 4800) -> None:
     middle = min(1200, largest)
     by_samples(counts, draws)
     on_a_line(counts, draws)
+    along_the_flow(counts)
     by_dimension(middle, draws)
     by_setting(middle, draws)
     sobolev([n for n in counts if n >= 300] or counts, draws)

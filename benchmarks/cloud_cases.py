@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy.integrate import quad
-from scipy.linalg import solve_sylvester
+from scipy.linalg import expm, solve_sylvester
 
 import natgrad as ng
 
 PyTree = Any
 WAVE = np.array([0.1, 1.0, 0.5, 0.8, 0.3, 0.0])  # where the wave's θ is
 FREQUENCY = 1.5
+HESSIAN = np.array([[2.0, 0.5], [0.5, 1.0]])  # of V, for the divergence from exp(−V)
+TIME = 0.5  # how far its flow is followed
 LINE = np.array([0.1, 0.6, 1.0])  # where that of the line is: two humps
 
 
@@ -74,6 +76,44 @@ def affine_information(theta: tuple[Array, Array]) -> np.ndarray:
     G = np.eye(d + d * d)
     G[d:, d:] = [[np.trace(M @ A @ A.T @ N) for N in motions] for M in motions]
     return G
+
+
+class Divergence(eqx.Module):
+    """E[V] − log|det A|: the Kullback–Leibler divergence of N(m, AAᵀ) from exp(−V), V = ½ xᵀHx."""
+
+    z: Array
+    H: Array
+
+    def __call__(self, theta: tuple[Array, Array]) -> Array:
+        x = affine(theta, self.z)
+        potential = 0.5 * jnp.mean(jnp.sum((x @ self.H) * x, axis=1))
+        return potential - jnp.linalg.slogdet(theta[1])[1]
+
+
+def standardised(count: int, dimension: int, seed: int) -> Array:
+    """Normal, with exactly the mean zero and the covariance I."""
+    z = np.asarray(normal(count, dimension, seed))
+    z = z - z.mean(0)
+    return jnp.asarray(z @ np.linalg.inv(np.linalg.cholesky(np.cov(z.T, bias=True))).T)
+
+
+def divergence(z: Array) -> ng.Problem:
+    return ng.Problem(Pushed(affine, z), objective=Divergence(z, jnp.asarray(HESSIAN)))
+
+
+def flow(time: float) -> tuple[np.ndarray, np.ndarray]:
+    """m and Σ after that time: dm/dt = −Hm and dΣ/dt = 2I − HΣ − ΣH, from `affine_parameters`."""
+    m, A = map(np.asarray, affine_parameters(2))
+    decay, rest = expm(-time * HESSIAN), np.linalg.inv(HESSIAN)
+    return decay @ m, decay @ (A @ A.T - rest) @ decay + rest
+
+
+def descent(z: Array, metric: ng.Metric, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """m and Σ after TIME, by fixed steps of natural gradient descent."""
+    result = ng.minimize(divergence(z), affine_parameters(2), metric=metric, damping=1e-4,
+                         step=ng.FixedStep(TIME / steps), max_iterations=steps)  # fmt: skip
+    m, A = map(np.asarray, result.theta)
+    return m, A @ A.T
 
 
 def isotropic(theta: Array, z: Array) -> Array:
