@@ -1,6 +1,7 @@
 """Errors of the metrics on point clouds against exact information matrices, and what they cost.
 
     python benchmarks/bench_point_clouds.py [--draws 3] [--largest 4800]
+    python benchmarks/bench_point_clouds.py --ring 200
 
 Relative errors of G in the Frobenius norm, the mean over independent draws of the samples.
 "affine" is N(m, AAᵀ) in the parameters m and A, whose W₂ matrix is that of Bures; "wave" a bent
@@ -8,7 +9,7 @@ ridge in the plane with six parameters, whose matrices are those of the grid's m
 384²) cells; "line" a monotone map on a line with three parameters and two humps, whose W₂ matrix is
 E[∂T∂Tᵀ], as on a grid; "isotropic" N(m, σ²I) in m and σ, whose Hˢ matrices are integrals.
 "Euclidean" is E|v|². A graph Laplacian with Gaussian weights takes part as the other way to
-discretise −∇·(ρ∇φ).
+discretise −∇·(ρ∇φ). `--ring` is a study of its own, of the example with that many samples.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import cloud_cases as cases
+import cloud_ring
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,10 +75,10 @@ def graph_laplacian(width: float) -> Callable[[np.ndarray, np.ndarray], np.ndarr
 
 
 def table(title: str, header: list[str], rows: list[list]) -> None:
-    print(f"\n{title}\n" + "".join(f"{word:>12}" for word in header))
+    print(f"\n{title}\n" + "".join(f"{word:>14}" for word in header))
     for row in rows:
         shown = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
-        print("".join(f"{cell:>12}" for cell in shown), flush=True)
+        print("".join(f"{cell:>14}" for cell in shown), flush=True)
 
 
 def by_samples(counts: list[int], draws: int) -> None:
@@ -194,8 +196,11 @@ def cost() -> None:
     table(title, ["d", "N", "m", "seconds", "kernel MiB"], rows)
 
 
-def main(draws: int = 3, largest: int = 4800) -> None:
+def main(draws: int = 3, largest: int = 4800, ring: int | None = None) -> None:
     jax.config.update("jax_enable_x64", True)
+    if ring is not None:
+        cloud_ring.run(ring, table)
+        return
     counts = [n for n in (75, 300, 1200, 4800, 19200) if n <= largest]
     middle = min(1200, largest)
     by_samples(counts, draws)
@@ -211,4 +216,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--draws", type=int, default=3, help="draws of the samples for each number")
     parser.add_argument("--largest", type=int, default=4800, help="the largest number of samples")
+    parser.add_argument("--ring", type=int, help="samples of the ring: only why W₂ stalls there")
     main(**vars(parser.parse_args()))
