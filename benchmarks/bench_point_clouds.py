@@ -1,12 +1,15 @@
 """Errors of the metrics on point clouds against exact information matrices, and what they cost.
 
     python benchmarks/bench_point_clouds.py [--draws 3] [--largest 4800]
+    python benchmarks/bench_point_clouds.py --ring 200
 
 Relative errors of G in the Frobenius norm, the mean over independent draws of the samples.
 "affine" is N(m, AAᵀ) in the parameters m and A, whose W₂ matrix is that of Bures; "wave" a bent
 ridge in the plane with six parameters, whose matrices are those of the grid's metrics on 256² (W₂:
-384²) cells; "isotropic" N(m, σ²I) in m and σ, whose Hˢ matrices are integrals. "Euclidean" is
-E|v|². A graph Laplacian with Gaussian weights takes part as the other way to discretise −∇·(ρ∇φ).
+384²) cells; "line" a monotone map on a line with three parameters and two humps, whose W₂ matrix is
+E[∂T∂Tᵀ], as on a grid; "isotropic" N(m, σ²I) in m and σ, whose Hˢ matrices are integrals.
+"Euclidean" is E|v|². A graph Laplacian with Gaussian weights takes part as the other way to
+discretise −∇·(ρ∇φ). `--ring` is a study of its own, of the example with that many samples.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import cloud_cases as cases
+import cloud_ring
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,19 +75,20 @@ def graph_laplacian(width: float) -> Callable[[np.ndarray, np.ndarray], np.ndarr
 
 
 def table(title: str, header: list[str], rows: list[list]) -> None:
-    print(f"\n{title}\n" + "".join(f"{word:>12}" for word in header))
+    print(f"\n{title}\n" + "".join(f"{word:>14}" for word in header))
     for row in rows:
         shown = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
-        print("".join(f"{cell:>12}" for cell in shown), flush=True)
+        print("".join(f"{cell:>14}" for cell in shown), flush=True)
 
 
 def by_samples(counts: list[int], draws: int) -> None:
     plane = cases.affine_parameters(2)
     problems = {
-        "affine": (cases.affine, plane, cases.affine_information(plane)),
-        "wave": (cases.wave, cases.WAVE, cases.wave_information(ng.Wasserstein, 384)),
+        "affine in the plane": (cases.affine, plane, 2, cases.affine_information(plane)),
+        "wave": (cases.wave, cases.WAVE, 2, cases.wave_information(ng.Wasserstein, 384)),
+        "line": (cases.line, cases.LINE, 1, cases.line_information()),
     }
-    for name, (map, theta, exact) in problems.items():
+    for name, (map, theta, d, exact) in problems.items():
         rivals = {"Wasserstein": lambda n: W2(), "Euclidean": lambda n: (1 / n) * ng.L2()}
         rivals |= {f"graph {w}": lambda n, w=w: graph_laplacian(w) for w in (0.7, 1.0)}
         rows = []
@@ -91,10 +96,37 @@ def by_samples(counts: list[int], draws: int) -> None:
             slow = n > 1200  # the graph is dense, its pseudo-inverse O(N³)
             chosen = {k: m for k, m in rivals.items() if not (slow and k.startswith("graph"))}
             found = [
-                mean_error(map, theta, 2, n, metric(n), exact, draws) for metric in chosen.values()
+                mean_error(map, theta, d, n, metric(n), exact, draws) for metric in chosen.values()
             ]
             rows.append([n, *found, *["-"] * (len(rivals) - len(found))])
-        table(f"W₂, {name} in the plane: samples", ["N", *rivals], rows)
+        table(f"W₂, {name}: samples", ["N", *rivals], rows)
+
+
+def on_a_line(counts: list[int], draws: int) -> None:
+    exact = cases.line_information()
+    found = [(n, cases.line_information_on_grid(ng.Wasserstein, n)) for n in (100, 400, 1600)]
+    rows = [[n, cases.error(G, exact)] for n, G in found]
+    table("W₂, line: ng.Wasserstein on a grid against E[∂T∂Tᵀ]", ["cells", "error"], rows)
+    rows = []
+    for n in counts:
+        of = lambda z, metric: cases.information(cases.line, cases.LINE, z, metric)
+        clouds = [cases.normal(n, 1, seed) for seed in range(draws)]
+        apart = [cases.error(of(z, W2()), of(z, (1 / n) * ng.L2())) for z in clouds]
+        rows.append([n, float(np.mean(apart))])
+    table("W₂, line: against the mean of ∂T∂Tᵀ over the same samples", ["N", "error"], rows)
+
+
+def along_the_flow(counts: list[int]) -> None:
+    covariance, steps = cases.flow(cases.TIME)[1], (10, 20, 40)
+    rows = []
+    for n in counts:
+        for name, metric in (("W₂", W2()), ("Euclidean", (1 / n) * ng.L2())):
+            z = cases.standardised(n, 2, 0)
+            found = [cases.descent(z, metric, k)[1] for k in steps]
+            limit = 2 * found[2] - found[1]
+            rows.append([n, name, *(cases.error(S, covariance) for S in (*found, limit))])
+    title = "Descent of a divergence over Gaussians: Σ at the end, by steps"
+    table(title, ["N", "metric", *map(str, steps), "limit"], rows)
 
 
 def by_dimension(count: int, draws: int) -> None:
@@ -164,11 +196,16 @@ def cost() -> None:
     table(title, ["d", "N", "m", "seconds", "kernel MiB"], rows)
 
 
-def main(draws: int = 3, largest: int = 4800) -> None:
+def main(draws: int = 3, largest: int = 4800, ring: int | None = None) -> None:
     jax.config.update("jax_enable_x64", True)
+    if ring is not None:
+        cloud_ring.run(ring, table)
+        return
     counts = [n for n in (75, 300, 1200, 4800, 19200) if n <= largest]
     middle = min(1200, largest)
     by_samples(counts, draws)
+    on_a_line(counts, draws)
+    along_the_flow(counts)
     by_dimension(middle, draws)
     by_setting(middle, draws)
     sobolev([n for n in counts if n >= 300] or counts, draws)
@@ -179,4 +216,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--draws", type=int, default=3, help="draws of the samples for each number")
     parser.add_argument("--largest", type=int, default=4800, help="the largest number of samples")
+    parser.add_argument("--ring", type=int, help="samples of the ring: only why W₂ stalls there")
     main(**vars(parser.parse_args()))

@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy.integrate import quad
-from scipy.linalg import solve_sylvester
+from scipy.linalg import expm, solve_sylvester
 
 import natgrad as ng
 
 PyTree = Any
 WAVE = np.array([0.1, 1.0, 0.5, 0.8, 0.3, 0.0])  # where the wave's θ is
 FREQUENCY = 1.5
+HESSIAN = np.array([[2.0, 0.5], [0.5, 1.0]])  # of V, for the divergence from exp(−V)
+TIME = 0.5  # how far its flow is followed
+LINE = np.array([0.1, 0.6, 1.0])  # where that of the line is: two humps
 
 
 class Pushed(eqx.Module):
@@ -75,6 +78,44 @@ def affine_information(theta: tuple[Array, Array]) -> np.ndarray:
     return G
 
 
+class Divergence(eqx.Module):
+    """E[V] − log|det A|: the Kullback–Leibler divergence of N(m, AAᵀ) from exp(−V), V = ½ xᵀHx."""
+
+    z: Array
+    H: Array
+
+    def __call__(self, theta: tuple[Array, Array]) -> Array:
+        x = affine(theta, self.z)
+        potential = 0.5 * jnp.mean(jnp.sum((x @ self.H) * x, axis=1))
+        return potential - jnp.linalg.slogdet(theta[1])[1]
+
+
+def standardised(count: int, dimension: int, seed: int) -> Array:
+    """Normal, with exactly the mean zero and the covariance I."""
+    z = np.asarray(normal(count, dimension, seed))
+    z = z - z.mean(0)
+    return jnp.asarray(z @ np.linalg.inv(np.linalg.cholesky(np.cov(z.T, bias=True))).T)
+
+
+def divergence(z: Array) -> ng.Problem:
+    return ng.Problem(Pushed(affine, z), objective=Divergence(z, jnp.asarray(HESSIAN)))
+
+
+def flow(time: float) -> tuple[np.ndarray, np.ndarray]:
+    """m and Σ after that time: dm/dt = −Hm and dΣ/dt = 2I − HΣ − ΣH, from `affine_parameters`."""
+    m, A = map(np.asarray, affine_parameters(2))
+    decay, rest = expm(-time * HESSIAN), np.linalg.inv(HESSIAN)
+    return decay @ m, decay @ (A @ A.T - rest) @ decay + rest
+
+
+def descent(z: Array, metric: ng.Metric, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """m and Σ after TIME, by fixed steps of natural gradient descent."""
+    result = ng.minimize(divergence(z), affine_parameters(2), metric=metric, damping=1e-4,
+                         step=ng.FixedStep(TIME / steps), max_iterations=steps)  # fmt: skip
+    m, A = map(np.asarray, result.theta)
+    return m, A @ A.T
+
+
 def isotropic(theta: Array, z: Array) -> Array:
     """θ₀ + θ₁z, the same for every coordinate."""
     return theta[0] + theta[1] * z
@@ -122,3 +163,39 @@ def wave_information(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.nd
     grid = ng.Grid((-7.0, -7.0), (7.0, 7.0), (size, size))
     problem = ng.Problem(lambda theta: wave_density(theta, grid.points), jnp.sum)
     return np.asarray(ng.information_matrix(problem, jnp.asarray(WAVE), metric=metric(grid)))
+
+
+def line(theta: Array, z: Array) -> Array:
+    """θ₀ + θ₁z + θ₂ tanh 2z: a monotone map, which draws the middle apart."""
+    return theta[0] + theta[1] * z + theta[2] * jnp.tanh(2 * z)
+
+
+def line_density(theta: Array, points: Array) -> Array:
+    """N(z) / T′(z), with z by bisection and then one step of Newton, exact to first order in θ."""
+    fixed = jax.lax.stop_gradient(theta)
+
+    def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (ends[0] + ends[1]) / 2
+        below = line(fixed, middle) < points
+        return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
+
+    ends = jnp.full_like(points, -50.0), jnp.full_like(points, 50.0)
+    z = jax.lax.fori_loop(0, 60, halve, ends)[0]
+    slope = lambda z: theta[1] + 2 * theta[2] / jnp.cosh(2 * z) ** 2
+    z = z - (line(theta, z) - points) / slope(z)
+    return jnp.exp(-0.5 * z**2) / (jnp.sqrt(2 * jnp.pi) * slope(z))
+
+
+def line_information() -> np.ndarray:
+    """E[∂T∂Tᵀ], which is W₂ for any monotone map on a line: ∂_θ T is a gradient there."""
+    z = np.linspace(-9, 9, 2001)
+    weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    motions = np.stack([np.ones_like(z), z, np.tanh(2 * z)])
+    return (motions * weights) @ motions.T
+
+
+def line_information_on_grid(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.ndarray:
+    """G of the density, by a metric on a grid."""
+    grid = ng.Grid(-7.0, 7.2, size)
+    problem = ng.Problem(lambda theta: line_density(theta, grid.points[:, 0]), jnp.sum)
+    return np.asarray(ng.information_matrix(problem, jnp.asarray(LINE), metric=metric(grid)))

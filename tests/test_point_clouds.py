@@ -134,6 +134,30 @@ def test_a_bent_density_against_the_metric_of_the_grid(name, grid_metric, bound)
     assert np.mean([cases.error(G, exact) for G in found]) < bound
 
 
+def test_two_humps_on_a_line_against_the_grid_and_the_closed_form():
+    """E[∂T∂Tᵀ] from all three; what W₂ adds to the error of the sample mean falls faster."""
+    grid = cases.line_information_on_grid(ng.Wasserstein, 600)
+    assert cases.error(grid, cases.line_information()) < 3e-4
+    draws = [[cases.normal(N, 1, seed) for seed in range(6)] for N in COUNTS]
+    found = [[cases.information(cases.line, cases.LINE, z, W2(centres=50)) for z in row] for row in draws]  # fmt: skip
+    means = [[line_mean(np.asarray(z)) for z in row] for row in draws]
+    errors = [np.mean([cases.error(G, grid) for G in row]) for row in found]
+    assert errors[1] < 0.05
+    assert -0.75 < rate(errors) < -0.3
+    beyond = [
+        np.mean([cases.error(G, E) for G, E in zip(*rows, strict=True)])
+        for rows in zip(found, means, strict=True)
+    ]
+    assert beyond[1] < 0.003
+    assert rate(beyond) < -0.6
+
+
+def line_mean(z):
+    """∂T∂Tᵀ of the line, over the samples at hand."""
+    motions = np.stack([np.ones(len(z)), z[:, 0], np.tanh(2 * z[:, 0])])
+    return motions @ motions.T / len(z)
+
+
 @pytest.mark.parametrize(
     ("s", "d", "bound"),
     [
@@ -186,27 +210,10 @@ def test_coincident_samples_are_no_harm():
         assert np.all(np.isfinite(image))
 
 
-class Quadratic(eqx.Module):
-    """E[V] − log|det A|: the Kullback–Leibler divergence from exp(−V), V = ½ xᵀHx, of N(m, AAᵀ)."""
-
-    z: jax.Array
-    H: jax.Array
-
-    def __call__(self, theta):
-        x = cases.affine(theta, self.z)
-        potential = 0.5 * jnp.mean(jnp.sum((x @ self.H) * x, axis=1))
-        return potential - jnp.linalg.slogdet(theta[1])[1]
-
-
 def test_the_flow_of_kullback_leibler_on_gaussians():
     """dm/dt = −Hm and dΣ/dt = 2I − HΣ − ΣH; with G formed and without."""
-    z = np.array(cases.normal(400, 2, 0))
-    z = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(z.T, bias=True))).T
-    theta, H = cases.affine_parameters(2), np.array([[2.0, 0.5], [0.5, 1.0]])
-    problem = ng.Problem(
-        cases.Pushed(cases.affine, jnp.asarray(z)),
-        objective=Quadratic(jnp.asarray(z), jnp.asarray(H)),
-    )
+    theta, H = cases.affine_parameters(2), cases.HESSIAN
+    problem = cases.divergence(cases.standardised(400, 2, 0))
     m, A = map(np.asarray, theta)
     expected = 2 * np.eye(2) - H @ A @ A.T - A @ A.T @ H
     solvers = {
@@ -219,6 +226,18 @@ def test_the_flow_of_kullback_leibler_on_gaussians():
         np.testing.assert_allclose(shift, -H @ m, rtol=0.02, err_msg=name)
         change = B @ A.T + A @ B.T
         assert np.linalg.norm(change - expected) < 0.05 * np.linalg.norm(expected), name
+
+
+def test_descent_follows_that_flow_to_its_end():
+    """To first order in the steps, up to what the samples leave; Σ itself changes by 160%."""
+    mean, covariance = cases.flow(cases.TIME)
+    runs = [cases.descent(cases.standardised(1600, 2, 0), W2(centres=50), n) for n in (10, 20)]
+    lags = [np.linalg.norm(m - mean) / np.linalg.norm(mean) for m, _ in runs]
+    assert 1.8 < lags[0] / lags[1] < 2.3
+    errors = [cases.error(S, covariance) for _, S in runs]
+    assert errors[1] < 0.7 * errors[0] < 0.05
+    limit = 2 * runs[1][1] - runs[0][1]
+    assert cases.error(limit, covariance) < 0.012
 
 
 def test_a_network_moves_alike_in_other_coordinates():
