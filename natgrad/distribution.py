@@ -144,8 +144,8 @@ ALONE = Distribution()  # one process on its own devices
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
     sharding = everywhere(mesh)
-    x = placed(x, lambda _: sharding)
-    return x if x.is_fully_replicated else jax.device_put(x, sharding)
+    there: Array = placed(x, lambda _: sharding)
+    return there if there.is_fully_replicated else jax.device_put(there, sharding)
 
 
 @functools.cache

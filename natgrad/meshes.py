@@ -67,7 +67,7 @@ def check_divides(mesh: Mesh, shape: Sequence[int], what: str) -> None:
     raise InputError("mesh", f"its {count} devices do not divide the {first} {what}", advice)
 
 
-def placed(tree: PyTree, place: Callable[[tuple[int, ...]], NamedSharding]) -> PyTree:
+def placed(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) -> Any:
     """The tree with its arrays where `place(shape)` says; those that are on the mesh already stay.
 
     Every process gives the same arrays, and keeps the parts of its own devices.
