@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse.linalg import aslinearoperator
 
 import natgrad as ng
 from distributed_problems import PROBLEMS, START, bumps, numbers
@@ -170,6 +171,9 @@ def test_bad_meshes(mesh):
     )
     with pytest.raises(ng.InputError, match="ExternalModel is code outside JAX"):
         direct(mesh, outside, ng.MatrixMetric(np.eye(4)))
+    called = ng.FactorMetric(aslinearoperator(np.eye(PLANE.size)))
+    with pytest.raises(ng.InputError, match="FactorMetric computes on one host"):
+        direct(mesh, problem, 0.1 * called)
     host = ng.Wasserstein(PLANE, elliptic=ng.Elliptic("sparse"))
     with pytest.raises(ng.InputError, match="'sparse' factorises on one host"):
         direct(mesh, problem, host)

@@ -353,6 +353,7 @@ POINTS = np.array(cases.normal(5, 2, 0))
         ("model", "is a tuple", lambda: W2().check_structure((POINTS, POINTS))),
         ("model", "not finite", lambda: in_metric(W2(), POINTS * np.nan)),
         ("model", "one point", lambda: in_metric(W2(), np.ones((5, 2)))),
+        ("model", "one point", lambda: in_metric(W2(), np.full((7, 2), 0.1))),
         ("centres", "6 of 5", lambda: in_metric(W2(centres=6), POINTS)),
         ("centres", "no integer", lambda: W2(centres=0)),
         ("bandwidth", "not finite and positive", lambda: W2(bandwidth=0.0)),

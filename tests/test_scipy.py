@@ -283,12 +283,24 @@ BAD = {
         "callable",
         lambda: ng.ExternalModel.from_jacobian(lambda t: t, np.eye(2)),
     ),
+    "no rmatvec": (
+        "operator",
+        "rmatvec cannot be used on 6",
+        lambda: ng.FactorMetric(linalg.LinearOperator((6, 6), matvec=lambda x: x, dtype=float)),
+    ),
     "G of the plain gradient": (
         "metric",
         "Euclidean",
         lambda: ng.information_operator(PROBLEM, THETA, metric=ng.Euclidean()),
     ),
 }
+
+
+def test_products_with_complex_vectors():
+    G = ng.as_linear_operator(ng.information_operator(PROBLEM, THETA, metric=ng.L2()))
+    v = np.arange(1.0, 1.0 + G.shape[1])
+    assert np.allclose(G @ (2j * v), 2j * (G @ v))
+    assert np.linalg.norm(G @ v) > 0
 
 
 @pytest.mark.parametrize("case", BAD)

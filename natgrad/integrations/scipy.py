@@ -1,5 +1,6 @@
 """Operators of natgrad as SciPy's, and SciPy's operators and sparse matrices as operators here."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -44,7 +45,7 @@ class _Flat(LinearOperator):
     def __init__(self, operator: lx.AbstractLinearOperator):
         self.operator = operator
         outside = isinstance(operator, AdjointOperator) and operator.on_host
-        self._many = None if outside else _products
+        self._outside = outside
         self._one = flat_product if outside else _compiled_product
         flat_in, flat_out = (
             jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0])
@@ -54,20 +55,27 @@ class _Flat(LinearOperator):
         super().__init__(np.result_type(flat_in.dtype, flat_out.dtype), shape)
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self._one(self.operator, jnp.asarray(x).reshape(-1)))
+        return _by_parts(lambda x: self._one(self.operator, x), x.reshape(-1))
 
     def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self._one(self.operator.T, jnp.asarray(x).reshape(-1)))
+        return _by_parts(lambda x: self._one(self.operator.T, x), x.reshape(-1))
 
     def _matmat(self, X: np.ndarray) -> np.ndarray:
-        if self._many is None:
+        if self._outside:
             return super()._matmat(X)
-        return np.asarray(self._many(self.operator, jnp.asarray(X)))
+        return _by_parts(lambda X: _products(self.operator, X), X)
 
     def _rmatmat(self, X: np.ndarray) -> np.ndarray:
-        if self._many is None:
+        if self._outside:
             return super()._rmatmat(X)
-        return np.asarray(self._many(self.operator.T, jnp.asarray(X)))
+        return _by_parts(lambda X: _products(self.operator.T, X), X)
+
+
+def _by_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+    """A real product of x, also where x is complex."""
+    if np.iscomplexobj(x):
+        return _by_parts(product, np.real(x)) + 1j * _by_parts(product, np.imag(x))
+    return np.asarray(product(jnp.asarray(x)))
 
 
 _compiled_product = eqx.filter_jit(flat_product)
@@ -116,11 +124,24 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
             "a sparse matrix, or another core for this process",
         )
     else:
+        _check_products(operator)
         adjoint = operator.T  # for real vectors matvec of it is rmatvec
         forward, backward = _Callback(operator, adjoint), _Callback(adjoint, operator)
     dtype = jnp.zeros((), forward.dtype).dtype  # in JAX's precision
     vector = lambda size: jax.ShapeDtypeStruct((size,), dtype)
-    return AdjointOperator(forward, backward, vector(columns), vector(rows))
+    called = isinstance(forward, _Callback)
+    return AdjointOperator(forward, backward, vector(columns), vector(rows), on_host=called)
+
+
+def _check_products(operator: LinearOperator) -> None:
+    """Raise `InputError` unless it has both products; compiled code could not say so."""
+    rows, columns = operator.shape
+    for name, size in (("matvec", columns), ("rmatvec", rows)):
+        try:
+            getattr(operator, name)(np.zeros(size))
+        except (NotImplementedError, ValueError) as error:
+            what = f"its {name} cannot be used on {size} numbers ({error or 'not defined'})"
+            raise InputError("operator", what, "LinearOperator(shape, matvec, rmatvec)") from error
 
 
 class _Entries(eqx.Module):

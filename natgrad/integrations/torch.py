@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import InputError
 from ..models.base import Evaluation
-from ..models.host import HostModel, HostProducts, check_function
+from ..models.host import HostModel, HostProducts, check_concrete, check_function
 from ..operators import structure_of
 from .optional import imported
 from .torch_arrays import to_jax, to_torch
@@ -50,6 +50,9 @@ class TorchModel(HostModel):
     def __init__(self, function: Any, *inputs: Any, device: Any = None):
         torch = imported("function", "torch")
         check_function("function", function)
+        if isinstance(function, type) and issubclass(function, torch.nn.Module):
+            what = f"is the class {function.__name__}"
+            raise InputError("function", what, f"a module, {function.__name__}(...)")
         if isinstance(function, torch.nn.Module):
             if device is not None:
                 raise InputError("device", "a module has its own", "module.to(device)")
@@ -73,6 +76,7 @@ class TorchModel(HostModel):
                 parameter.copy_(to_torch(theta[name], network.device))
 
     def evaluate(self, theta: PyTree) -> Evaluation:
+        check_concrete(theta)
         self.function.check(theta)
         leaves, treedef = jax.tree.flatten(theta)
         leaves = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in leaves]

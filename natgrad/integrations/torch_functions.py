@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import jax
+import numpy as np
+
 from ..errors import InputError
 from ..models.host import named
 from .optional import imported
@@ -14,7 +17,7 @@ class Function:
 
     def __init__(self, function: Any, inputs: tuple, device: Any):
         self.function, self.inputs = function, inputs
-        self.device = None if device is None else imported("function", "torch").device(device)
+        self.device = None if device is None else usable_device(device)
         self.deterministic = False  # known after the first evaluation
         self.compared = self.forward_mode = False  # known after the first Zη
 
@@ -42,6 +45,10 @@ class Network(Function):
         if not self.parameters:
             what = "has no parameters that require a gradient"
             raise InputError("function", what, "module.requires_grad_(True)")
+        for i, x in enumerate(inputs):
+            if isinstance(x, (np.ndarray, jax.Array)):
+                what = f"input {i} of the module is a {type(x).__module__.split('.')[0]} array"
+                raise InputError("inputs", what, "a tensor, torch.tensor(np.asarray(x))")
         tensors = {
             **dict(module.named_parameters()),
             **dict(module.named_buffers()),
@@ -80,6 +87,22 @@ class Network(Function):
             if layer.training and (drops or averages):
                 what = f"its {type(layer).__name__} '{name}' is in training mode"
                 raise InputError("function", what, "module.eval() before this")
+
+
+def usable_device(device: Any) -> Any:
+    """The device of PyTorch with this name, if tensors can be put there."""
+    torch = imported("function", "torch")
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        text = str(error).splitlines()[0].rstrip(".!")
+        what = f"{device!r} cannot be used ({text})"
+        raise InputError(
+            "device", what, "'cpu', or 'cuda' with a GPU and a PyTorch for it"
+        ) from error
+    if found.type == "meta":
+        raise InputError("device", "'meta' has shapes and no values", "'cpu' or 'cuda'")
+    return found
 
 
 def explained(error: RuntimeError) -> Exception:

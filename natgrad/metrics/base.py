@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from ..errors import InputError
-from ..grids import Domain
+from ..grids import Domain, Grid
 from ..linalg import gram
 from ..meshes import at_hand
 from ..operators import AdjointOperator
@@ -202,6 +202,13 @@ def diagonal_operator(root: Array, rho: Array) -> AdjointOperator:
     """x ↦ root · x, its own transpose."""
     product = lambda x: root * x
     return AdjointOperator(product, product, rho, rho)
+
+
+def check_grid(grid: object) -> None:
+    """Raise `InputError` unless this is a regular grid."""
+    if not isinstance(grid, Grid):
+        advice = "ng.Grid(0.0, 1.0, 64); on an ng.fem.Space a metric of ng.fem"
+        raise InputError("grid", f"is a {type(grid).__name__}", advice)
 
 
 def check_on_grid(grid: Domain, state: PyTree) -> None:

@@ -36,6 +36,10 @@ class Blocks(Metric):
             )
         self._keys = tuple(named) if named else tuple(range(len(metrics)))
         self.metrics = dict(named) if named else metrics
+        for key, metric in self._items():
+            if not isinstance(metric, Metric):
+                what = f"entry {key!r} is a {type(metric).__name__}"
+                raise InputError("metrics", what, "Blocks(a, b), or Blocks(**a_dict_of_metrics)")
 
     def _items(self) -> list[tuple[int | str, Metric]]:
         return [(key, self.metrics[key]) for key in self._keys]

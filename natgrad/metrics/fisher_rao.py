@@ -13,6 +13,7 @@ from .base import (
     Report,
     admissible_density,
     check_density,
+    check_grid,
     check_on_grid,
     check_pair,
     diagonal_operator,
@@ -38,6 +39,9 @@ class FisherRao(Metric):
 
     grid: Grid = eqx.field(static=True)
     floor: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_grid(self.grid)
 
     def factor(self, rho: Array) -> lx.AbstractLinearOperator:
         return diagonal_operator(jnp.sqrt(self.grid.cell_volume / self._density(rho)), rho)

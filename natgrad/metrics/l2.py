@@ -8,7 +8,7 @@ from jax import Array
 from ..errors import InputError
 from ..grids import Grid
 from ..selection import Selection
-from .base import FlatMetric, Metric, PyTree, check_on_grid, diagonal_operator
+from .base import FlatMetric, Metric, PyTree, check_grid, check_on_grid, diagonal_operator
 
 
 class Euclidean(Metric):
@@ -45,6 +45,10 @@ class L2(FlatMetric):
     """
 
     grid: Grid | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.grid is not None:
+            check_grid(self.grid)
 
     def factor(self, rho: Array) -> lx.AbstractLinearOperator:
         return diagonal_operator(self._root(rho), rho)

@@ -21,7 +21,7 @@ from ..grids import Grid
 from ..meshes import with_mesh
 from ..operators import AdjointOperator
 from ..selection import Selection, Sublattice
-from .base import POSITIVE, FlatMetric, Metric, PyTree, check_on_grid
+from .base import POSITIVE, FlatMetric, Metric, PyTree, check_grid, check_on_grid
 
 SCHEMES: tuple[Scheme, ...] = ("staggered", "collocated")
 
@@ -36,6 +36,7 @@ class _SpectralMetric(FlatMetric):
     _homogeneous: eqx.AbstractClassVar[bool]
 
     def __init__(self, grid: Grid, s: int, scheme: Scheme):
+        check_grid(grid)
         if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
             raise InputError(
                 "s", f"{s!r} is not an integer", "an integer such as 1 or -1 (0 is L²)"

@@ -27,6 +27,7 @@ from .base import (
     Report,
     admissible_density,
     check_density,
+    check_grid,
     check_on_grid,
     check_pair,
     floored,
@@ -81,6 +82,7 @@ class Mobility(Metric):
         floor: float | None = None,
         elliptic: Elliptic = Elliptic(),
     ):
+        check_grid(grid)
         if not (isinstance(exponent, (int, float)) and 0 <= exponent < math.inf):
             raise InputError("exponent", f"{exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if floor is not None and not 0 <= floor < 1:

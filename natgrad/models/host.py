@@ -79,14 +79,19 @@ def check_function(name: str, function: Any) -> None:
         ) from error
 
 
-def to_numpy(tree: PyTree) -> PyTree:
-    """Arrays of `tree` as NumPy copies, which the outside code may write into."""
+def check_concrete(tree: PyTree) -> None:
+    """Raise `InputError` where `tree` is being traced: outside code needs values."""
     if traced(tree):
         raise InputError(
             "model",
             "is code outside JAX and cannot be part of a compiled program",
-            "the call outside of jax.jit, vmap and scan",
+            "the call outside of jax.jit, grad, vmap and scan",
         )
+
+
+def to_numpy(tree: PyTree) -> PyTree:
+    """Arrays of `tree` as NumPy copies, which the outside code may write into."""
+    check_concrete(tree)
     return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)
 
 

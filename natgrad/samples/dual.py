@@ -88,7 +88,9 @@ class DualMetric(Metric):
             raise InputError("centres", what, f"at most {state.shape[0]}, or None")
 
     def check_values(self, state: Array) -> None:
-        if not float(spread(jnp.asarray(state))) > 0:
+        x = jnp.asarray(state)
+        rounding = len(x) * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x))
+        if not float(spread(x)) > rounding:
             raise InputError("model", "all samples are one point", "a map that spreads them")
 
     def admissible(self, rho: Array) -> Array:

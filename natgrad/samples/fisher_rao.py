@@ -31,7 +31,9 @@ class FisherRao(Metric):
     Cost: O(N).
     """
 
-    proposal: Array | None = None
+    proposal: Array | None = eqx.field(
+        converter=lambda value: None if value is None else jnp.asarray(value), default=None
+    )
     centred: bool = eqx.field(static=True, default=False)
 
     def _weights(self, rho: Array) -> Array:
