@@ -9,6 +9,7 @@ import lineax as lx
 from jax import Array
 
 from ..errors import InputError
+from ..linalg.products import accurate_product as product
 from ..metrics.base import Metric, PyTree, Report
 from ..operators import AdjointOperator
 from ..settings import Number, number, whole
@@ -55,17 +56,19 @@ class DualMetric(Metric):
         potentials = self.potentials(rho)
         M = self._inverse_root(potentials)
         out = jax.ShapeDtypeStruct((len(M),), M.dtype)
-        mv = lambda v: M @ potentials.paired(v)
-        return AdjointOperator(mv, lambda y: potentials.gradients(M.T @ y), rho, out)
+        mv = lambda v: product(M, potentials.paired(v))
+        rmv = lambda y: potentials.gradients(product(M.T, y))
+        return AdjointOperator(mv, rmv, rho, out)
 
     def whiten(self, rho: Array, c: Array) -> Array:
         """(LLᵀ)†Lc, with LLᵀ = MSMᵀ/N for the energies S."""
         potentials = self.potentials(rho)
         M = self._inverse_root(potentials)
-        values, vectors = jnp.linalg.eigh(M @ potentials.energies() @ M.T / len(rho))
+        energies = product(M, product(potentials.energies(), M.T)) / len(rho)
+        values, vectors = jnp.linalg.eigh(energies)
         kept = values > jnp.sqrt(jnp.finfo(rho.dtype).eps) * values[-1]
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
-        return vectors @ (inverse * (vectors.T @ (M @ potentials.paired(c))))
+        return product(vectors, inverse * product(vectors.T, product(M, potentials.paired(c))))
 
     def _inverse_root(self, potentials: Potentials) -> Array:
         """M with MᵀM = (Q + λ)⁻¹; λ = ridge/N times the mean of Q for a single Gaussian."""

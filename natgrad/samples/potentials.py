@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..linalg.products import accurate_product as product
+
 
 class Potentials(NamedTuple):
     """φ(x) = a·x + Σ_j u_j exp(−|x − c_j|²/2h²), with c_j m of the samples; a only if `linear`.
@@ -46,16 +48,18 @@ class Potentials(NamedTuple):
 
     def paired(self, v: Array) -> Array:
         """⟨ζ, ψ_j⟩ = (1/N) Σᵢ ∇ψ_j(xᵢ)·vᵢ for every basis function: what φ sees of a motion v."""
-        along = self.centres * (self.kernel.T @ v)
-        radial = self.kernel.T @ jnp.sum(self.samples * v, axis=1)
-        pairs = self.basis.T @ (jnp.sum(along, axis=1) - radial) / (self.bandwidth**2 * len(v))
+        along = self.centres * product(self.kernel.T, v)
+        radial = product(self.kernel.T, jnp.sum(self.samples * v, axis=1))
+        pairs = product(self.basis.T, jnp.sum(along, axis=1) - radial)
+        pairs = pairs / (self.bandwidth**2 * len(v))
         return jnp.concatenate([jnp.mean(v, axis=0), pairs]) if self.linear else pairs
 
     def gradients(self, coefficients: Array) -> Array:
         """(1/N) ∇φ(xᵢ): the transpose of `paired`."""
-        u = self.basis @ coefficients[self.extra :]
-        towards = self.kernel @ (self.centres * u[:, None])
-        slope = (towards - self.samples * (self.kernel @ u)[:, None]) / self.bandwidth**2
+        u = product(self.basis, coefficients[self.extra :])
+        towards = product(self.kernel, self.centres * u[:, None])
+        slope = towards - self.samples * product(self.kernel, u)[:, None]
+        slope = slope / self.bandwidth**2
         slope = slope + coefficients[: self.extra] if self.linear else slope
         return slope / len(self.samples)
 
@@ -65,14 +69,18 @@ class Potentials(NamedTuple):
         def coordinate(position: tuple[Array, Array]) -> tuple[Array, Array]:
             x, c = position
             slopes = self.kernel * (c - x[:, None]) / self.bandwidth**2
-            return slopes.T @ slopes, jnp.mean(slopes, axis=0)
+            return product(slopes.T, slopes), jnp.mean(slopes, axis=0)
 
         squares, means = jax.lax.map(coordinate, (self.samples.T, self.centres.T))
-        S = self.basis.T @ jnp.sum(squares, axis=0) @ self.basis / len(self.samples)
+        S = self.restricted(jnp.sum(squares, axis=0)) / len(self.samples)
         if not self.linear:
             return S
-        cross = means @ self.basis
+        cross = product(means, self.basis)
         return jnp.block([[jnp.eye(self.extra, dtype=S.dtype), cross], [cross.T, S]])
+
+    def restricted(self, Q: Array) -> Array:
+        """CᵀQC, a form on the coefficients u in terms of w."""
+        return product(self.basis.T, product(Q, self.basis))
 
     def mean_of(self, Q: Array) -> Array:
         """The mean of Q(φ) over single Gaussians φ, from Q on the coefficients."""

@@ -61,7 +61,7 @@ class Sobolev(DualMetric):
             Q = Q * (1 + d / (2 * h2) - apart / (4 * h2**2)) if self.s < 0 else Q
         else:
             Q = _smoothed(apart, h2, d)
-        return potentials.basis.T @ Q @ potentials.basis
+        return potentials.restricted(Q)
 
 
 def _smoothed(apart: Array, h2: Array, d: int) -> Array:
