@@ -24,7 +24,7 @@ AXIS = "parts"
 
 
 def row_mesh(devices: Sequence[Any] | np.ndarray) -> Mesh:
-    """These devices in a row: the mesh to compute on, whatever shape and names the given one has."""
+    """These devices in a row: the mesh to compute on, whatever the given one looks like."""
     return Mesh(np.asarray(devices).reshape(-1), (AXIS,))
 
 
