@@ -69,6 +69,12 @@ SLOW = (
     r"test_iterative_solves_agree_with_elimination\[shape1-True-multigrid",
     r"test_networks_of_three_libraries\[dict",
     r"test_point_cloud_runs",
+    r"test_a_batch_of_shots_propagates_only_those",
+    r"test_blocks_of_rows_in_single_precision",
+    r"test_(collocation_points_drawn_anew|a_checkpoint_is_taken_up_by_another_number_of_devices)",
+    r"test_wasserstein_metric_by_grid_size\[140",
+    r"test_iterations_do_not_grow_with_the_grid\[160",
+    r"test_every_metric_gives_the_dense_oracle\[LSMR",
     r"test_a_network_moves_alike_in_other_coordinates",
     r"test_the_distance_on_a_line_is_that_of_transport",
 )
