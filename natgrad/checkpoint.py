@@ -120,8 +120,7 @@ class Keeper:
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""
         path, leads = self.checkpoint.path, self.distribution.leads
-        content = path.read_bytes() if leads and path.exists() else None
-        content = self.distribution.agreed_bytes(content)
+        content = self.distribution.agreed_bytes(_read(path) if leads else None)
         if content is None:
             return None
         values, leaves = read_archive(path, KIND, content)
@@ -137,6 +136,17 @@ class Keeper:
     def _refuse(self, what: str) -> None:
         problem = f"{self.checkpoint.path} belongs to a run with {what}"
         raise InputError("checkpoint", problem, "another path, or deleting that file")
+
+
+def _read(path: Path) -> bytes | None:
+    """What is in the file, if there is one."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = f"{path} cannot be read ({error.strerror or error})"
+        raise InputError("checkpoint", what, "a file that this user may read") from error
 
 
 def restored(like: PyTree, leaves: dict[str, Any]) -> PyTree:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .meshes import at_hand
+
 
 def digest(value: Any) -> str:
     """A number for its structure, types and arrays, the same in another process.
@@ -18,17 +20,11 @@ def digest(value: Any) -> str:
     for leaf in leaves:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             found.update(f"{leaf.dtype}{leaf.shape}".encode())
-            if _at_hand(leaf):
-                found.update(np.ascontiguousarray(np.asarray(leaf)).tobytes())
+            if isinstance(values := at_hand(leaf), np.ndarray):
+                found.update(np.ascontiguousarray(values).tobytes())
         else:
             found.update(_without_addresses(repr(leaf)).encode())
     return found.hexdigest()
-
-
-def _at_hand(leaf: Any) -> bool:
-    if not isinstance(leaf, jax.Array):
-        return True
-    return leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
 def _without_addresses(text: str) -> str:
