@@ -17,10 +17,10 @@ import jax
 
 import natgrad as ng
 from natgrad.report.folder import versions
-from natgrad.studies.darcy.inversion import Inversion
-from natgrad.studies.darcy.methods import METRICS, methods
-from natgrad.studies.darcy.runs import run
-from natgrad.studies.darcy.settings import PRESETS
+from natgrad_studies.darcy.inversion import Inversion
+from natgrad_studies.darcy.methods import METRICS, methods
+from natgrad_studies.darcy.runs import run
+from natgrad_studies.darcy.settings import PRESETS
 
 STEPS = (5, 10, 20)
 DIRECTIONS = ("L2", "dotHm1", "W2_L2")

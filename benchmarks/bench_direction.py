@@ -21,7 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.linalg import gram
+from natgrad.core.dense import gram
 
 SIDES = (70, 140, 280)
 PARAMETERS = (2, 20, 200, 1331)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad.linalg import gram, gram_outer
+from natgrad.core.dense import gram, gram_outer
 
 SIZES = [(k, p) for p in (2, 20, 200) for k in (4900, 19600, 78400)] + [(2500, 1331)]
 SECONDS_PER_SIZE = 4.0

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import natgrad as ng
-from natgrad.linalg.randomised import nystrom
+from natgrad.core.randomised import nystrom
 
 K, P, PAIRS = 600, 400, 60
 SEEDS = (0, 1, 2)

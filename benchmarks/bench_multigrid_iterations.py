@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from transport_cases import face_weights, log_normal, mixture, prepared
 
-from natgrad.elliptic.iterative import iterative_factor
-from natgrad.elliptic.stencils import staggered_neumann
+from natgrad.metrics.elliptic.iterative import iterative_factor
+from natgrad.metrics.elliptic.stencils import staggered_neumann
 
 TOLERANCE = 1e-8
 

@@ -26,9 +26,9 @@ import numpy as np
 from pinn_cases import Case, Trace, network, paper, sine, size
 
 import natgrad as ng
-from natgrad.attempt import attempt
-from natgrad.curves import Route
-from natgrad.linearisation import linearise
+from natgrad.descent.attempt import attempt
+from natgrad.descent.curves import Route
+from natgrad.direction.linearisation import linearise
 from natgrad.report.folder import versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))

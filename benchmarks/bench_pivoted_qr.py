@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from bench_gram import best_of_turns
 
-from natgrad.linalg import (
+from natgrad.core.dense import (
     MinimumNormFactor,
     condition_estimate,
     gram,

@@ -104,7 +104,7 @@ def child(args) -> None:
     import numpy as np
 
     import natgrad as ng
-    from natgrad.distribution import Distribution
+    from natgrad.devices import Distribution
 
     mesh = jax.make_mesh((count,), ("devices",)) if count > 1 else None
     inversion, theta, method = problem(args.shots, args.steps)

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from transport_cases import face_weights, mixture, prepared
 
-from natgrad.elliptic.iterative import iterative_factor
-from natgrad.elliptic.stencils import staggered_neumann
+from natgrad.metrics.elliptic.iterative import iterative_factor
+from natgrad.metrics.elliptic.stencils import staggered_neumann
 
 MODES = {"mixed": 1e-6, "double": 1e-6, "single": 1e-5}
 

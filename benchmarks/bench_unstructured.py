@@ -22,8 +22,8 @@ import skfem
 from scipy.spatial import Delaunay
 
 import natgrad as ng
-from natgrad.elliptic.sparse_direct import available_backend
 from natgrad.fem.host_solves import Solver
+from natgrad.metrics.elliptic.sparse_direct import available_backend
 
 TABLES = ("cost", "iterations", "convergence")
 

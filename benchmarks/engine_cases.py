@@ -114,14 +114,14 @@ def _torch(case: Case, order: int) -> Any:
 
 
 def _deepwave(case: Case, order: int) -> Any:
-    from natgrad.integrations.deepwave import Deepwave
+    from natgrad.interop.deepwave import Deepwave
 
     settings = {"update": case.update, "order": order, "absorbing": LAYER}
     return Deepwave(case.survey, case.velocity, dtype=np.float64, **settings)
 
 
 def _devito(case: Case, order: int) -> Any:
-    from natgrad.integrations.devito import Devito
+    from natgrad.interop.devito import Devito
 
     settings = {"update": case.update, "order": order, "absorbing": LAYER, "stored_every": 1}
     return Devito(case.survey, case.velocity, dtype=np.float64, **settings)

@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad.studies.poisson_pinn.equation import fine_points, solution
-from natgrad.studies.poisson_pinn.network import network as value
-from natgrad.studies.poisson_pinn.pinn import Pinn
-from natgrad.studies.poisson_pinn.settings import PRESETS
+from natgrad_studies.poisson_pinn.equation import fine_points, solution
+from natgrad_studies.poisson_pinn.network import network as value
+from natgrad_studies.poisson_pinn.pinn import Pinn
+from natgrad_studies.poisson_pinn.settings import PRESETS
 
 Layers = Sequence[tuple[Array, Array]]
 pi = jnp.pi

@@ -1,48 +1,182 @@
-"""natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice.
+"""natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
-The names are those of `public.py`. They are imported when the first of them is used, so that the
-command line can print its help without JAX.
-"""
-
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from . import public
-    from .public import *  # noqa: F403
-
-    __all__: list[str] = []
-    __all__ += public.__all__
+from . import checks, fem, interop, metrics, models, plot, samples, solvers, waves
+from .batches import MiniBatch
+from .checks.derivatives import AdjointReport, GradientReport, check_adjoint, check_gradient
+from .comparison import Comparison, compare
+from .core.operators import AdjointOperator
+from .core.outcomes import Counts
+from .core.sparse import as_linear_operator, as_lineax_operator
+from .descent.checkpoint import Checkpoint
+from .descent.lbfgs import lbfgs
+from .descent.minimize import minimize
+from .descent.proximal import ProximalStep
+from .descent.recipes import recipe
+from .descent.steps import Backtracking, FixedStep, ModelStep, Outcome, Step
+from .descent.stop import Budget
+from .direction.damping import (
+    AbsoluteDamping,
+    Damping,
+    LevenbergMarquardt,
+    ParameterDamping,
+    RelativeDamping,
+    Undamped,
+)
+from .direction.information import information_factor, information_operator
+from .direction.natural import information_matrix, natural_gradient
+from .direction.spectrum import Spectrum, information_spectrum
+from .errors import InputError, PeerError, PrecisionWarning
+from .grids import Grid
+from .interop.lineax import as_lineax_solver
+from .interop.optax import scale_by_natural_gradient
+from .interop.torch import TorchModel
+from .metrics import (
+    L2,
+    Blocks,
+    Euclidean,
+    FactorMetric,
+    FisherRao,
+    HomogeneousSobolev,
+    MatrixMetric,
+    Metric,
+    Mobility,
+    Newton,
+    Sobolev,
+    Wasserstein,
+)
+from .metrics.elliptic.methods import Elliptic
+from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, Sourcewise, SparseLU
+from .pinn.collocation import Collocation, Residual, derivative, laplacian
+from .pinn.resampling import Resampled
+from .problem import KullbackLeibler, LeastSquares, Problem, SquaredDistance
+from .result import Direction, Info, Progress, Result, Status, load_result
+from .solvers import (
+    CG,
+    LSMR,
+    QR,
+    SVD,
+    Auto,
+    Cholesky,
+    DenseSolver,
+    Diagonal,
+    Hutchinson,
+    InformationSolver,
+    Kernel,
+    MatrixFreeSolver,
+    Nystrom,
+    NystromKernel,
+    PivotedQR,
+    RandomizedSVD,
+    Recycled,
+    SolveInfo,
+    Solver,
+)
 
 __version__ = "0.1.0"
-MODULES = ("fem", "plot", "samples", "waves")  # public too, imported one by one
 
-
-class _Package(ModuleType):
-    """`natgrad.minimize` is the function, also after its module of that name was imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and name in ("compare", "minimize")):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, the first time it is used."""
-    if name in MODULES:
-        return import_module(f".{name}", __name__)
-    public = import_module(".public", __name__)
-    names = getattr(public, "__all__", None)  # None while it is being imported
-    if names is not None:
-        globals().update({known: getattr(public, known) for known in names}, __all__=names)
-    if name not in globals():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__"), *MODULES})
+__all__ = [
+    "CG",
+    "L2",
+    "LSMR",
+    "QR",
+    "SVD",
+    "AbsoluteDamping",
+    "AdjointOperator",
+    "AdjointReport",
+    "Auto",
+    "Backtracking",
+    "Blocks",
+    "Budget",
+    "Checkpoint",
+    "Cholesky",
+    "Collocation",
+    "Comparison",
+    "Counts",
+    "Damping",
+    "DenseSolver",
+    "Diagonal",
+    "Direction",
+    "Elliptic",
+    "Euclidean",
+    "Explicit",
+    "ExternalModel",
+    "FactorMetric",
+    "FisherRao",
+    "FixedStep",
+    "GradientReport",
+    "Grid",
+    "HomogeneousSobolev",
+    "Hutchinson",
+    "ImplicitModel",
+    "Info",
+    "InformationSolver",
+    "InputError",
+    "Kernel",
+    "KullbackLeibler",
+    "LeastSquares",
+    "LevenbergMarquardt",
+    "MatrixFreeSolver",
+    "MatrixMetric",
+    "Metric",
+    "MiniBatch",
+    "Mobility",
+    "Model",
+    "ModelStep",
+    "Newton",
+    "Nystrom",
+    "NystromKernel",
+    "Outcome",
+    "ParameterDamping",
+    "PeerError",
+    "PivotedQR",
+    "Pointwise",
+    "PrecisionWarning",
+    "Problem",
+    "Progress",
+    "ProximalStep",
+    "RandomizedSVD",
+    "Recycled",
+    "RelativeDamping",
+    "Resampled",
+    "Residual",
+    "Result",
+    "Sobolev",
+    "SolveInfo",
+    "Solver",
+    "Sourcewise",
+    "SparseLU",
+    "Spectrum",
+    "SquaredDistance",
+    "Status",
+    "Step",
+    "TorchModel",
+    "Undamped",
+    "Wasserstein",
+    "as_linear_operator",
+    "as_lineax_operator",
+    "as_lineax_solver",
+    "check_adjoint",
+    "check_gradient",
+    "checks",
+    "compare",
+    "derivative",
+    "fem",
+    "information_factor",
+    "information_matrix",
+    "information_operator",
+    "information_spectrum",
+    "interop",
+    "laplacian",
+    "lbfgs",
+    "load_result",
+    "metrics",
+    "minimize",
+    "models",
+    "natural_gradient",
+    "plot",
+    "recipe",
+    "samples",
+    "scale_by_natural_gradient",
+    "solvers",
+    "waves",
+]

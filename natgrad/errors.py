@@ -1,5 +1,6 @@
 """Errors and warnings: every message names the argument, what was wrong and what to try."""
 
+import importlib
 import warnings
 from typing import Any
 
@@ -35,3 +36,17 @@ def warn_once(key: str, message: str) -> None:
     if key not in _warned:
         _warned.add(key)
         warnings.warn(message, PrecisionWarning, stacklevel=3)
+
+
+def imported(argument: str, package: str) -> Any:
+    """The package, or an `InputError` about `argument` that says how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        what = f"{package} is not installed"
+        raise InputError(argument, what, f'pip install "natgrad[{package}]"') from error
+
+
+def not_installed(package: str) -> InputError:
+    """What to say where a package is needed; the extra of natgrad has its name."""
+    return InputError(package, "is not installed", f'pip install "natgrad[{package}]"')

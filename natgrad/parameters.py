@@ -1,7 +1,7 @@
 """Parameters as one flat vector: flattening, bounds."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
 
 from .errors import InputError
-
-PyTree = Any
 
 
 class Bounds(NamedTuple):

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from natgrad.cli.compare import Compare
-from natgrad.cli.output import UsageError
-from natgrad.cli.parsing import parse
-from natgrad.cli.study import RunStudy
 from natgrad.errors import InputError
-from natgrad.studies.comparing import CompareSettings
-from natgrad.studies.registry import STUDIES
+from natgrad_studies.cli.compare import Compare
+from natgrad_studies.cli.output import UsageError
+from natgrad_studies.cli.parsing import parse
+from natgrad_studies.cli.study import RunStudy
+from natgrad_studies.comparing import CompareSettings
+from natgrad_studies.registry import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.elliptic import stencils as S
-from natgrad.elliptic.block_qr import BlockQR
-from natgrad.elliptic.dominant import dominant_factor
-from natgrad.elliptic.elimination import BlockElimination
-from natgrad.elliptic.factor import remove_null_component
-from natgrad.elliptic.factorise import factorise
+from natgrad.metrics.elliptic import stencils as S
+from natgrad.metrics.elliptic.block_qr import BlockQR
+from natgrad.metrics.elliptic.dominant import dominant_factor
+from natgrad.metrics.elliptic.elimination import BlockElimination
+from natgrad.metrics.elliptic.factor import remove_null_component
+from natgrad.metrics.elliptic.factorise import factorise
 
 NEUMANN, PERIODIC = S.staggered_neumann, S.staggered_periodic
 CENTRAL, FORWARD, FOURTH = S.collocated_central, S.collocated_forward, S.collocated_fourth_order

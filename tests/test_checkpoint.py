@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.archive import read_archive, write_archive
-from natgrad.checkpoint import digest
-from natgrad.files import replace_file
+from natgrad.core.archive import read_archive, replace_file, write_archive
+from natgrad.descent.checkpoint import digest
 
 GRID = ng.Grid((-1.0,), (1.0,), (40,))
 THETA0 = {"centre": jnp.array(0.5), "rest": (jnp.array([0.7, 0.2]),)}

@@ -15,15 +15,15 @@ import jax
 import pytest
 
 import natgrad
-from natgrad.cli import main
-from natgrad.cli.commands import COMMANDS
-from natgrad.cli.listing import Listing
-from natgrad.cli.parsing import parse
-from natgrad.program_cache import chosen_folder, keep_programs
-from natgrad.studies.gaussian_mixture import study as mixture_study
-from natgrad.studies.poisson_pinn import study as pinn_study
-from natgrad.studies.registry import STUDIES
-from natgrad.studies.toml_files import toml_of
+from natgrad_studies.cli import main
+from natgrad_studies.cli.commands import COMMANDS
+from natgrad_studies.cli.listing import Listing
+from natgrad_studies.cli.parsing import parse
+from natgrad_studies.gaussian_mixture import study as mixture_study
+from natgrad_studies.poisson_pinn import study as pinn_study
+from natgrad_studies.program_cache import chosen_folder, keep_programs
+from natgrad_studies.registry import STUDIES
+from natgrad_studies.toml_files import toml_of
 
 TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
@@ -61,7 +61,7 @@ def test_every_example_parses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("points = 20\n")
     examples = [line for command in COMMANDS.values() for line in command.EXAMPLES]
-    examples += [*natgrad.cli.study.EXAMPLES, *natgrad.cli.parsing.EXAMPLES]
+    examples += [*natgrad_studies.cli.study.EXAMPLES, *natgrad_studies.cli.parsing.EXAMPLES]
     for example in examples:
         words = example.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0].split()
         assert words[0] == "natgrad"
@@ -69,7 +69,7 @@ def test_every_example_parses(tmp_path, monkeypatch):
 
 
 def test_help_and_list_do_not_wait_for_jax():
-    script = "import sys, natgrad.cli as c; c.main(['list']); print('jax' in sys.modules)"
+    script = "import sys, natgrad_studies.cli as c; c.main(['list']); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
 
@@ -203,7 +203,7 @@ def _without_cache() -> dict[str, str]:
 
 
 def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "natgrad.cli", *arguments]
+    command = [sys.executable, "-m", "natgrad_studies.cli", *arguments]
     environment = _without_cache()
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

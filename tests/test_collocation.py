@@ -11,10 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 import dense_oracle
 import natgrad as ng
-from natgrad.attempt import _attempt_compiled
-from natgrad.linearisation import _linearise_compiled
-from natgrad.operators import as_dense
-from natgrad.recipes import RECIPES
+from natgrad.core.operators import as_dense
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.descent.recipes import RECIPES
+from natgrad.direction.linearisation import _linearise_compiled
 from problems_for_tests import close, with_slow
 
 LINE = ng.Grid(0.0, 1.0, 6)

@@ -7,7 +7,7 @@ import pytest
 
 import natgrad as ng
 from natgrad.comparison import Comparison
-from natgrad.landscape import landscape
+from natgrad.plot import landscape
 from natgrad.report.iterates import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.cli import main
-from natgrad.studies.registry import STUDIES
+from natgrad_studies.cli import main
+from natgrad_studies.registry import STUDIES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 SMALL = {

@@ -11,11 +11,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.attempt import attempt
-from natgrad.counts import Counts
-from natgrad.curves import Curve, Route, _responses, curve
-from natgrad.damping import Undamped
-from natgrad.linearisation import linearise, solve
+from natgrad.core.outcomes import Counts
+from natgrad.descent.attempt import attempt
+from natgrad.descent.curves import Curve, Route, _responses, curve
+from natgrad.direction.damping import Undamped
+from natgrad.direction.linearisation import linearise, solve
 from natgrad.parameters import Bounds, flatten
 from problems_for_tests import Linear, all_metrics, bumps_problem, close, with_slow
 
@@ -384,7 +384,7 @@ def test_without_momentum_and_curve_a_run_is_the_plain_one():
 
 
 def test_a_new_momentum_reuses_the_program():
-    from natgrad.attempt import _attempt_compiled
+    from natgrad.descent.attempt import _attempt_compiled
 
     run(FAR, START, momentum=0.5)
     before = _attempt_compiled._cached._cache_size()

@@ -10,8 +10,8 @@ import pytest
 
 import natgrad as ng
 from natgrad.report.folder import plain
-from natgrad.studies.darcy import study
-from natgrad.studies.darcy.flow import (
+from natgrad_studies.darcy import study
+from natgrad_studies.darcy.flow import (
     Balance,
     centres,
     coarsened,
@@ -20,15 +20,15 @@ from natgrad.studies.darcy.flow import (
     stiffness,
     wells,
 )
-from natgrad.studies.darcy.inversion import Inversion
-from natgrad.studies.darcy.methods import METRICS, methods
-from natgrad.studies.darcy.posterior import Posterior
-from natgrad.studies.darcy.prior import Smoothness
-from natgrad.studies.darcy.runs import Run
-from natgrad.studies.darcy.settings import ENTRANTS, METHODS, PRESETS, Settings
-from natgrad.studies.darcy.tables import expected, level_table, propagation_table, summary
-from natgrad.studies.darcy.truth import log_permeability, observed
-from natgrad.studies.kept import Kept
+from natgrad_studies.darcy.inversion import Inversion
+from natgrad_studies.darcy.methods import METRICS, methods
+from natgrad_studies.darcy.posterior import Posterior
+from natgrad_studies.darcy.prior import Smoothness
+from natgrad_studies.darcy.runs import Run
+from natgrad_studies.darcy.settings import ENTRANTS, METHODS, PRESETS, Settings
+from natgrad_studies.darcy.tables import expected, level_table, propagation_table, summary
+from natgrad_studies.darcy.truth import log_permeability, observed
+from natgrad_studies.kept import Kept
 
 TINY = Settings(
     cells=16,

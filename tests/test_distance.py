@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 import natgrad as ng
 from cases import SMALL_CASES, Case, density, make_grid, parametrised, tangent
-from natgrad.metrics import sinkhorn
+from natgrad.metrics import distances as sinkhorn
 
 STEPS = np.array([2e-3, 1e-3])
 TRANSPORT = ("Wasserstein", "Mobility")

@@ -16,13 +16,13 @@ from scipy.sparse.linalg import aslinearoperator
 
 import natgrad as ng
 from distributed_problems import PROBLEMS, START, bumps, numbers
-from natgrad.distribution import Distribution
-from natgrad.elliptic.spectral import (
+from natgrad.core.sharding import InParts, in_parts, row_mesh
+from natgrad.devices import Distribution
+from natgrad.metrics.elliptic.spectral import (
     inverse_transform_in_slabs,
     transform,
     transform_in_slabs,
 )
-from natgrad.meshes import InParts, in_parts, row_mesh
 from natgrad.solvers import Kernel
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ from scipy.spatial import Delaunay
 
 import dense_oracle
 import natgrad as ng
-from natgrad.operators import as_dense
+from natgrad.core.operators import as_dense
 
 skfem = pytest.importorskip("skfem", reason="scikit-fem is not installed")
 pytest.importorskip("pyamg", reason="pyamg is not installed")

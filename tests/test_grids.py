@@ -11,7 +11,7 @@ from scipy import fft
 import natgrad as ng
 from cases import BOUNDARIES, make_grid
 from dense_oracle import laplacian, sobolev
-from natgrad.elliptic.spectral import (
+from natgrad.metrics.elliptic.spectral import (
     inverse_transform,
     laplacian_eigenvalues,
     sine_transform,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from natgrad import InputError
-from natgrad.studies.kept import Kept
-from natgrad.studies.threads import threads
+from natgrad_studies.kept import Kept
+from natgrad_studies.threads import threads
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import natgrad as ng
-from natgrad.damping import Undamped
-from natgrad.direction import traced_direction
-from natgrad.linearisation import linearise
+from natgrad.direction.damping import Undamped
+from natgrad.direction.linearisation import linearise
+from natgrad.direction.natural import traced_direction
 from problems_for_tests import METRIC_NAMES, all_metrics, bumps_problem
 
 every_metric = pytest.mark.parametrize("name", METRIC_NAMES)

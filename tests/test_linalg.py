@@ -8,7 +8,9 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natgrad.linalg import (
+from natgrad.core import dense as minimum_norm_module
+from natgrad.core import dense as pivoting_module
+from natgrad.core.dense import (
     condition_estimate,
     gram,
     gram_outer,
@@ -16,8 +18,6 @@ from natgrad.linalg import (
     pivoted_qr,
     safe_cholesky,
 )
-from natgrad.linalg import minimum_norm as minimum_norm_module
-from natgrad.linalg import pivoting as pivoting_module
 
 jax.config.update("jax_enable_x64", True)
 

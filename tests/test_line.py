@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.elliptic import cumulative, lattice, line
 from natgrad.errors import InputError
+from natgrad.metrics.elliptic import cumulative, lattice, line
 
 COMPILED = line_fluxes, line_fluxes_transpose, line_potentials = tuple(
     jax.jit(function, static_argnames="periodic")

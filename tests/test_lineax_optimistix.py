@@ -118,7 +118,7 @@ def test_gauss_newton_of_optimistix_on_whitened_residuals():
 @pytest.fixture(scope="module")
 def optimistix_module():
     pytest.importorskip("optimistix")
-    import natgrad.integrations.optimistix as module
+    import natgrad.interop.optimistix as module
 
     return module
 
@@ -165,6 +165,6 @@ def test_without_optimistix(monkeypatch):
     monkeypatch.delitem(sys.modules, "natgrad.integrations.optimistix", raising=False)
 
     def load():
-        import natgrad.integrations.optimistix  # noqa: F401
+        import natgrad.interop.optimistix  # noqa: F401
 
     assert_input_error("optimistix", r"natgrad\[optimistix\]", load)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.linalg.randomised import PROBES, basis_sizes, nystrom, range_basis
+from natgrad.core.randomised import PROBES, basis_sizes, nystrom, range_basis
 from natgrad.solvers.system import Factor, System
 from problems_for_tests import Linear, bumps_problem, close, linear_problem
 

@@ -11,17 +11,17 @@ import pytest
 
 import natgrad as ng
 from natgrad.report.folder import plain
-from natgrad.studies.kept import Kept
-from natgrad.studies.metric_cost import sparse_qr, study
-from natgrad.studies.metric_cost.clock import Timing, compiled_afresh, cpu_time
-from natgrad.studies.metric_cost.growth import fitted, local_exponent
-from natgrad.studies.metric_cost.labels import spread
-from natgrad.studies.metric_cost.measure import Measurement
-from natgrad.studies.metric_cost.methods import methods
-from natgrad.studies.metric_cost.results import MethodCosts
-from natgrad.studies.metric_cost.settings import METRICS, PRESETS, Settings
-from natgrad.studies.metric_cost.tables import summary
-from natgrad.studies.one_mean import START, cell_grid, problem_on
+from natgrad_studies.kept import Kept
+from natgrad_studies.metric_cost import sparse_qr, study
+from natgrad_studies.metric_cost.clock import Timing, compiled_afresh, cpu_time
+from natgrad_studies.metric_cost.growth import fitted, local_exponent
+from natgrad_studies.metric_cost.labels import spread
+from natgrad_studies.metric_cost.measure import Measurement
+from natgrad_studies.metric_cost.methods import methods
+from natgrad_studies.metric_cost.results import MethodCosts
+from natgrad_studies.metric_cost.settings import METRICS, PRESETS, Settings
+from natgrad_studies.metric_cost.tables import summary
+from natgrad_studies.one_mean import START, cell_grid, problem_on
 
 TINY = Settings(
     metrics=("L2", "Hm1", "W2", "W2_sparse", "W2_qr"),

@@ -19,8 +19,8 @@ from cases import (
     parametrised,
     tangent,
 )
-from natgrad.collocation import Weights
-from natgrad.operators import as_dense
+from natgrad.core.operators import as_dense
+from natgrad.pinn.collocation import Weights
 
 every_case = parametrised(CASES)
 small_case = parametrised(SMALL_CASES)
@@ -234,7 +234,7 @@ def test_a_singular_factor_keeps_the_whole_gradient():
 
 
 def test_lowest_modes_keep_their_digits_on_fine_grids():
-    from natgrad.elliptic.spectral import laplacian_eigenvalues
+    from natgrad.metrics.elliptic.spectral import laplacian_eigenvalues
 
     n = 100_000
     for boundary, mode in (("neumann", np.pi), ("periodic", 2 * np.pi), ("dirichlet", np.pi)):

@@ -12,11 +12,11 @@ import pytest
 import dense_oracle as oracle
 import natgrad as ng
 from cases import FAST_SMALL_CASES, density
-from natgrad.attempt import _attempt_compiled
-from natgrad.linearisation import _linearise_compiled, linearise
-from natgrad.operators import as_dense
-from natgrad.row_assembly import has_rows
-from natgrad.selection import Functions, Points, Sublattice
+from natgrad.core.operators import as_dense
+from natgrad.core.selection import Functions, Points, Sublattice
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.direction.linearisation import _linearise_compiled, linearise
+from natgrad.direction.rows import has_rows
 from problems_for_tests import Linear
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)

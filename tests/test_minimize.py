@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.attempt import _attempt_compiled
-from natgrad.linearisation import _linearise_compiled
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.direction.linearisation import _linearise_compiled
 from problems_for_tests import METRIC_NAMES, all_metrics, bumps_problem, linear_problem
 
 

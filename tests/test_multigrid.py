@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.elliptic import methods, multigrid
-from natgrad.elliptic.coarsening import coarsen, prolong, restrict
-from natgrad.elliptic.factorise import factorise
-from natgrad.elliptic.iterative import iterative_factor
-from natgrad.elliptic.lattice import laplacian, nearest_links, padded_links
-from natgrad.elliptic.stencils import staggered_neumann, staggered_periodic
+from natgrad.metrics.elliptic import methods, multigrid
+from natgrad.metrics.elliptic.coarsening import coarsen, prolong, restrict
+from natgrad.metrics.elliptic.factorise import factorise
+from natgrad.metrics.elliptic.iterative import iterative_factor
+from natgrad.metrics.elliptic.lattice import laplacian, nearest_links, padded_links
+from natgrad.metrics.elliptic.stencils import staggered_neumann, staggered_periodic
 
 
 def random_links(shape, periodic, seed=0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.operators import as_dense
+from natgrad.core.operators import as_dense
 from problems_for_tests import assert_input_error
 
 W2, HS, FR = ng.samples.Wasserstein, ng.samples.Sobolev, ng.samples.FisherRao

@@ -12,25 +12,25 @@ from jax.flatten_util import ravel_pytree
 import natgrad as ng
 from conftest import SHARED
 from natgrad.report.folder import plain
-from natgrad.studies.kept import Kept
-from natgrad.studies.poisson_pinn import study
-from natgrad.studies.poisson_pinn.batches import resampled, value_batch
-from natgrad.studies.poisson_pinn.claims import claims
-from natgrad.studies.poisson_pinn.clipped import Clipped
-from natgrad.studies.poisson_pinn.doubling import doubling_descent
-from natgrad.studies.poisson_pinn.equation import Points, solution, source
-from natgrad.studies.poisson_pinn.methods import methods
-from natgrad.studies.poisson_pinn.metrics import (
+from natgrad_studies.kept import Kept
+from natgrad_studies.poisson_pinn import study
+from natgrad_studies.poisson_pinn.batches import resampled, value_batch
+from natgrad_studies.poisson_pinn.claims import claims
+from natgrad_studies.poisson_pinn.clipped import Clipped
+from natgrad_studies.poisson_pinn.doubling import doubling_descent
+from natgrad_studies.poisson_pinn.equation import Points, solution, source
+from natgrad_studies.poisson_pinn.methods import methods
+from natgrad_studies.poisson_pinn.metrics import (
     InsideAndBoundary,
     authors_metrics,
     mean_part,
     our_metrics,
 )
-from natgrad.studies.poisson_pinn.network import initial, network
-from natgrad.studies.poisson_pinn.pinn import Pinn
-from natgrad.studies.poisson_pinn.runs import Run
-from natgrad.studies.poisson_pinn.settings import BATCHED, METHODS, METRICS, PRESETS, Settings
-from natgrad.studies.poisson_pinn.tables import claim_table, run_table, summary, time_table
+from natgrad_studies.poisson_pinn.network import initial, network
+from natgrad_studies.poisson_pinn.pinn import Pinn
+from natgrad_studies.poisson_pinn.runs import Run
+from natgrad_studies.poisson_pinn.settings import BATCHED, METHODS, METRICS, PRESETS, Settings
+from natgrad_studies.poisson_pinn.tables import claim_table, run_table, summary, time_table
 
 TINY = Settings(
     points=8,

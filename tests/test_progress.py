@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 import natgrad as ng
-from natgrad import display, progress
-from natgrad.budget import Budget
-from natgrad.progress import View, clock, sparkline
+from natgrad.descent import progress
+from natgrad.descent import progress as display
+from natgrad.descent.progress import View, clock, sparkline
+from natgrad.descent.stop import Budget
 
 PROBLEM = ng.Problem(
     lambda t: jnp.stack([10 * (t[1] - t[0] ** 2), 1 - t[0]]), ng.LeastSquares(jnp.zeros(2))

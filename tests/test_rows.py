@@ -8,12 +8,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.collocation import Weights
-from natgrad.damping import AbsoluteDamping, Undamped
-from natgrad.linearisation import linearise, matrix_free, solve
+from natgrad.direction.damping import AbsoluteDamping, Undamped
+from natgrad.direction.linearisation import linearise, matrix_free, solve
+from natgrad.direction.rows import ProductMatrix, Rows, has_rows
 from natgrad.parameters import Bounds, flatten
-from natgrad.row_assembly import has_rows
-from natgrad.rows import ProductMatrix, Rows
+from natgrad.pinn.collocation import Weights
 from problems_for_tests import close, with_slow
 
 RNG = np.random.default_rng(4)

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 import natgrad as ng
-from natgrad.solvers import recycling
+from natgrad.solvers import preconditioners as recycling
 from natgrad.solvers.base import RECYCLED
 from problems_for_tests import bumps_problem, close, linear_problem
 

@@ -8,9 +8,9 @@ import pytest
 
 from natgrad import InputError
 from natgrad.report.folder import plain
-from natgrad.studies.registry import STUDIES, study_of
-from natgrad.studies.toml_files import read_toml, toml_of
-from natgrad.studies.typed import converted, filled
+from natgrad_studies.registry import STUDIES, study_of
+from natgrad_studies.toml_files import read_toml, toml_of
+from natgrad_studies.typed import converted, filled
 
 PRESETS = [
     pytest.param(study, settings, id=f"{study.name}-{name}")

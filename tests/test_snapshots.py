@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.snapshots import Snapshots
+from natgrad.descent.run import Snapshots
 
 
 def rosenbrock(theta):

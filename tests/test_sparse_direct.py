@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.elliptic import sparse_direct
-from natgrad.elliptic.lattice import degrees, laplacian, nearest_links, padded_links
-from natgrad.elliptic.line import line_potentials
-from natgrad.elliptic.sparse_direct import available_backend, sparse_solve
 from natgrad.errors import InputError
+from natgrad.metrics.elliptic import sparse_direct
+from natgrad.metrics.elliptic.lattice import degrees, laplacian, nearest_links, padded_links
+from natgrad.metrics.elliptic.line import line_potentials
+from natgrad.metrics.elliptic.sparse_direct import available_backend, sparse_solve
 
 BACKENDS = sorted({"superlu", available_backend()})
 SHAPES = [(7,), (2,), (1, 4), (5, 4), (2, 3), (3, 4, 2)]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.elliptic import stencils as S
+from natgrad.metrics.elliptic import stencils as S
 
 NEUMANN, PERIODIC = S.staggered_neumann, S.staggered_periodic
 CENTRAL, FORWARD, FOURTH = S.collocated_central, S.collocated_forward, S.collocated_fourth_order

@@ -11,10 +11,10 @@ from jax.test_util import check_grads
 
 import natgrad as ng
 from natgrad.report.folder import FolderError, ResultFolder
-from natgrad.studies.gaussian_mixture import descent, landscape, methods
-from natgrad.studies.gaussian_mixture.settings import PRESETS
-from natgrad.studies.mixtures import Mixture, density, isotropic
-from natgrad.studies.one_mean import BOWL_START, START
+from natgrad_studies.gaussian_mixture import descent, landscape, methods
+from natgrad_studies.gaussian_mixture.settings import PRESETS
+from natgrad_studies.mixtures import Mixture, density, isotropic
+from natgrad_studies.one_mean import BOWL_START, START
 
 # --- the model -----------------------------------------------------------------------------------
 

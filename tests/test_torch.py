@@ -12,7 +12,7 @@ import natgrad as ng
 from problems_for_tests import assert_input_error
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from natgrad.integrations.torch_arrays import to_jax, to_torch  # noqa: E402
+from natgrad.interop.torch import to_jax, to_torch  # noqa: E402
 
 torch.set_num_threads(1)  # the tests have a core each
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -20,7 +20,7 @@ from equations_for_tests import (
     parameters,
     state,
 )
-from natgrad.verification import _Place
+from natgrad.checks.derivatives import _Place
 
 Z, RHO = jacobian(UPWIND, 0.0, THETA), state(UPWIND, 0.0, THETA)
 CURVATURE = {"explicit forward": UPWIND, "cg": SYMMETRIC}

@@ -8,9 +8,10 @@ import pytest
 
 import dense_oracle as oracle
 import natgrad as ng
-from natgrad import selection, waves
-from natgrad.metrics.optimal_transport import squared_wasserstein
-from natgrad.operators import as_dense
+from natgrad import waves
+from natgrad.core import selection
+from natgrad.core.operators import as_dense
+from natgrad.metrics.distances import squared_wasserstein
 from natgrad.waves.densities import decimated, decimated_transpose
 
 SHAPE, EVERY = (3, 4, 11), 3  # shots, receivers, steps; the last block has two samples

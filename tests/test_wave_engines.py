@@ -12,9 +12,9 @@ import pytest
 
 import natgrad as ng
 from natgrad import waves
-from natgrad.integrations.deepwave import Deepwave
-from natgrad.integrations.devito import Devito
-from natgrad.studies.waveform_inversion import study
+from natgrad.interop.deepwave import Deepwave
+from natgrad.interop.devito import Devito
+from natgrad_studies.waveform_inversion import study
 from problems_for_tests import assert_input_error
 from test_waveform_inversion import TINY
 

@@ -14,13 +14,13 @@ import pytest
 from natgrad import InputError
 from natgrad.report.folder import FolderError
 from natgrad.report.stored import load_page
-from natgrad.studies.toml_files import toml_of
-from natgrad.studies.waveform_inversion import study
-from natgrad.studies.waveform_inversion.methods import METHODS as KNOWN
-from natgrad.studies.waveform_inversion.runs import FRAMES
-from natgrad.studies.waveform_inversion.settings import METHODS, PRESETS, Settings
-from natgrad.studies.waveform_inversion.similarity import structural_similarity
-from natgrad.studies.waveform_inversion.tables import summary
+from natgrad_studies.toml_files import toml_of
+from natgrad_studies.waveform_inversion import study
+from natgrad_studies.waveform_inversion.methods import METHODS as KNOWN
+from natgrad_studies.waveform_inversion.runs import FRAMES
+from natgrad_studies.waveform_inversion.settings import METHODS, PRESETS, Settings
+from natgrad_studies.waveform_inversion.similarity import structural_similarity
+from natgrad_studies.waveform_inversion.tables import summary
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 ENVIRONMENT = os.environ | {"NATGRAD_CACHE": ""}
@@ -74,7 +74,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
 
     config = tmp_path / "run.toml"
     config.write_text(toml_of(settings, "tiny"))
-    command = [sys.executable, "-m", "natgrad.cli", "study", "waveform-inversion"]
+    command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
     process = subprocess.Popen(
         [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )

@@ -12,7 +12,7 @@ import pytest
 
 import natgrad as ng
 from natgrad import waves
-from natgrad.forwarding import jit_forwarding
+from natgrad.core.compiled import jit_forwarding
 from natgrad.waves.storage import plan_storage
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41

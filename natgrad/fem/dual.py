@@ -11,13 +11,12 @@ import lineax as lx
 from jax import Array
 from jax.sharding import Mesh
 
-from ..elliptic.factor import Solution
-from ..elliptic.methods import Elliptic
-from ..linalg import gram
-from ..linalg.products import accurate_product
+from ..core.dense import accurate_product, gram
+from ..core.operators import AdjointOperator
 from ..metrics.base import POSITIVE, Metric, PyTree, Report, on_one_host
-from ..metrics.transport_equation import told
-from ..operators import AdjointOperator
+from ..metrics.elliptic.equation import told
+from ..metrics.elliptic.factor import Solution
+from ..metrics.elliptic.methods import Elliptic
 from .equation import Energy, chosen, mass_solve
 from .space import Space
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from ..elliptic.sparse_direct import (
+from ..metrics.elliptic.sparse_direct import (
     LOST_PIVOT,
     Solve,
     available_backend,

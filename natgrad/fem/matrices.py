@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from ..elliptic.sparse_direct import REMEMBERED_FACTORS
+from ..metrics.elliptic.sparse_direct import REMEMBERED_FACTORS
 from .elements import Elements
 from .host_solves import Inverse, Rows, Solver, inverse_of, unsolvable
 

@@ -4,16 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..elliptic.methods import Elliptic
 from ..errors import InputError
-from ..metrics.base import (
-    PyTree,
-    Report,
-    admissible_density,
-    check_density,
-    default_floor,
-    floored,
-)
+from ..metrics.base import PyTree, Report, admissible_density, check_density, default_floor, floored
+from ..metrics.elliptic.methods import Elliptic
 from .dual import DualMetric
 from .equation import Energy, check_equation
 from .space import Space

@@ -1,14 +1,12 @@
 """Metrics on states, each given by its factor L."""
 
 from .base import Metric
-from .blocks import Blocks
-from .fisher_rao import FisherRao
-from .l2 import L2, Euclidean
+from .combine import Blocks
+from .diagonal import L2, Euclidean, FisherRao
 from .matrix import FactorMetric, MatrixMetric
 from .newton import Newton
 from .sobolev import HomogeneousSobolev, Sobolev
-from .transport import Mobility
-from .wasserstein import Wasserstein
+from .transport import Mobility, Wasserstein
 
 __all__ = [
     "L2",

@@ -11,15 +11,15 @@ import lineax as lx
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
+from ..core.dense import gram
+from ..core.operators import AdjointOperator
+from ..core.selection import Selection
+from ..core.sharding import at_hand
 from ..errors import InputError
 from ..grids import Domain, Grid
-from ..linalg import gram
-from ..meshes import at_hand
-from ..operators import AdjointOperator
-from ..selection import Selection
 
-PyTree = Any
 # Numbers and words for `info.metric`; "converged" = 0 marks a solve that a metric gave up.
 Report = dict[str, Array | str]
 
@@ -175,7 +175,7 @@ class FlatMetric(Metric):
 
     def restricted(self, selection: Selection) -> Metric:
         """At points, or on a sublattice, the principal submatrix of A."""
-        from .embedded import Embedded
+        from .combine import Embedded
 
         if selection.of == "functions":
             return super().restricted(selection)

@@ -12,13 +12,12 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from scipy import sparse
 
+from ..core.operators import AdjointOperator, Structure, structure_of
+from ..core.selection import Selection
+from ..core.sparse import as_lineax_operator, is_scipy, sparse_root
 from ..errors import InputError
-from ..integrations.scipy import as_lineax_operator, is_scipy
-from ..linalg.sparse_root import sparse_root
-from ..operators import AdjointOperator, Structure, structure_of
-from ..selection import Selection
 from .base import POSITIVE, FlatMetric, Metric, PyTree, on_one_host
-from .embedded import Embedded
+from .combine import Embedded
 
 
 class MatrixMetric(FlatMetric):

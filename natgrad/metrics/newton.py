@@ -2,8 +2,8 @@
 
 import lineax as lx
 
+from ..core.selection import Selection
 from ..errors import InputError
-from ..selection import Selection
 from .base import Metric, PyTree
 
 

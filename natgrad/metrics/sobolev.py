@@ -8,7 +8,13 @@ from jax import Array
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from ..elliptic.spectral import (
+from ..core.operators import AdjointOperator
+from ..core.selection import Selection, Sublattice
+from ..core.sharding import with_mesh
+from ..errors import InputError
+from ..grids import Grid
+from .base import POSITIVE, FlatMetric, Metric, PyTree, check_grid, check_on_grid
+from .elliptic.spectral import (
     Scheme,
     inverse_transform,
     inverse_transform_in_slabs,
@@ -16,12 +22,6 @@ from ..elliptic.spectral import (
     transform,
     transform_in_slabs,
 )
-from ..errors import InputError
-from ..grids import Grid
-from ..meshes import with_mesh
-from ..operators import AdjointOperator
-from ..selection import Selection, Sublattice
-from .base import POSITIVE, FlatMetric, Metric, PyTree, check_grid, check_on_grid
 
 SCHEMES: tuple[Scheme, ...] = ("staggered", "collocated")
 

@@ -11,15 +11,11 @@ import lineax as lx
 from jax import Array
 from jax.sharding import Mesh
 
-from ..elliptic.factor import Solution
-from ..elliptic.methods import Elliptic
-from ..elliptic.stencils import weighted_gradient
+from ..core.dense import accurate_product, gram
+from ..core.operators import AdjointOperator
+from ..core.selection import Selection, Sublattice
 from ..errors import InputError
 from ..grids import Grid
-from ..linalg import gram
-from ..linalg.products import accurate_product
-from ..operators import AdjointOperator
-from ..selection import Selection, Sublattice
 from .base import (
     POSITIVE,
     Metric,
@@ -34,8 +30,11 @@ from .base import (
     grid_axes,
     squared_length,
 )
-from .optimal_transport import squared_wasserstein
-from .transport_equation import TransportEquation, TransportScheme, over_densities, told
+from .distances import squared_wasserstein
+from .elliptic.equation import TransportEquation, TransportScheme, over_densities, told
+from .elliptic.factor import Solution
+from .elliptic.methods import Elliptic
+from .elliptic.stencils import weighted_gradient
 
 
 class Mobility(Metric):
@@ -291,3 +290,31 @@ def _potential(metric: Mobility, rho: Array, zeta: Array) -> Solution:
     a, equation = metric._mobility(rho), metric.equation
     solution = equation.factor(equation.method(1), a).solution(equation.project(a, zeta))
     return solution._replace(phi=equation.project_transpose(a, solution.phi))
+
+
+class Wasserstein(Mobility):
+    """The W₂ metric: `Mobility(grid, 0.5)`, a = ρ.
+
+    ⟨ζ, ζ⟩ is the kinetic energy ∫ ρ|∇φ|² dx of the cheapest flow −∇·(ρ∇φ) = ζ. The density is
+    used as given, not divided by its mass.
+
+    `squared_distance(a, b)` is W₂² itself, times the mass: exact on lines and rings for densities
+    that are constant on cells, a Sinkhorn divergence with ε = 2h² in 2D and 3D. Both agree with
+    the metric to second order in h for smooth densities; masses that differ are scaled to one.
+
+    ```python
+    metric = ng.Wasserstein(grid)
+    metric.squared_distance(a, b)
+    ```
+
+    Cost and schemes: those of `Mobility`. Reference: section 2.5 and appendix B.1 of the paper.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        scheme: TransportScheme = "staggered",
+        floor: float | None = None,
+        elliptic: Elliptic = Elliptic(),
+    ):
+        super().__init__(grid, 0.5, scheme, floor, elliptic)

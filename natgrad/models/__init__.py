@@ -1,14 +1,12 @@
 """Models θ ↦ ρ(θ) and their derivatives Z = ∂ρ/∂θ."""
 
-from .base import Evaluation, Model
+from .base import Evaluation, Model, Products
 from .checks import check_model
-from .explicit import Explicit, as_model
+from .explicit import Explicit, Sourcewise, as_model
 from .external import ExternalModel
 from .factorisations import SparseLU
 from .implicit import ImplicitModel
 from .pointwise import Part, Pointwise, RowModel
-from .products import Products
-from .sourcewise import Sourcewise
 
 __all__ = [
     "Evaluation",

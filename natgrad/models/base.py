@@ -1,20 +1,119 @@
-"""What a model is: θ ↦ ρ(θ), with its Jacobian and the products Zη and Zᵀξ."""
+"""The Jacobian as two products, Zη and Zᵀξ, that share one linearisation."""
 
 import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jax import Array
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
-from ..counts import Counts
+from ..core.operators import hoisted, structure_of
+from ..core.outcomes import Counts
+from ..core.selection import Selection
 from ..errors import InputError
-from ..selection import Selection
-from .products import Products
-from .second_order import SecondOrder, differentiated_twice
 
-PyTree = Any
+
+class Products(eqx.Module):
+    """ρ(θ), η ↦ Zη and ξ ↦ Zᵀξ at one θ; η and Zᵀξ are flat vectors."""
+
+    rho: eqx.AbstractVar[PyTree]
+    evaluations: eqx.AbstractVar[int]  # forward solves that it took to make these
+
+    @abc.abstractmethod
+    def push(self, eta: Array) -> PyTree:
+        """Zη, with the structure of the state."""
+
+    @abc.abstractmethod
+    def pull(self, xi: PyTree) -> Array:
+        """Zᵀξ for a covector ξ with the structure of the state."""
+
+
+class LinearisedProducts(Products):
+    """One of the two maps is stored, with what it needs of the forward evaluation as leaves.
+
+    So the products cross the boundary of a compiled program, and the stored arrays exist once. The
+    other map is its transpose, taken while a program is traced.
+    """
+
+    rho: PyTree
+    evaluations: int = eqx.field(static=True)
+    _stored: Callable[[Any], Any]
+    _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
+    _reverse: bool = eqx.field(static=True)
+
+    def push(self, eta: Array) -> PyTree:
+        eta = eta.astype(self._flat.dtype)
+        if not self._reverse:
+            return self._stored(eta)
+        return jax.linear_transpose(self._stored, structure_of(self.rho))(eta)[0]
+
+    def pull(self, xi: PyTree) -> Array:
+        xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
+        if self._reverse:
+            return self._stored(xi)
+        return jax.linear_transpose(self._stored, self._flat)(xi)[0]
+
+
+def linearised(
+    state: Callable[[Array], PyTree], flat: Array, reverse: bool = False
+) -> LinearisedProducts:
+    """The products of `state` at `flat`, from one evaluation in forward or in reverse mode.
+
+    `reverse` is for functions that have a rule for the transpose only (`jax.custom_vjp`). Both
+    cost one evaluation now, then about two for each product.
+
+    ```python
+    products = linearised(lambda v: jnp.tanh(W @ v), jnp.ones(3))
+    products.push(jnp.ones(3)), products.pull(jnp.ones(5))
+    ```
+    """
+    structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+    if reverse:
+        rho, pull = jax.vjp(state, flat)
+        stored = hoisted(lambda xi: pull(xi)[0], structure_of(rho))
+    else:
+        rho, push = jax.linearize(state, flat)
+        stored = hoisted(push, structure)
+    return LinearisedProducts(rho, 1, stored, structure, reverse)
+
+
+Loss = Callable[[PyTree], Array]
+
+
+class SecondOrder(eqx.Module):
+    """f, ∂_θ f and η ↦ ∇²_θ f η at one θ.
+
+    A product costs one linearised and one adjoint propagation; `evaluations` are the forward ones
+    that it took to get here, besides the adjoint one of the gradient.
+    """
+
+    rho: PyTree
+    value: Array
+    gradient: Array
+    evaluations: int = eqx.field(static=True)
+    _product: Callable[[Array], Array]
+
+    def product(self, eta: Array) -> Array:
+        """∇²_θ f η."""
+        return self._product(eta.astype(self.gradient.dtype))
+
+
+def differentiated_twice(
+    model: Callable[[PyTree], PyTree], unravel: Callable[[Array], PyTree], flat: Array, loss: Loss
+) -> SecondOrder:
+    """For models written in JAX: the linearised gradient, in forward over reverse mode."""
+
+    def value_and_state(v: Array) -> tuple[Array, PyTree]:
+        rho = model(unravel(v))
+        return loss(rho), rho
+
+    gradient = lambda v: jax.value_and_grad(value_and_state, has_aux=True)(v)
+    ((value, rho), slope), tangent = jax.linearize(gradient, flat)
+    product = hoisted(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+    return SecondOrder(rho, value, slope, 1, product)
 
 
 class Evaluation(NamedTuple):

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
-from ..control import traced
+from ..core.compiled import traced
 from ..errors import InputError
-
-PyTree = Any
 
 
 def check_model(model: Callable[[PyTree], PyTree], theta: PyTree) -> PyTree:

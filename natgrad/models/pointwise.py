@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
-from ..counts import Counts
+from ..core.outcomes import Counts
+from ..core.selection import Selection
+from ..core.sharding import check_divides, in_parts, on_each_device, placed, with_mesh
 from ..errors import InputError
-from ..meshes import check_divides, in_parts, on_each_device, placed, with_mesh
-from ..selection import Selection
-from .base import Evaluation, Model
+from .base import Evaluation, Model, Products, linearised
 from .explicit import chunk_size, mapped
-from .products import Products, linearised
 
-PyTree = Any
 DEFAULT_MEMORY = 2 * 2**30
 # Rows of Z made at once on a CPU: as many as stay in its cache (benchmarks/bench_rows.py).
 CACHE = 320 * 2**10

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..budget import Budget
 from ..comparison import Comparison
+from ..core.archive import replace_file
+from ..descent.stop import Budget
 from ..errors import InputError
-from ..files import replace_file
-from ..result import Result
-from ..saved_results import is_result, load_result, saved_where
+from ..result import Result, is_result, load_result, saved_where
 from .comparison_page import comparison_page
 from .document import document, is_ours
 from .folder import FolderError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import replace_file
+from ..core.archive import replace_file
 
 MARKER = "settings.json"
 

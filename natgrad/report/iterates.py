@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..landscape import landscape
-from ..problems import Problem
+from ..plot import landscape
+from ..problem import Problem
 from ..result import Result
 from .frames import Frames
 from .page import Part

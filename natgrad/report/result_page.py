@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problems import Problem
+from ..problem import Problem
 from ..result import AXES, Info, Result
 from .curves import Curves, Series
 from .iterates import iterate_plots, look

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
+from ..core.dense import accurate_product as product
+from ..core.operators import AdjointOperator
+from ..core.settings import Number, number, whole
 from ..errors import InputError
-from ..linalg.products import accurate_product as product
 from ..metrics.base import Metric, PyTree, Report
-from ..operators import AdjointOperator
-from ..settings import Number, number, whole
 from .potentials import Potentials, spread
 
 CENTRES = 200

@@ -7,10 +7,10 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
+from ..core.operators import AdjointOperator
+from ..core.selection import Selection
 from ..errors import InputError
 from ..metrics.base import Metric, PyTree
-from ..operators import AdjointOperator
-from ..selection import Selection
 
 
 class FisherRao(Metric):

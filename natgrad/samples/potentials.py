@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..linalg.products import accurate_product as product
+from ..core.dense import accurate_product as product
 
 
 class Potentials(NamedTuple):

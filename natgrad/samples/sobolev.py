@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core.settings import Number, setting
 from ..errors import InputError
-from ..settings import Number, setting
 from .dual import DualMetric, optional_number, optional_whole
 from .potentials import Potentials, spread
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from ..settings import Number, setting
+from ..core.settings import Number, setting
 from .dual import DualMetric, optional_number, optional_whole
 from .potentials import Potentials, spread
 

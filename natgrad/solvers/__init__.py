@@ -11,13 +11,10 @@ from .base import (
     Solver,
 )
 from .dense import QR, SVD, Cholesky, PivotedQR
-from .hutchinson import Hutchinson
-from .kernel import Kernel
+from .kernel import Kernel, NystromKernel
 from .krylov import CG, LSMR
-from .nystrom_kernel import NystromKernel
-from .preconditioners import Diagonal, Nystrom, Preconditioner
-from .randomised_svd import RandomizedSVD
-from .recycling import Recycled
+from .low_rank import Hutchinson, RandomizedSVD
+from .preconditioners import Diagonal, Nystrom, Preconditioner, Recycled
 from .system import System
 
 __all__ = [

@@ -5,12 +5,11 @@ from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 from jax import Array
+from jaxtyping import PyTree
 
-from ..counts import Counts
+from ..core.outcomes import Counts
 from ..errors import InputError
 from .system import LinearSystem
-
-PyTree = Any
 
 # Why an iterative solver stopped; 0 while it runs, and for the solvers that do not iterate.
 RUNNING, CONVERGED, MAX_ITERATIONS, BREAKDOWN, NOT_FINITE, RECYCLED = range(6)

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
-from ..linalg.trees import axpy, dot, norm, pick, scaled
+from ..core.operators import axpy, dot, norm, pick, scaled
 from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE
 from .recurrences import Precondition, Stop, first_reason, right_hand_side
-
-PyTree = Any
 
 
 class LSMRState(NamedTuple):

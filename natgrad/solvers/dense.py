@@ -7,8 +7,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from ..linalg import MinimumNormFactor, condition_estimate, gram, minimum_norm_factor, safe_cholesky
-from ..settings import number
+from ..core.dense import (
+    MinimumNormFactor,
+    condition_estimate,
+    gram,
+    minimum_norm_factor,
+    safe_cholesky,
+)
+from ..core.settings import number
 from .base import DenseSolver, InformationSolver, SolveInfo
 
 

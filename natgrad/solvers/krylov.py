@@ -7,15 +7,16 @@ from typing import Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
-from ..control import loop
-from ..counts import Counts
+from ..core.compiled import loop
+from ..core.operators import pick, scaled
+from ..core.outcomes import Counts
+from ..core.settings import Number, count, setting
 from ..errors import InputError
-from ..linalg.trees import pick, scaled
-from ..settings import Number, count, setting
 from .base import BREAKDOWN, NOT_FINITE, RUNNING, MatrixFreeSolver, Solution, SolveInfo
 from .bidiagonalisation import LSMRState, lsmr_start, lsmr_step
-from .preconditioners import Preconditioner, as_preconditioner
+from .preconditioners import Preconditioner, Recycled, as_preconditioner
 from .recurrences import (
     ConjugateGradients,
     Product,
@@ -25,10 +26,7 @@ from .recurrences import (
     descending,
     without_products,
 )
-from .recycling import Recycled
 from .system import LinearSystem, System
-
-PyTree = Any
 
 
 class CG(MatrixFreeSolver):

@@ -13,15 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
 
-from ..counts import Counts
+from ..core.compiled import each
+from ..core.dense import accurate_product
+from ..core.outcomes import Counts
+from ..core.randomised import LowRank, basis_sizes, decomposed, range_basis
+from ..core.settings import Number, number, whole
 from ..errors import InputError
-from ..linalg.products import accurate_product
-from ..linalg.randomised import LowRank
 from .base import NOT_FINITE, MatrixFreeSolver, Solution, SolveInfo
 from .system import System
-
-PyTree = Any
 
 
 class Projection(NamedTuple):
@@ -154,3 +155,183 @@ def unraveller(like: PyTree) -> Callable[[Array], PyTree]:
     """From a vector of any precision to the structure of `like`."""
     vector, unravel = ravel_pytree(like)
     return lambda row: unravel(row.astype(vector.dtype))
+
+
+class RandomizedSVD(LowRankSolver):
+    """The randomised singular value decomposition of Y: G ≈ V diag(σ²) Vᵀ, inverted exactly.
+
+    η = −V(max(σ², τ) + λ)⁻¹Vᵀg − (g − VVᵀg)/(τ + λ) for the gradient g = ∂_θ f. `rank` +
+    `oversampling` random combinations of the columns of Y are followed through `power_iterations`
+    products with YYᵀ. All the blocks on the way are kept: a block Krylov space, which contains what
+    its last block gives, at the same products. τ is an estimate of the largest eigenvalue of G that
+    this misses; it stands for all that are not resolved, so that a λ far below them shortens the
+    direction instead of blowing it up. With λ > 0 all M directions found are used. Without damping
+    the leading `rank`, those that are accurate, and nothing beyond; of them those with σ above
+    `rtol` times the first (default max(k, p)·eps).
+
+    It works where the singular values of Y fall to about √λ within the directions found. On others,
+    and for a single direction in general, `CG` gets further with the same products, because it
+    builds its space from the gradient. What speaks for this solver: the products of a block are
+    independent of each other (`batch_size` of them run as one), every further λ costs one pair, and
+    a small λ does not slow it down. Parameters are damped by the identity only.
+
+    `info.truncation` estimates the largest singular value of Y that was cut, relative to the
+    largest of all; `info.residual` is the true one of (G + λI) η = −∂_θ f; `info.rank` counts the
+    directions. `info.status` is "ok", "rank_deficient" (λ = 0: η is of least norm, in the
+    directions found) or "not_finite".
+
+    ```python
+    solver = ng.RandomizedSVD(rank=30)
+    ng.natural_gradient(problem, theta, metric=ng.L2(grid), solver=solver, damping=1e-6)
+    ```
+
+    Cost: M = (`rank` + `oversampling`)(1 + `power_iterations`) + 4 products Zη, as many Zᵀξ, and
+    (k + p)M²; each λ one Zη and one Zᵀξ, for the residual. Zη is returned to the step. Memory: M
+    vectors like θ and like Lρ.
+
+    Reference: Halko, Martinsson and Tropp, SIAM Review 53 (2011); Musco and Musco, NeurIPS 2015;
+    for a floor in place of what is cut Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44
+    (2023); the end of the paper's appendix B.4.
+    """
+
+    rank: int = eqx.field(static=True)
+    power_iterations: int = eqx.field(static=True)
+    oversampling: int = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+    rtol: Array | None
+
+    def __init__(
+        self,
+        rank: int,
+        power_iterations: int = 1,
+        oversampling: int = 8,
+        *,
+        rtol: Number | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+    ):
+        self.rank = whole(rank, "rank", 1)
+        self.power_iterations = whole(power_iterations, "power_iterations", 0)
+        self.oversampling = whole(oversampling, "oversampling", 0)
+        self.seed = whole(seed, "seed", 0)
+        self.batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
+        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+
+    def spent(self, system: System) -> Counts:
+        width, limit = self.rank + self.oversampling, min(shape_of(system))
+        products = sum(basis_sizes(width, self.power_iterations, limit))
+        return Counts(linearised=products, adjoint=products)
+
+    def prepare(self, system: System) -> Prepared:
+        only_identity(self, system)
+        shape, factor = shape_of(system), system.factor
+        limit = min(*shape, size_of(system.products.rho))
+        if self.rank > limit:
+            raise too_many("rank", self.rank, limit)
+        assert factor is not None
+        unravel, g = unraveller(factor.zero()), system.gradient
+        basis = range_basis(
+            forward=lambda v: flat(factor.mv(system.push(v)), g.dtype),
+            backward=lambda y: system.pull(factor.rmv(unravel(y))),
+            shape=shape,
+            width=self.rank + self.oversampling,
+            key=jax.random.key(self.seed),
+            dtype=g.dtype,
+            power_iterations=self.power_iterations,
+            batch_size=self.batch_size,
+        )
+        return self.prepared(system, decomposed(basis), self.rank)
+
+
+Probes = Literal["signs", "column_space"]
+
+
+class Hutchinson(LowRankSolver):
+    """Y ≈ L Σᵢ wξᵢξᵢᵀZ from m = `samples` covectors ξᵢ: the paper's appendices B.3 and B.4.
+
+    `probes="signs"`, appendix B.3: independent random signs and w = 1/m. The estimate H_m(Z) of
+    Z is unbiased with E‖H_m(Z) − Z‖_F² = (k − 1)/m · ‖Z‖_F²: a relative error of √((k − 1)/m)
+    whatever the spectrum of Z. It takes m ≫ k samples to be of use, more than the k adjoint
+    products that give Z itself, and with fewer G comes out too large by 1 + (k − 1)/m on average.
+
+    `probes="column_space"`, appendix B.4: m random combinations of the columns of Z, made
+    orthonormal, and w = 1. Then Σᵢ ξᵢξᵢᵀ is the orthogonal projection onto their span, exact for a
+    Z of rank up to m, and good where the singular values of Z fall fast.
+
+    The least-squares problem is solved in factored form, by the QR factorisation of L(ξ₁ … ξ_m) and
+    the singular values of an m × p matrix: η = −(G_m + λI)†∂_θ f, of least norm, with the exact
+    gradient, so that η descends (the paper's B.3 estimates that as well). Singular values below
+    `rtol` times the largest are dropped. `RandomizedSVD` supersedes both kinds: it projects Y
+    itself and not Z, refines the basis, and estimates what it cut. This one is there to compare.
+
+    ```python
+    ng.Hutchinson(40, probes="column_space")
+    ```
+
+    Cost: m products Zᵀξ (and m products Zη for "column_space"), m with L, (k + p)m²; each λ one Zη
+    and one Zᵀξ, for the residual. Reference: appendices B.3 and B.4 of the paper; Hutchinson 1990.
+    """
+
+    samples: int = eqx.field(static=True)
+    probes: Probes = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+    rtol: Array | None
+
+    def __init__(
+        self,
+        samples: int,
+        probes: Probes = "signs",
+        *,
+        rtol: Number | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+    ):
+        if probes not in ("signs", "column_space"):
+            raise InputError("probes", f"{probes!r} is unknown", "'signs' or 'column_space'")
+        self.samples, self.probes = whole(samples, "samples", 1), probes
+        self.seed = whole(seed, "seed", 0)
+        self.batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
+        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+
+    def spent(self, system: System) -> Counts:
+        pushed = self.samples if self.probes == "column_space" else 0
+        return Counts(linearised=pushed, adjoint=self.samples)
+
+    def prepare(self, system: System) -> Prepared:
+        only_identity(self, system)
+        limit = min(system.gradient.size, size_of(system.products.rho))
+        if self.probes == "column_space" and self.samples > limit:
+            raise too_many("samples", self.samples, limit)
+        covectors = self._covectors(system)
+        unravel, g, factor = unraveller(system.products.rho), system.gradient, system.factor
+        assert factor is not None
+
+        def both(row: Array) -> tuple[Array, Array]:
+            xi = unravel(row)
+            return flat(factor.mv(xi), g.dtype), system.pull(xi)
+
+        images, pulled = each(both, covectors, self.batch_size)
+        weight = 1.0 if self.probes == "column_space" else 1.0 / self.samples
+        approximation = _product_svd(images, weight * pulled)
+        return self.prepared(system, approximation, len(approximation.values))
+
+    def _covectors(self, system: System) -> Array:
+        """The ξᵢ as rows."""
+        key, g = jax.random.key(self.seed), system.gradient
+        if self.probes == "signs":
+            shape = (self.samples, size_of(system.products.rho))
+            return jax.random.rademacher(key, shape, g.dtype)
+        combinations = jax.random.normal(key, (self.samples, g.size), g.dtype)
+        push = lambda v: flat(system.push(v), g.dtype)
+        return jnp.linalg.qr(each(push, combinations, self.batch_size).T)[0].T
+
+
+@jax.jit
+def _product_svd(left: Array, right: Array) -> LowRank:
+    """Singular values and right vectors of leftᵀ · right, by a QR of the first factor."""
+    _, values, vectors = jnp.linalg.svd(
+        accurate_product(jnp.linalg.qr(left.T, mode="r"), right), full_matrices=False
+    )
+    return LowRank(values, vectors, jnp.full((), jnp.nan, values.dtype))

@@ -6,16 +6,15 @@ scaled to unit length, so that single precision neither overflows nor underflows
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
-from ..linalg.trees import axpy, pick
+from ..core.operators import axpy, pick
 from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE, RECYCLED, RUNNING
-
-PyTree = Any
 
 
 class Stop(NamedTuple):

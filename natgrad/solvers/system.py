@@ -9,14 +9,12 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
+from jaxtyping import PyTree
 
-from ..control import each
-from ..linalg.trees import dot
-from ..models.products import Products
-from ..operators import Structure, hoisted
-from ..parameter_operators import ParameterOperator
-
-PyTree = Any
+from ..core.compiled import each
+from ..core.operators import Structure, dot, hoisted
+from ..direction.damping import ParameterOperator
+from ..models.base import Products
 
 
 class Factor(eqx.Module):

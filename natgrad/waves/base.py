@@ -7,17 +7,17 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PyTree
 
+from ..core.selection import Selection
 from ..errors import InputError
 from ..models.base import Evaluation, Model
-from ..selection import Selection
 from .absorbing import Layer
 from .slowness import M_PER_KM, squared_slowness, velocity_of
 from .stencils import halo
 from .storage import Storage, plan_storage
 from .survey import Survey
 
-PyTree = Any
 DEFAULT_MEMORY = 2 * 2**30
 
 

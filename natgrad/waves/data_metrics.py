@@ -8,7 +8,9 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from ..elliptic.methods import Elliptic
+from ..core.operators import AdjointOperator
+from ..core.selection import Selection
+from ..core.settings import whole
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.base import (
@@ -21,10 +23,8 @@ from ..metrics.base import (
     check_on_grid,
     grid_axes,
 )
-from ..metrics.wasserstein import Wasserstein
-from ..operators import AdjointOperator
-from ..selection import Selection
-from ..settings import whole
+from ..metrics.elliptic.methods import Elliptic
+from ..metrics.transport import Wasserstein
 from .densities import Positive, Shifted, block_sizes, decimated, decimated_transpose
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..settings import Number, setting
+from ..core.settings import Number, setting
 
 
 def decimated(data: Array, every: int) -> Array:

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
 
-from ..meshes import AXIS, row_mesh
+from ..core.sharding import AXIS, row_mesh
 from .absorbing import Layer
 from .scheme import Scheme
 from .simulation import Gathers, adjoint_image, linearised_data, simulate
-
-PyTree = Any
 
 
 def shot_mesh(devices: Sequence[Any] | None) -> Mesh | None:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core.selection import Selection
+from ..core.settings import whole
 from ..errors import InputError
 from ..grids import Grid
-from ..metrics.optimal_transport import cumulative_distribution, quantile_ends
-from ..problems import ScaledLoss
-from ..selection import Selection
-from ..settings import whole
+from ..metrics.distances import cumulative_distribution, quantile_ends
+from ..problem import ScaledLoss
 from .data_metrics import DataWasserstein
 from .densities import Positive, Softplus, decimated
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
-from ..counts import Counts
-from ..meshes import with_mesh
-from ..models.base import Evaluation
-from ..models.products import Products
-from ..selection import Selection
+from ..core.outcomes import Counts
+from ..core.selection import Selection
+from ..core.sharding import with_mesh
+from ..models.base import Evaluation, Products
 from .absorbing import Layer
 from .base import DEFAULT_MEMORY, Start, WaveModel, layer_around, whole_shots
 from .devices import Simulator, shot_mesh
@@ -24,8 +24,6 @@ from .simulation import Gathers
 from .slowness import M_PER_KM
 from .storage import Storage
 from .survey import Survey
-
-PyTree = Any
 
 
 class Acoustic(WaveModel):

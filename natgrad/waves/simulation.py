@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from .absorbing import Layer
 from .fields import Coefficients, Fields
@@ -17,8 +18,6 @@ from .positions import Positions
 from .propagator import imaged, march, march_keeping, scattered, with_source
 from .scheme import Scheme
 from .stencils import halo
-
-PyTree = Any
 
 
 class Gathers(NamedTuple):

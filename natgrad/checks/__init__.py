@@ -1,0 +1,1 @@
+"""Checks of what a user wrote: adjoints, gradients, Taylor remainders."""

@@ -1,0 +1,341 @@
+"""What checks of derivatives have found, in words."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from ..core.operators import structure_of
+from ..core.settings import whole
+from ..direction.damping import Undamped
+from ..direction.inputs import evaluated
+from ..direction.linearisation import linearise
+from ..errors import InputError
+from ..metrics.diagonal import Euclidean
+from ..models.base import Evaluation, Model, Products
+from ..models.checks import check_model, check_parameters, check_state
+from ..models.explicit import as_model
+from ..models.external import ExternalModel
+from ..models.implicit import ImplicitModel
+from ..parameters import flatten, settled
+from ..problem import Problem, slopes
+from ..solvers import Auto
+from .taylor import Taylor, norm, ratio, steps_for, taylor_test, worst, worst_number
+
+
+def names_of(model: Model) -> tuple[str, str, str]:
+    """How the state, Zη and Zᵀξ are called where the user wrote them."""
+    if isinstance(model, ExternalModel):
+        return ("linearize" if model.forward is None else "forward"), "jvp", "vjp"
+    if isinstance(model, ImplicitModel) and model.factorise is not None:
+        return "the state", "Zη (solve of the factorisation)", "Zᵀξ (solve_transposed)"
+    if isinstance(model, ImplicitModel):
+        return "the state", "Zη (linear_solver)", "Zᵀξ (linear_solver on the transpose)"
+    return "the model", "jvp", "vjp"
+
+
+def adjoint_verdict(
+    names: tuple[str, str, str], asymmetry: float, tolerance: float, jvp: Taylor, vjp: Taylor
+) -> str:
+    """Which function is at fault, the sizes found, and what to try."""
+    forward, push, pull = names
+    symmetric = asymmetry <= tolerance
+    if symmetric and jvp.passed and vjp.passed:
+        head = f"passed: {push} is the derivative of {forward}, and {pull} its transpose"
+        advice = ""
+    elif not (np.isfinite(jvp.error) and np.isfinite(vjp.error)):
+        wrong = push if not np.isfinite(jvp.error) else pull
+        head = f"FAILED: {wrong} is not finite, or {forward} is not at points near theta"
+        advice = "another theta, or smaller arrays to find the first NaN"
+    elif symmetric:
+        head = f"FAILED: {push} is not the derivative of {forward}"
+        advice = (
+            f"{pull} is its transpose, so both differentiate another function; compare {push} "
+            f"with ({forward}(theta + h*eta) - {forward}(theta))/h for one parameter at a time"
+        )
+    elif jvp.passed:
+        head = f"FAILED: {pull} is not the transpose of {push}, which is right"
+        advice = f"transpose {push} line by line in reverse order; mind weights and boundaries"
+    elif vjp.passed:
+        head = f"FAILED: {push} is not the derivative of {forward}, while {pull} is its transpose"
+        advice = f"correct {push}: {pull} agrees with finite differences of {forward}"
+    else:
+        head = (
+            f"FAILED: {push} is not the derivative of {forward}, "
+            f"and {pull} is not the transpose of {push}"
+        )
+        advice = f"first correct {push}, then transpose it; or is {forward} noisy?"
+    lines = [
+        head,
+        f"  |⟨Zη, ξ⟩ − ⟨η, Zᵀξ⟩| is {asymmetry:.1e} of their size (up to {tolerance:.1e} passes)",
+        f"  {push} against finite differences: {_sizes(jvp)}",
+        f"  {pull} against finite differences: {_sizes(vjp)}",
+    ]
+    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
+
+
+def gradient_verdict(problem: Problem, test: Taylor, parts: dict[str, Taylor]) -> str:
+    wrong = [name for name, part in parts.items() if not part.passed]
+    if test.passed and not wrong:
+        head, advice = "passed: ∂_θ f is the gradient of the value", ""
+    elif wrong:
+        head = f"FAILED: the derivative of the {' and the '.join(wrong)} is wrong"
+        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
+    elif problem.objective is not None:
+        head = "FAILED: ∂_θ f is not the gradient of the objective"
+        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
+    else:
+        head = "FAILED: ∂_θ f = Zᵀ∂_ρ f is wrong, while the derivative of the loss is right"
+        advice = "ng.check_adjoint(problem.model, theta), which tells jvp from vjp"
+    lines = [head, f"  ∂_θ f against finite differences: {_sizes(test)}"]
+    lines += [f"  {name} by itself: {_sizes(part)}" for name, part in parts.items()]
+    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
+
+
+def _sizes(test: Taylor) -> str:
+    said = "right" if test.passed else "WRONG"
+    return f"{said}, relative error down to {test.error:.1e}, remainders of order {test.order:.1f}"
+
+
+@dataclass(frozen=True)
+class AdjointReport:
+    """What `check_adjoint` found; the worst of its trials. `str` of it is the verdict."""
+
+    passed: bool
+    asymmetry: float
+    tolerance: float
+    jvp: Taylor
+    vjp: Taylor
+    verdict: str
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """What `check_gradient` found; the worst of its trials. `str` of it is the verdict.
+
+    `parts` are the same test of the functions that the value is made of, each in its own argument.
+    """
+
+    passed: bool
+    gradient: Taylor
+    parts: dict[str, Taylor]
+    verdict: str
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def check_adjoint(
+    model: Any, theta: PyTree, *, trials: int = 3, seed: int = 0, verbose: bool = True
+) -> AdjointReport:
+    """Whether Zη is the derivative of the model at θ, and Zᵀξ its transpose.
+
+    Two functions may be each other's transpose and both be wrong, so there are two tests, for
+    random η and ξ: ⟨Zη, ξ⟩ = ⟨η, Zᵀξ⟩ up to the square root of the machine precision, and
+
+        ‖ρ(θ + hη) − ρ(θ) − hZη‖ = O(h²),
+
+    the same for ⟨η, Zᵀξ⟩, with h falling by decades from a tenth of θ on. The verdict names the
+    function at fault; it is printed unless `verbose` is False. `model` is a `Model` of any kind or
+    a plain function.
+
+    ```python
+    assert ng.check_adjoint(model, theta).passed
+    ```
+
+    Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
+    Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
+    """
+    model, trials = as_model(model), whole(trials, "trials", 1)
+    at, theta = _Place(model, theta), settled(theta)
+    products = at.products()
+    scale, rng = _scale(theta), np.random.default_rng(seed)
+    gaps, forward, backward = [], [], []
+    for _ in range(trials):
+        eta = scale * rng.normal(size=scale.size)
+        xi = rng.normal(size=at.rho.size)
+        image, slope = at.push(products, eta), at.pull(products, xi)
+        size = max(norm(image) * norm(xi), norm(eta) * norm(slope))
+        gaps.append(ratio(abs(float(image @ xi - eta @ slope)), size))
+        steps = steps_for(at.eps)
+        changes = [at.moved(h * eta) - at.rho for h in steps]
+        forward.append(taylor_test(steps, changes, image, at.eps))
+        seen = [np.atleast_1d(change @ xi) for change in changes]
+        size = max(norm(image) * norm(xi), abs(float(eta @ slope)))
+        backward.append(taylor_test(steps, seen, np.atleast_1d(eta @ slope), at.eps, size))
+    asymmetry, tolerance = worst_number(gaps), float(np.sqrt(at.eps))
+    jvp, vjp = worst(forward), worst(backward)
+    passed = asymmetry <= tolerance and jvp.passed and vjp.passed
+    verdict = adjoint_verdict(names_of(model), asymmetry, tolerance, jvp, vjp)
+    report = AdjointReport(passed, asymmetry, tolerance, jvp, vjp, verdict)
+    if verbose:
+        print(report)
+    return report
+
+
+def check_gradient(
+    problem: Problem, theta: PyTree, *, trials: int = 3, seed: int = 0, verbose: bool = True
+) -> GradientReport:
+    """Whether ∂_θ f, as a run uses it, is the gradient of the value at θ: Taylor tests.
+
+        |F(θ + hη) − F(θ) − h⟨∂_θ f, η⟩| = O(h²)
+
+    along random η, with h falling by decades from a tenth of θ on, for F = f(ρ(θ)) + R(θ) or an
+    objective of θ. The loss is tested by itself in ρ, and a regulariser in θ, so that the verdict
+    can name the part at fault; it is printed unless `verbose` is False.
+
+    ```python
+    assert ng.check_gradient(problem, theta).passed
+    ```
+
+    Cost: one gradient, and for each trial five evaluations of the model.
+    """
+    if not isinstance(problem, Problem):
+        raise InputError("problem", f"is {problem!r}", "ng.Problem(model, loss)")
+    trials = whole(trials, "trials", 1)
+    at, theta = _Place(problem.model, theta), settled(theta)
+    problem.check(theta, structure_of(at.known.rho))
+    flat, unravel = flatten(theta)
+    known = at.known if problem.model.solves else None
+    lin = linearise(problem, theta, Euclidean(), Auto(), Undamped(), None, None, known)
+    gradient, loss = np.asarray(lin.gradient, float), float(lin.loss)
+    scale, rng, whole_test = _scale(theta), np.random.default_rng(seed), []
+    objective_only = problem.objective is not None
+    eps = max(at.eps, float(jnp.finfo(lin.loss.dtype).eps))
+    for _ in range(trials):
+        eta = scale * rng.normal(size=scale.size)
+
+        def change(h: float, eta: np.ndarray = eta) -> np.ndarray:
+            moved = unravel(flat + jnp.asarray(h * eta, flat.dtype))
+            rho = at.known.rho if objective_only else at.evaluated(moved).rho
+            return np.atleast_1d(float(_value(problem, moved, rho)) - loss)
+
+        slope = np.atleast_1d(gradient @ eta)
+        steps = steps_for(eps)
+        whole_test.append(taylor_test(steps, [change(h) for h in steps], slope, eps))
+    parts = {} if objective_only else _parts(problem, theta, at, rng, eps)
+    test = worst(whole_test)
+    passed = test.passed and all(part.passed for part in parts.values())
+    verdict = gradient_verdict(problem, test, parts)
+    report = GradientReport(passed, test, parts, verdict)
+    if verbose:
+        print(report)
+    return report
+
+
+class _Place:
+    """A model at θ as functions of flat NumPy vectors, compiled where it is written in JAX."""
+
+    def __init__(self, model: Model, theta: PyTree):
+        self.model, self.theta = model, settled(theta)
+        self.flat, self.unravel = flatten(self.theta)
+        check_parameters(theta, self.flat)
+        if not model.on_host:
+            check_model(lambda v: model(self.unravel(v)), self.flat)
+        self.known = self.evaluated(self.theta)
+        check_state(structure_of(self.known.rho))
+        vector, self.shaped = ravel_pytree(self.known.rho)
+        self.dtype, self.rho = vector.dtype, np.asarray(vector, float)
+        model.check(self.theta, self.known)
+        if not np.all(np.isfinite(self.rho)):
+            raise InputError("model", "the state at theta is not finite", "another theta")
+        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self.known.rho)] + [self.flat.dtype]
+        self.eps = max(float(jnp.finfo(dtype).eps) for dtype in dtypes)
+
+    def evaluated(self, theta: PyTree) -> Evaluation:
+        return evaluated(self.model, theta)
+
+    def moved(self, step: np.ndarray) -> np.ndarray:
+        point = self.unravel(self.flat + jnp.asarray(step, self.flat.dtype))
+        return np.asarray(ravel_pytree(self.evaluated(point).rho)[0], float)
+
+    def products(self) -> Products:
+        make = _products if self.model.on_host else _products_compiled
+        return make(self.model, self.theta, self.known if self.model.solves else None)
+
+    def push(self, products: Products, eta: np.ndarray) -> np.ndarray:
+        push = _push if self.model.on_host else _push_compiled
+        return np.asarray(push(products, jnp.asarray(eta, self.flat.dtype)), float)
+
+    def pull(self, products: Products, xi: np.ndarray) -> np.ndarray:
+        pull = _pull if self.model.on_host else _pull_compiled
+        return np.asarray(pull(products, self.shaped(jnp.asarray(xi, self.dtype))), float)
+
+
+def _products(model: Model, theta: PyTree, known: Evaluation | None) -> Products:
+    flat, unravel = flatten(theta)
+    return model.products(unravel, flat, known)
+
+
+def _push(products: Products, eta: Array) -> Array:
+    return ravel_pytree(products.push(eta))[0]
+
+
+def _pull(products: Products, xi: PyTree) -> Array:
+    return products.pull(xi)
+
+
+_products_compiled = eqx.filter_jit(_products)
+_push_compiled = eqx.filter_jit(_push)
+_pull_compiled = eqx.filter_jit(_pull)
+
+
+@eqx.filter_jit
+def _value(problem: Problem, theta: PyTree, rho: PyTree) -> Array:
+    return problem.value(theta, rho)
+
+
+def _scale(theta: PyTree) -> np.ndarray:
+    """A length for each parameter: the root mean square of its array, 1 where that is zero."""
+    leaves = jax.tree.leaves(eqx.filter(theta, eqx.is_inexact_array))
+    sizes = [float(np.sqrt(np.mean(np.square(np.asarray(leaf, float))))) for leaf in leaves]
+    parts = [np.full(leaf.size, size or 1.0) for leaf, size in zip(leaves, sizes, strict=True)]
+    return np.concatenate(parts)
+
+
+def _parts(
+    problem: Problem, theta: PyTree, at: _Place, rng: np.random.Generator, eps: float
+) -> dict[str, Taylor]:
+    """The loss along a random tangent of the state, and the regulariser along one of θ."""
+    _, covector, direct = slopes(problem, theta, at.known.rho)
+    zeta = max(norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
+    state = lambda v: at.shaped(jnp.asarray(v, at.dtype))
+    loss = lambda v: float(_applied(problem.loss, state(v)))
+    slope = np.asarray(ravel_pytree(covector)[0], float)
+    parts = {"loss": _along(loss, at.rho, zeta, slope, eps)}
+    if direct is not None:
+        flat = np.asarray(at.flat, float)
+        eta = _scale(theta) * rng.normal(size=flat.size)
+        extra = lambda v: float(
+            _applied(problem.regulariser, at.unravel(jnp.asarray(v, at.flat.dtype)))
+        )
+        parts["regulariser"] = _along(extra, flat, eta, np.asarray(direct, float), eps)
+    return parts
+
+
+@eqx.filter_jit
+def _applied(function: Callable[[PyTree], Array], argument: PyTree) -> Array:
+    return function(argument)
+
+
+def _along(
+    function: Callable[[np.ndarray], float],
+    x: np.ndarray,
+    v: np.ndarray,
+    gradient: np.ndarray,
+    eps: float,
+) -> Taylor:
+    """The Taylor test of a function of one flat vector."""
+    steps, value = steps_for(eps), function(x)
+    changes = [np.atleast_1d(function(x + h * v) - value) for h in steps]
+    return taylor_test(steps, changes, np.atleast_1d(gradient @ v), eps)

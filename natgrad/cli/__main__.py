@@ -1,5 +1,0 @@
-"""`python -m natgrad.cli`."""
-
-from . import main
-
-main()

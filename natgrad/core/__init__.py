@@ -1,0 +1,1 @@
+"""Foundations: operators, loops on and off the device, files of arrays, dense kernels, sharding."""

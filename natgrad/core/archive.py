@@ -1,0 +1,169 @@
+"""Files of named arrays and plain values: written all or not at all, read without executing."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from ..errors import InputError
+from .sharding import at_hand
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write beside the path, wait for the disk, and move over it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+HEADER = "header.json"
+VERSION = 1
+PLAIN = "biufc"  # kinds of dtype that NumPy writes by itself
+
+
+def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """One .npz file with the arrays and a header in JSON, put in its place in one move.
+
+    A process killed on the way, or a full disk, leaves the file that was there before.
+    """
+    packed = {name: _packed(array) for name, array in arrays.items()}
+    header = {
+        "natgrad": kind,
+        "version": VERSION,
+        "types": {name: type_name for name, (_, type_name) in packed.items()},
+        "values": values,
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:  # its members carry a checksum each
+        archive.writestr(HEADER, json.dumps(header, default=lambda x: np.asarray(x).tolist()))
+        for number, (array, _) in enumerate(packed.values()):
+            member = io.BytesIO()
+            np.save(member, array, allow_pickle=False)
+            archive.writestr(f"{number}.npy", member.getvalue())
+    replace_file(path, content.getvalue())
+
+
+def read_archive(
+    path: Path, kind: str, content: bytes | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values and the arrays of a file of this kind, or `InputError` that says what is wrong.
+
+    `content` is what is in the file, where that is known already.
+    """
+    try:
+        with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
+            header = json.loads(archive.read(HEADER))
+            if header["natgrad"] != kind or header["version"] > VERSION:
+                found = f"{header['natgrad']}, version {header['version']}"
+                what = f"{path} is a {found}, not a {kind} up to version {VERSION}"
+                raise InputError("path", what, "the file of this kind, or a newer natgrad")
+            names = list(header["types"].items())
+            arrays = {
+                name: _unpacked(_member(archive, number), type_name)
+                for number, (name, type_name) in enumerate(names)
+            }
+            return header["values"], arrays
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError("path", f"there is no file {path}", f"the path of a {kind}") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        what = f"{path} cannot be read as a {kind}: it is damaged or something else ({error})"
+        raise InputError("path", what, "deleting it, or an older copy") from error
+
+
+def named_leaves(tree: PyTree) -> dict[str, Any]:
+    """The array leaves of a tree by their paths in it."""
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in found
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array))
+    }
+
+
+def with_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
+    """The tree with other array leaves, of the same paths, shapes and types, or `InputError`."""
+    expected = named_leaves(like)
+    if set(expected) != set(leaves):
+        odd = sorted(set(expected) ^ set(leaves))[0] or "the array itself"
+        raise InputError("path", f"the {what} has other leaves, {odd} for one", "that problem's")
+    for name, leaf in expected.items():
+        if leaf.shape != leaves[name].shape or leaf.dtype != leaves[name].dtype:
+            found = f"{leaves[name].dtype}{list(leaves[name].shape)}"
+            wanted = f"{leaf.dtype}{list(leaf.shape)}"
+            what = f"the {what} has {found} at {name or 'its array'}, the problem {wanted}"
+            raise InputError("path", what, "the file of the same problem")
+
+    def put(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        if name not in expected:
+            return leaf
+        return jnp.asarray(leaves[name]) if isinstance(leaf, jax.Array) else leaves[name]
+
+    return jax.tree_util.tree_map_with_path(put, like)
+
+
+def _packed(array: Any) -> tuple[np.ndarray, str]:
+    """The array in one of NumPy's own types, and the name of its type."""
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(array)), f"key:{jax.random.key_impl(array)}"
+    array = np.asarray(array)
+    if array.dtype.kind in PLAIN:
+        return array, array.dtype.name
+    return array.view(np.dtype(f"u{array.dtype.itemsize}")), array.dtype.name
+
+
+def _unpacked(array: np.ndarray, type_name: str) -> Any:
+    if type_name.startswith("key:"):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=type_name[4:])
+    if array.dtype.name == type_name:
+        return array
+    return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
+
+
+def _member(archive: zipfile.ZipFile, number: int) -> np.ndarray:
+    return np.load(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
+
+
+def digest(value: Any) -> str:
+    """A number for its structure, types and arrays, the same in another process.
+
+    Of an array whose parts other processes hold, only the shape and the type count.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    found = hashlib.sha256(_without_addresses(str(structure)).encode())
+    for leaf in leaves:
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+            found.update(f"{leaf.dtype}{leaf.shape}".encode())
+            if isinstance(values := at_hand(leaf), np.ndarray):
+                found.update(np.ascontiguousarray(values).tobytes())
+        else:
+            found.update(_without_addresses(repr(leaf)).encode())
+    return found.hexdigest()
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", text)

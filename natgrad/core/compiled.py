@@ -1,0 +1,97 @@
+"""Loops and functions that run compiled where they are traced, and on the host where they are not.
+
+A model outside JAX cannot be traced, so its runs are driven from Python: the same algorithms, with
+these loops in place of `jax.lax`'s.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+
+def traced(*trees: PyTree) -> bool:
+    """Whether an array among these is being traced, so that a loop over it must be compiled."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
+    """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
+
+    >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
+    3
+    """
+    if traced(start):
+        return jax.lax.while_loop(going, step, start)
+    state = start
+    while bool(going(state)):
+        state = step(state)
+    return state
+
+
+def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = None) -> PyTree:
+    """`function` of every entry along the leading axis of `xs`, stacked: `jax.lax.map`, or a loop.
+
+    >>> each(lambda x: 2 * x, jnp.arange(3)).tolist()
+    [0, 2, 4]
+    """
+    if traced(xs):
+        return jax.lax.map(function, xs, batch_size=batch_size)
+    length = jax.tree.leaves(xs)[0].shape[0]
+    entry = lambda i: jax.tree.map(lambda x: x[i], xs)
+    results = [function(entry(i)) for i in range(length)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+Result = TypeVar("Result")
+
+
+class _Input:
+    """Stands in a result for the argument's leaf of this number."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+class _Given(NamedTuple):
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`eqx.filter_jit`, but array leaves of the arguments in the result are those very arrays.
+
+    A compiled program copies every input that it returns, and a stored source field of a wave
+    equation may be gigabytes.
+
+    ```python
+    jit_forwarding(lambda field, x: (field, 2 * x))(field, 1.0)[0] is field        # True
+    ```
+
+    Cost: a look at the leaves of arguments and result, microseconds.
+    """
+
+    @eqx.filter_jit
+    def traced(given: _Given) -> Any:
+        numbers = {
+            id(leaf): number
+            for number, leaf in enumerate(jax.tree.leaves(given))
+            if isinstance(leaf, jax.core.Tracer)
+        }
+        result = function(*given.args, **given.kwargs)
+        return jax.tree.map(
+            lambda leaf: _Input(numbers[id(leaf)]) if id(leaf) in numbers else leaf, result
+        )
+
+    def run(*args: Any, **kwargs: Any) -> Result:
+        given = _Given(args, kwargs)
+        leaves = jax.tree.leaves(given)
+        put = lambda leaf: leaves[leaf.number] if isinstance(leaf, _Input) else leaf
+        return jax.tree.map(put, traced(given))
+
+    run.traced = traced  # pyright: ignore[reportFunctionMemberAccess]
+    return run

@@ -1,0 +1,368 @@
+"""Dense kernels under the direct solvers: symmetric products, pivoted QR, minimum-norm factors.
+
+Everything works inside `jit` and `vmap`, in float32 and float64. Where the best algorithm differs
+between the CPU and accelerators, `jax.lax.platform_dependent` chooses when the program is compiled.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.lax.linalg import ormqr
+from jax.scipy.linalg import solve_triangular
+
+# Accelerators round float32 products to fewer bits by default, which a Gram matrix cannot afford.
+accurate_product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+# Rows per block of `gram` on the CPU: large enough for the matrix product to reach its peak, small
+# enough for a transposed block to stay in cache (measured, see benchmarks/bench_gram.py).
+_BLOCK_ROWS = 2048
+# Fewer columns than this are limited by memory, where fewer flops gain nothing.
+_SPLIT_COLUMNS = 64
+# From here on the products of quarters are large enough, too.
+_QUARTER_COLUMNS = 512
+
+
+def gram(Y: Array) -> Array:
+    """The symmetric product YᵀY of a k × p matrix.
+
+    XLA has no symmetric product on the CPU, and contracts the leading axis slowly. In float64,
+    blocks of rows are therefore transposed and their columns split in two halves A and B,
+    [AᵀA, AᵀB; (AᵀB)ᵀ, BᵀB], which saves a quarter of the flops; in quarters, three eighths.
+
+    >>> gram(jnp.array([[1.0, 2.0], [0.0, 1.0]]))
+    Array([[1., 2.],
+           [2., 5.]], dtype=float32)
+
+    Cost: 1.25·kp² flops in float64 on the CPU (1.5 for p < 512), 2kp² elsewhere.
+    """
+    return jax.lax.platform_dependent(
+        Y, cpu=_gram_by_blocks, default=lambda Y: accurate_product(Y.T, Y)
+    )
+
+
+def gram_outer(Y: Array) -> Array:
+    """The kernel matrix YYᵀ of a k × p matrix, split as in `gram`.
+
+    >>> gram_outer(jnp.array([[1.0, 2.0], [0.0, 1.0]]))
+    Array([[5., 2.],
+           [2., 1.]], dtype=float32)
+
+    Cost: 1.25·k²p flops in float64 on the CPU (1.5 for k < 512), 2k²p elsewhere.
+    """
+    return jax.lax.platform_dependent(
+        Y, cpu=_gram_outer_by_parts, default=lambda Y: accurate_product(Y, Y.T)
+    )
+
+
+def _gram_by_blocks(Y: Array) -> Array:
+    k = len(Y)
+    if not _worth_splitting(Y.T):
+        return Y.T @ Y
+    blocks = k // _BLOCK_ROWS
+    if blocks < 2:
+        return _gram_of_block(Y)
+
+    def add_block(G: Array, start: Array) -> tuple[Array, None]:
+        return G + _gram_of_block(jax.lax.dynamic_slice_in_dim(Y, start, _BLOCK_ROWS)), None
+
+    first = _gram_of_block(Y[: k - blocks * _BLOCK_ROWS])
+    starts = k - _BLOCK_ROWS * jnp.arange(blocks, 0, -1)
+    return jax.lax.scan(add_block, first, starts)[0]
+
+
+def _gram_of_block(Y: Array) -> Array:
+    # Without the barrier XLA folds the transposes into the products and loses what they gain.
+    return _product_of_parts(jax.lax.optimization_barrier(_split(Y.T)))
+
+
+def _gram_outer_by_parts(Y: Array) -> Array:
+    return _product_of_parts(_split(Y)) if _worth_splitting(Y) else Y @ Y.T
+
+
+def _worth_splitting(rows: Array) -> bool:
+    # XLA's float32 product is another one, which measured no faster on halves.
+    return len(rows) >= _SPLIT_COLUMNS and rows.dtype == jnp.float64
+
+
+def _split(rows: Array) -> list[Array]:
+    return jnp.array_split(rows, 4 if len(rows) >= _QUARTER_COLUMNS else 2)
+
+
+def _product_of_parts(parts: list[Array]) -> Array:
+    products = {(i, j): A @ B.T for i, A in enumerate(parts) for j, B in enumerate(parts[: i + 1])}
+    n = range(len(parts))
+    return jnp.block([[products[i, j] if j <= i else products[j, i].T for j in n] for i in n])
+
+
+def safe_cholesky(G: Array, tolerance: Array | None = None) -> tuple[Array, Array]:
+    """The lower Cholesky factor of G = LLᵀ, and whether it can be trusted.
+
+    G is scaled to a unit diagonal first, so that units do not matter. `ok` is False if a pivot of
+    the scaled matrix is not finite or at most `tolerance` (default p·eps), that is, G is
+    numerically singular. Rows and columns of G that are exactly zero (parameters without effect)
+    get a unit diagonal and do not count: with a zero right-hand side their solution is zero.
+
+    >>> L, ok = safe_cholesky(jnp.diag(jnp.array([4.0, 0.0, 9.0])))
+    >>> jnp.diag(L), ok
+    (Array([2., 1., 3.], dtype=float32), Array(True, dtype=bool))
+
+    Cost: p³/3 flops.
+    """
+    if tolerance is None:
+        tolerance = jnp.asarray(len(G) * jnp.finfo(G.dtype).eps)
+    without_effect = jnp.all(G == 0, axis=0)
+    root = jnp.sqrt(jnp.where(without_effect, 1.0, jnp.diag(G)))
+    scaled = G / root[:, None] / root + jnp.diag(without_effect.astype(G.dtype))
+    L = jnp.linalg.cholesky(scaled, symmetrize_input=False)
+    # Failed factorisations are NaN throughout, and comparisons with NaN are False.
+    return root[:, None] * L, jnp.min(jnp.diag(L) ** 2) > tolerance
+
+
+def condition_estimate(R: Array) -> Array:
+    """An estimate, from below, of the 2-norm condition number of an upper triangular R.
+
+    Four power iterations x ← RᵀRx and y ← R⁻¹R⁻ᵀy from a fixed start give σ_max and 1/σ_min,
+    together within a factor of 2 on all matrices tried; a zero on the diagonal gives infinity.
+
+    >>> condition_estimate(jnp.diag(jnp.array([1.0, 10.0, 1000.0]))).round()
+    Array(1000., dtype=float32)
+
+    Cost: 24p² flops. Reference: Golub and Van Loan, Matrix Computations, §3.5.4 and §8.2.
+    """
+    diagonal = jnp.diag(R)
+    R = R / jnp.max(jnp.abs(R))  # or squares of small entries underflow
+    # LAPACK reads columns: naming the transpose spares a copy of R in every solve.
+    solve = partial(solve_triangular, R.T, lower=True)
+
+    def step(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        x, y = state[:2]
+        x, y = x / jnp.linalg.norm(x), y / jnp.linalg.norm(y)
+        Rx, Ry = accurate_product(R, x), solve(y)
+        norm, inverse_norm = jnp.linalg.norm(Rx), jnp.linalg.norm(Ry)
+        # Dividing before the second product keeps squares of σ from overflowing.
+        return (
+            accurate_product(R.T, Rx / norm),
+            solve(Ry / inverse_norm, trans="T"),
+            norm,
+            inverse_norm,
+        )
+
+    # Irregular, so that no structure of R makes it orthogonal to the singular vectors.
+    start = jnp.sin(1.0 + jnp.arange(len(R), dtype=R.dtype) ** 2)
+    one = jnp.ones((), R.dtype)
+    _, _, norm, inverse_norm = jax.lax.fori_loop(0, 4, step, (start, start, one, one))
+    return jnp.where(jnp.any(diagonal == 0), jnp.inf, norm * inverse_norm)
+
+
+class PivotedQR(NamedTuple):
+    """YP = QR up to the numerical rank: Y[:, permutation] ≈ Q R, rows of R past `rank` zero."""
+
+    R: Array
+    permutation: Array
+    rank: Array
+
+
+def pivoted_qr(Y: Array, rtol: float | Array | None = None) -> PivotedQR:
+    """Column-pivoted QR without Q, truncated where |R_jj| ≤ rtol·|R_11|.
+
+    A tall Y is first reduced to its p × p triangle, which has the same R and the same pivots. The
+    pivoting is LAPACK's on the CPU; elsewhere a loop that stops at the numerical rank.
+
+    >>> R, permutation, rank = pivoted_qr(jnp.array([[1.0, 3.0, 3.0], [0.0, 4.0, 4.0]]))
+    >>> permutation, rank
+    (Array([1, 0, 2], dtype=int32), Array(2, dtype=int32))
+
+    Cost: 2kp² + (4/3)p³ flops on the CPU, 2kp² + 6p²·rank elsewhere. `rtol` defaults to
+    max(k, p)·eps. Reference: appendix B.2 of the paper.
+    """
+    if Y.shape[0] > Y.shape[1]:
+        return pivoted_qr_of_core(jnp.linalg.qr(Y, mode="r"), relative_tolerance(Y, rtol))
+    return pivoted_qr_of_core(Y, relative_tolerance(Y, rtol))
+
+
+def relative_tolerance(Y: Array, rtol: float | Array | None) -> Array:
+    """`rtol` in the precision of Y, by default max(k, p)·eps."""
+    default = max(Y.shape) * jnp.finfo(Y.dtype).eps
+    return jnp.asarray(default if rtol is None else rtol, Y.dtype)
+
+
+def pivoted_qr_of_core(A: Array, rtol: Array) -> PivotedQR:
+    """`pivoted_qr` of a matrix with no more rows than columns."""
+    return jax.lax.platform_dependent(A, rtol, cpu=_pivoted_qr_lapack, default=_pivoted_qr_loop)
+
+
+def _pivoted_qr_lapack(A: Array, rtol: Array) -> PivotedQR:
+    R, permutation = jax.scipy.linalg.qr(A, mode="r", pivoting=True)
+    R = R[: min(A.shape)]
+    pivots = jnp.abs(jnp.diag(R))
+    # The negation keeps NaN, which then reaches the solution instead of turning into zeros.
+    kept = ~(pivots <= rtol * pivots[0])
+    return PivotedQR(
+        jnp.where(kept[:, None], R, 0),
+        permutation.astype(jnp.int32),
+        jnp.sum(kept, dtype=jnp.int32),
+    )
+
+
+def _pivoted_qr_loop(A: Array, rtol: Array) -> PivotedQR:
+    """Modified Gram–Schmidt with column pivoting; its R is as accurate as Householder's.
+
+    The columns stay in place, as rows in memory; their norms are recomputed in the pass that
+    updates them, so that no cancellation of downdated norms can mislead the choice.
+    Reference: Björck, Numerical Methods for Least Squares Problems, §2.4.
+    """
+    m, p = min(A.shape), A.shape[1]
+    scale = jnp.max(jnp.abs(A))
+    scale = jnp.where(scale == 0, 1, scale)  # squares of scaled norms do not underflow above rtol
+    columns = A.T / scale
+    squares = jnp.sum(columns**2, axis=1)
+    threshold = rtol**2 * jnp.max(squares)
+
+    def above_threshold(state):
+        rank, _, _, squares, _ = state
+        return (rank < m) & ~(jnp.max(squares) <= threshold)
+
+    def eliminate_largest(state):
+        rank, columns, order, squares, R = state
+        pivot = jnp.argmax(squares)
+        q = columns[pivot] / jnp.linalg.norm(columns[pivot])
+        row = jnp.where(order < rank, 0, accurate_product(columns, q))
+        order = order.at[pivot].set(rank)
+        columns = jnp.where(order[:, None] <= rank, 0, columns - row[:, None] * q)
+        squares = jnp.where(order <= rank, -1, jnp.sum(columns**2, axis=1))
+        return rank + 1, columns, order, squares, R.at[rank].set(row)
+
+    not_chosen = jnp.full(p, p, jnp.int32)
+    state = (jnp.int32(0), columns, not_chosen, squares, jnp.zeros((m, p), A.dtype))
+    rank, _, order, _, R = jax.lax.while_loop(above_threshold, eliminate_largest, state)
+    permutation = jnp.argsort(order).astype(jnp.int32)
+    return PivotedQR(scale * R[:, permutation], permutation, rank)
+
+
+class _Orthogonal(eqx.Module):
+    """The orthonormal columns of a QR factor, as Householder reflectors.
+
+    The reflectors are rows here, as LAPACK's columns lie in memory, which spares copies. Their
+    leading ones, which LAPACK leaves out, are there: on the CPU its `ormqr` writes them into its
+    input while it runs and restores what was there, so that others who read the same array at that
+    time, a triangle R or another product, would see them.
+    """
+
+    reflectors: Array
+    scales: Array
+
+    @property
+    def rows(self) -> int:
+        return self.reflectors.shape[1]
+
+    def times(self, x: Array) -> Array:
+        return ormqr(self.reflectors.T, self.scales, _pad_rows(x, self.rows))
+
+    def transpose_times(self, x: Array) -> Array:
+        return ormqr(self.reflectors.T, self.scales, x, transpose=True)[: len(self.scales)]
+
+
+def _pad_rows(x: Array, rows: int) -> Array:
+    return jnp.pad(x, ((0, rows - len(x)), (0, 0)))
+
+
+def _householder_qr(A: Array) -> tuple[_Orthogonal, Array]:
+    raw, scales = jnp.linalg.qr(A, mode="raw")
+    m = len(scales)
+    ones = jnp.eye(m, raw.shape[1], dtype=raw.dtype)
+    return _Orthogonal(jnp.triu(raw[:m], 1) + ones, scales), jnp.triu(raw.T[:m])
+
+
+class MinimumNormFactor(eqx.Module):
+    """YP = Q̃ R₁ᵀ Q₁ᵀ with numerical rank r, see `minimum_norm_factor`.
+
+    The shapes are those of full rank m = min(k, p): past r, R₁ is a multiple of the identity and
+    right-hand sides are masked.
+    """
+
+    rank: Array
+    R1: Array
+    permutation: Array
+    _Q_tall: _Orthogonal | None  # Q̃ is the product of these two
+    _Q_core: _Orthogonal
+    _Q1: _Orthogonal
+
+    @property
+    def condition(self) -> Array:
+        """An estimate of σ_1/σ_r of Y, see `condition_estimate`."""
+        return condition_estimate(self.R1)
+
+    def solve(self, b: Array, damping: float | Array = 0.0) -> Array:
+        """Y†b: argmin ‖Yη − b‖² + λ‖η‖² on the retained row space, of minimum norm for λ = 0.
+
+        Never forms YᵀY: λ enters by a QR of [R₁ᵀ; √λ I], so that the error grows with the condition
+        number of Y, not its square. `b` is a vector or a matrix of columns.
+
+        Cost: 4kp flops per column, and with damping (10/3)m³.
+        """
+        r = jnp.zeros((len(self.permutation), *b.shape[1:]), b.dtype)
+        return self.solve_both(b, r, damping)
+
+    def solve_gram(self, r: Array, damping: float | Array = 0.0) -> Array:
+        """G†r with G = YᵀY: (G + λI)⁻¹r on the retained row space. Cost: as `solve`, without k."""
+        k = (self._Q_tall or self._Q_core).rows
+        return self.solve_both(jnp.zeros((k, *r.shape[1:]), r.dtype), r, damping)
+
+    def row_space_part(self, r: Array) -> Array:
+        """The orthogonal projection of r onto the retained row space."""
+        kept = jnp.arange(len(self.R1))[:, None] < self.rank
+        s = jnp.where(kept, self._Q1.transpose_times(r[self.permutation][:, None]), 0)
+        return jnp.zeros_like(r).at[self.permutation].set(self._Q1.times(s)[:, 0])
+
+    def solve_both(self, b: Array, r: Array, damping: float | Array = 0.0) -> Array:
+        """Y†b + G†r, `solve` and `solve_gram` for the price of one."""
+        m = len(self.R1)
+        kept = jnp.arange(m)[:, None] < self.rank
+        damping = jnp.asarray(damping, self.R1.dtype)
+
+        c = b.reshape(len(b), -1)
+        if self._Q_tall is not None:
+            c = self._Q_tall.transpose_times(c)
+        c = jnp.where(kept, self._Q_core.transpose_times(c), 0)
+        s = r.reshape(len(r), -1)[self.permutation]
+        s = jnp.where(kept, self._Q1.transpose_times(s), 0)
+
+        def undamped() -> Array:
+            return solve_triangular(self.R1, c + solve_triangular(self.R1, s), trans="T")
+
+        def damped() -> Array:
+            rows = jnp.sqrt(damping) * jnp.eye(m, dtype=self.R1.dtype)
+            Q, R = _householder_qr(jnp.concatenate([self.R1.T, rows]))
+            c_damped = Q.transpose_times(_pad_rows(c, 2 * m))
+            return solve_triangular(R, c_damped + solve_triangular(R, s, trans="T"))
+
+        z = jax.lax.cond(damping == 0, undamped, damped)
+        permuted = self._Q1.times(z)
+        return jnp.zeros_like(permuted).at[self.permutation].set(permuted).reshape(r.shape)
+
+
+def minimum_norm_factor(Y: Array, rtol: float | Array | None = None) -> MinimumNormFactor:
+    """The factors of YP = Q̃ R₁ᵀ Q₁ᵀ, so that Y† = P Q₁ R₁⁻ᵀ Q̃ᵀ, for Y of any shape and rank.
+
+    Columns whose pivot is at most `rtol` (default max(k, p)·eps) times the first are dropped.
+
+    >>> factor = minimum_norm_factor(jnp.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]))
+    >>> factor.rank, factor.solve(jnp.array([2.0, 5.0, 2.0])).round(5)
+    (Array(1, dtype=int32), Array([1., 1.], dtype=float32))
+
+    Cost: 2kp² for a tall Y plus about 4m²p + `pivoted_qr` of its m × p core, m = min(k, p).
+    Reference: appendix B.2 of the paper.
+    """
+    Q_tall, core = _householder_qr(Y) if Y.shape[0] > Y.shape[1] else (None, Y)
+    _, permutation, rank = pivoted_qr_of_core(core, relative_tolerance(Y, rtol))
+    Q_core, R = _householder_qr(core[:, permutation])
+    kept = jnp.arange(len(R)) < rank
+    Q1, R1 = _householder_qr(jnp.where(kept[:, None], R, 0).T)
+    # |R₁[0, 0]| lies between the singular values, so the filling leaves `condition` as it is.
+    filling = jnp.where(rank > 0, R1[0, 0], 1) * jnp.eye(len(R), dtype=Y.dtype)
+    R1 = jnp.where(kept[:, None] & kept, R1, filling)
+    return MinimumNormFactor(rank, R1, permutation, Q_tall, Q_core, Q1)

@@ -1,0 +1,71 @@
+"""Numeric settings as array leaves, so that a new value does not compile a new program."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.core
+import numpy as np
+from jax import Array
+
+from ..errors import InputError
+
+Number = Array | np.ndarray | float
+
+
+def number(
+    value: Number,
+    name: str,
+    *,
+    positive: bool = False,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> Array:
+    """A finite scalar ≥ 0 (or > 0) in double precision, cast to the problem's when used."""
+    if isinstance(value, jax.core.Tracer):
+        return value  # pyright: ignore[reportReturnType]
+    scalar = np.asarray(value)
+    if scalar.shape != () or scalar.dtype.kind not in "fiu":
+        raise InputError(name, f"{value!r} is not a real number", f"{name}=1.0")
+    if not np.isfinite(scalar) or scalar < 0 or (positive and scalar == 0):
+        wanted = "positive" if positive else "nonnegative"
+        raise InputError(name, f"{float(scalar)} is not finite and {wanted}", f"{name}=1.0")
+    if not above < scalar < below:
+        raise InputError(name, f"{float(scalar)} is out of range", f"{above} < {name} < {below}")
+    return scalar.astype(np.float64)  # pyright: ignore[reportReturnType]
+
+
+def setting(
+    name: str,
+    default: float | None = None,
+    *,
+    positive: bool = False,
+    above: float = -math.inf,
+    below: float = math.inf,
+):
+    """A dataclass field that holds a `number`."""
+    convert = lambda value: number(value, name, positive=positive, above=above, below=below)
+    if default is None:
+        return eqx.field(converter=convert)
+    return eqx.field(converter=convert, default=default)
+
+
+def count(name: str, default: int):
+    """A dataclass field that holds a positive integer, as an array leaf too."""
+
+    def convert(value: Number | int) -> Array:
+        if isinstance(value, jax.core.Tracer):
+            return value  # pyright: ignore[reportReturnType]
+        scalar = np.asarray(value)
+        if scalar.shape != () or scalar.dtype.kind not in "iu" or scalar < 1:
+            raise InputError(name, f"{value!r} is no positive integer", f"{name}={default}")
+        return scalar.astype(np.int32)  # pyright: ignore[reportReturnType]
+
+    return eqx.field(converter=convert, default=default)
+
+
+def whole(value: int, name: str, least: int) -> int:
+    """An integer ≥ `least` that is structure: a rank, a number of samples, a seed."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(name, f"{value!r} is no integer ≥ {least}", f"{name}={max(least, 1)}")
+    return int(value)

@@ -1,0 +1,243 @@
+"""Operators of natgrad as SciPy's, and SciPy's operators and sparse matrices as operators here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+from jax.custom_derivatives import linear_call
+from jax.flatten_util import ravel_pytree
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, splu
+
+from ..errors import InputError
+from ..metrics.elliptic.sparse_direct import can_call_back
+from .operators import AdjointOperator, Structure, flat_product
+
+
+def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
+    """A lineax operator as a `scipy.sparse.linalg.LinearOperator` on flat NumPy vectors.
+
+    ```python
+    G = ng.information_operator(problem, theta, metric=ng.L2(grid))
+    values, vectors = scipy.sparse.linalg.eigsh(ng.as_linear_operator(G), k=5)
+    ```
+
+    Arguments and results that are pytrees are flattened leaf by leaf, as `ravel_pytree` does. Cost:
+    that of the products, compiled once for each operator; blocks of vectors (`matmat`) by `vmap`.
+    """
+    if not isinstance(operator, lx.AbstractLinearOperator):
+        raise InputError(
+            "operator", f"is a {type(operator).__name__}", "metric.factor(rho), or any of lineax"
+        )
+    return _Flat(operator)
+
+
+class _Flat(LinearOperator):
+    """A lineax operator on flat vectors."""
+
+    def __init__(self, operator: lx.AbstractLinearOperator):
+        self.operator = operator
+        outside = isinstance(operator, AdjointOperator) and operator.on_host
+        self._outside = outside
+        self._one = flat_product if outside else _compiled_product
+        flat_in, flat_out = (
+            jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0])
+            for s in (operator.in_structure(), operator.out_structure())
+        )
+        shape = (flat_out.size, flat_in.size)
+        super().__init__(np.result_type(flat_in.dtype, flat_out.dtype), shape)
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return _by_parts(lambda x: self._one(self.operator, x), x.reshape(-1))
+
+    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
+        return _by_parts(lambda x: self._one(self.operator.T, x), x.reshape(-1))
+
+    def _matmat(self, X: np.ndarray) -> np.ndarray:
+        if self._outside:
+            return super()._matmat(X)
+        return _by_parts(lambda X: _products(self.operator, X), X)
+
+    def _rmatmat(self, X: np.ndarray) -> np.ndarray:
+        if self._outside:
+            return super()._rmatmat(X)
+        return _by_parts(lambda X: _products(self.operator.T, X), X)
+
+
+def _by_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+    """A real product of x, also where x is complex."""
+    if np.iscomplexobj(x):
+        return _by_parts(product, np.real(x)) + 1j * _by_parts(product, np.imag(x))
+    return np.asarray(product(jnp.asarray(x)))
+
+
+_compiled_product = eqx.filter_jit(flat_product)
+
+
+@eqx.filter_jit
+def _products(operator: lx.AbstractLinearOperator, X: Array) -> Array:
+    return jax.vmap(lambda x: flat_product(operator, x), in_axes=1, out_axes=1)(X)
+
+
+def is_scipy(value: Any) -> bool:
+    """Whether this is a sparse matrix or an operator of SciPy."""
+    return sparse.issparse(value) or isinstance(value, LinearOperator)
+
+
+def as_lineax_operator(operator: Any) -> AdjointOperator:
+    """A sparse matrix or a `LinearOperator` of SciPy as a lineax operator on flat vectors.
+
+    ```python
+    ng.FactorMetric(D), ng.CG(preconditioner=M)       # these call it themselves
+    lx.linear_solve(ng.as_lineax_operator(A), b, lx.GMRES(1e-8, 1e-8))
+    ```
+
+    A sparse matrix becomes arrays of JAX: its products are compiled, differentiated and mapped
+    like any others, on every device. Of a `LinearOperator`, `matvec` and `rmatvec` are called on
+    the host from compiled code. They must be pure; products can be differentiated, and mapped by
+    `vmap`, one call for each vector, but derivatives cannot be mapped.
+
+    Cost: O(entries) a product, and a copy of the matrix for its transpose.
+    """
+    if not is_scipy(operator):
+        raise InputError(
+            "operator",
+            f"is a {type(operator).__name__}",
+            "a sparse matrix or LinearOperator of SciPy; lineax.MatrixLinearOperator of an array",
+        )
+    if np.issubdtype(operator.dtype, np.complexfloating):
+        raise InputError("operator", "is complex, and metrics here are real", "its real form")
+    rows, columns = operator.shape
+    if sparse.issparse(operator):
+        forward, backward = _Entries.of(operator), _Entries.of(operator.T)
+    elif not can_call_back():
+        raise InputError(
+            "operator",
+            "compiled code would call it, which takes a second CPU core to answer",
+            "a sparse matrix, or another core for this process",
+        )
+    else:
+        _check_products(operator)
+        adjoint = operator.T  # for real vectors matvec of it is rmatvec
+        forward, backward = _Callback(operator, adjoint), _Callback(adjoint, operator)
+    dtype = jnp.zeros((), forward.dtype).dtype  # in JAX's precision
+    vector = lambda size: jax.ShapeDtypeStruct((size,), dtype)
+    called = isinstance(forward, _Callback)
+    return AdjointOperator(forward, backward, vector(columns), vector(rows), on_host=called)
+
+
+def _check_products(operator: LinearOperator) -> None:
+    """Raise `InputError` unless it has both products; compiled code could not say so."""
+    rows, columns = operator.shape
+    for name, size in (("matvec", columns), ("rmatvec", rows)):
+        try:
+            getattr(operator, name)(np.zeros(size))
+        except (NotImplementedError, ValueError) as error:
+            what = f"its {name} cannot be used on {size} numbers ({error or 'not defined'})"
+            raise InputError("operator", what, "LinearOperator(shape, matvec, rmatvec)") from error
+
+
+class _Entries(eqx.Module):
+    """x ↦ Ax from the entries of a sparse A, row by row."""
+
+    data: Array
+    rows: Array
+    columns: Array
+    size: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, matrix: Any) -> "_Entries":
+        entries = sparse.csr_array(matrix).tocoo()
+        if not np.all(np.isfinite(entries.data)):
+            raise InputError("operator", "has entries that are not finite", "a finite matrix")
+        data = jnp.asarray(entries.data, float if entries.data.dtype.kind != "f" else None)
+        rows, columns = jnp.asarray(entries.row), jnp.asarray(entries.col)
+        return cls(data, rows, columns, matrix.shape[0])
+
+    @property
+    def dtype(self) -> Any:
+        return self.data.dtype
+
+    def __call__(self, x: Array) -> Array:
+        return jax.ops.segment_sum(
+            self.data * x[self.columns], self.rows, self.size, indices_are_sorted=True
+        )
+
+
+class _Callback(eqx.Module):
+    """x ↦ Ax by calls of a SciPy operator on the host; its derivative knows the transpose."""
+
+    operator: LinearOperator = eqx.field(static=True)
+    adjoint: LinearOperator = eqx.field(static=True)
+
+    @property
+    def dtype(self) -> Any:
+        return np.result_type(self.operator.dtype, np.float32)
+
+    def __call__(self, x: Array) -> Array:
+        forward, backward = (_called(o) for o in (self.operator, self.adjoint))
+        # without derivatives the call stands by itself: JAX cannot map what has a given transpose
+        product = jax.custom_jvp(lambda x: forward(None, x))
+        product.defjvp(
+            lambda primal, tangent: (
+                product(*primal),
+                linear_call(forward, backward, None, *tangent),
+            )
+        )
+        return product(x)
+
+
+def _called(operator: LinearOperator) -> Any:
+    """(nothing, x) ↦ Ax: a call of the host, one for each vector where it is mapped."""
+
+    def call(_: None, x: Array) -> Array:
+        matvec = lambda x: np.asarray(operator.matvec(np.asarray(x)), x.dtype)
+        result = jax.ShapeDtypeStruct((operator.shape[0],), x.dtype)
+        return jax.pure_callback(matvec, result, x, vmap_method="sequential")
+
+    return call
+
+
+def sparse_root(A: Any) -> Any:
+    """L with LᵀL = A for a sparse symmetric positive definite A, from A = PᵀMDMᵀP by SuperLU.
+
+    ```python
+    L = sparse_root(scipy.sparse.diags([[4.0, 9.0]], [0]))          # |L| = diag(2, 3)
+    ```
+
+    The pivots are taken from the diagonal, so that the factors are those of a Cholesky
+    factorisation; P is an ordering of minimum degree. Cost: that of one sparse factorisation.
+    """
+    if np.issubdtype(A.dtype, np.complexfloating):
+        raise InputError("A", "is complex, and metrics here are real", "its real form")
+    matrix: Any = sparse.csc_array(A).astype(float)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError("A", f"has shape {matrix.shape}", "a square matrix")
+    if not np.all(np.isfinite(matrix.data)):
+        raise InputError("A", "has entries that are not finite", "a finite matrix")
+    largest = np.abs(matrix.data).max(initial=0.0)
+    if abs(matrix - matrix.T).max() > 1e-6 * largest:
+        raise InputError("A", "is not symmetric", "½(A + Aᵀ)")
+    diagonal = {"diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}}
+    try:
+        factor = splu(0.5 * (matrix + matrix.T).tocsc(), permc_spec="MMD_AT_PLUS_A", **diagonal)
+    except RuntimeError as error:
+        raise _not_positive() from error
+    pivots = factor.U.diagonal()
+    ordered = np.array_equal(factor.perm_r, factor.perm_c)
+    if not ordered or pivots.min() <= len(pivots) * np.finfo(float).eps * largest:
+        raise _not_positive()
+    return sparse.diags_array(np.sqrt(pivots)) @ factor.L.T.tocsc()[:, factor.perm_r]
+
+
+def _not_positive() -> InputError:
+    return InputError(
+        "A",
+        "is sparse and not positive definite to working precision",
+        "A plus a small multiple of a mass matrix, or A.toarray() for a semidefinite A",
+    )

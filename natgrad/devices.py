@@ -1,0 +1,158 @@
+"""A run over many devices, and over the processes that they belong to."""
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from .core.archive import digest
+from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
+from .errors import InputError, PeerError, check_instance
+from .metrics.base import Metric
+from .models.checks import check_model, check_parameters
+from .parameters import flatten
+from .problem import Problem
+
+# What the collectives of CPUs and GPUs, and JAX's own service, say of a peer that is gone.
+LOST = re.compile(r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|peer", re.IGNORECASE)
+
+
+class Inputs(NamedTuple):
+    """What a direction is asked of."""
+
+    problem: Problem
+    metric: Metric
+    theta: PyTree
+
+
+class Distribution(NamedTuple):
+    """The devices of a run: θ is whole on each, the state in equal parts along its first axis.
+
+    Model, metric and loss say what follows from that for them (`distributed`); arrays in them of
+    the shape of the state are cut like it, all others are whole everywhere. Without a mesh nothing
+    is moved, and there is nobody to agree with.
+    """
+
+    mesh: Mesh | None = None
+
+    @classmethod
+    def over(cls, mesh: Any) -> "Distribution":
+        """As asked of `minimize`."""
+        return cls(None if mesh is None else as_row_mesh(mesh))
+
+    def inputs(self, problem: Problem, theta: PyTree, metric: Metric) -> Inputs:
+        """Problem, θ and metric over the devices, the same in every process."""
+        if self.mesh is None:
+            return Inputs(problem, metric, theta)
+        check_instance("problem", problem, Problem)
+        check_instance("metric", metric, Metric)
+        check_parameters(theta, flatten(theta)[0])
+        self._check_same(theta0=theta, metric=metric)
+        return Inputs(*self.spread(problem, theta, metric), self.whole(theta))
+
+    def spread(self, problem: Problem, theta: PyTree, metric: Metric) -> tuple[Problem, Metric]:
+        """Problem and metric for a state in parts."""
+        if self.mesh is None:
+            return problem, metric
+        mesh, (flat, unravel) = self.mesh, flatten(theta)
+        model = problem.model.distributed(mesh)
+        state = jax.tree.leaves(check_model(lambda v: problem.model(unravel(v)), flat))
+        cut = {tuple(leaf.shape) for leaf in state if divides(mesh, leaf.shape)}
+        if not cut and not model.any_mesh:
+            check_divides(mesh, state[0].shape, "the state")
+        place = lambda shape: (in_parts if shape in cut else everywhere)(mesh)
+        spread = eqx.tree_at(lambda p: p.model, problem, model)
+        return placed((spread, metric.distributed(mesh)), place)
+
+    def whole(self, tree: PyTree) -> PyTree:
+        """The arrays on every device, whole."""
+        mesh = self.mesh
+        if mesh is None:
+            return tree
+        return jax.tree.map(lambda x: _whole(x, mesh) if eqx.is_array(x) else x, tree)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that decides and writes files."""
+        if self.mesh is None:
+            return True
+        return self.mesh.devices.flat[0].process_index == jax.process_index()
+
+    @property
+    def _alone(self) -> bool:
+        return self.mesh is None or everywhere(self.mesh).is_fully_addressable
+
+    def agreed(self, value: Any) -> np.ndarray:
+        """The leader's value, in every process. Cost: about a millisecond."""
+        if self._alone:
+            return np.asarray(value)
+        return np.asarray(_leading(self.mesh)(self._gathered(np.asarray(value))))
+
+    def agreed_bytes(self, content: bytes | None) -> bytes | None:
+        """The leader's bytes, in every process."""
+        if self._alone:
+            return content
+        length = int(self.agreed(np.int32(-1 if content is None else len(content))))
+        if length < 0:
+            return None
+        mine = content if self.leads and content is not None else bytes(length)
+        return self.agreed(np.frombuffer(mine, np.uint8)).tobytes()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Failures of the communication inside, as `PeerError`."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            if self._alone or not LOST.search(str(error)):
+                raise
+            raise PeerError(
+                f"mesh: another process of this run has died or cannot be reached ({error}). Try: "
+                "its log; then start all processes again, with any number of them. A run with a "
+                "checkpoint goes on from there."
+            ) from error
+
+    def _check_same(self, **arguments: PyTree) -> None:
+        """Raise `InputError`, in every process, if they were given something else each."""
+        if self._alone:
+            return
+        for name, argument in arguments.items():
+            mine = np.frombuffer(bytes.fromhex(digest(argument)), np.uint8)
+            other = np.asarray(np.any(self.agreed(mine) != mine))
+            if np.asarray(_anywhere(self.mesh)(self._gathered(other))):
+                what = "differs from process to process"
+                raise InputError(name, what, "the same data and the same seeds in every process")
+
+    def _gathered(self, value: np.ndarray) -> Array:
+        """The values of the processes, a row for each device."""
+        assert self.mesh is not None
+        shape = (self.mesh.size, *value.shape)
+        return jax.make_array_from_callback(shape, in_parts(self.mesh), lambda _: value[None])
+
+
+ALONE = Distribution()  # one process on its own devices
+
+
+def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
+    sharding = everywhere(mesh)
+    there: Array = placed(x, lambda _: sharding)
+    return there if there.is_fully_replicated else jax.device_put(there, sharding)
+
+
+@functools.cache
+def _leading(mesh: Mesh) -> Callable[[Array], Array]:
+    return jax.jit(lambda rows: rows[0], out_shardings=everywhere(mesh))
+
+
+@functools.cache
+def _anywhere(mesh: Mesh) -> Callable[[Array], Array]:
+    return jax.jit(jnp.any, out_shardings=everywhere(mesh))

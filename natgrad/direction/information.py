@@ -1,0 +1,109 @@
+"""G and its factor Y as operators on θ, never formed: for lineax, SciPy and whoever asks."""
+
+from typing import Any
+
+import equinox as eqx
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from ..core.operators import AdjointOperator
+from ..errors import InputError
+from ..metrics.base import POSITIVE, Metric
+from ..metrics.diagonal import Euclidean
+from ..metrics.newton import Newton
+from ..models.base import Evaluation, Products
+from ..parameters import flatten
+from ..problem import Problem
+from ..solvers import CG
+from .damping import Undamped
+from .inputs import check_inputs
+from .matrix_free import factor_at, gram_at
+
+
+def information_operator(problem: Problem, theta: PyTree, *, metric: Metric) -> AdjointOperator:
+    """G = ZᵀAZ at θ as a lineax operator on the parameters, without forming it.
+
+    ```python
+    G = ng.information_operator(problem, theta, metric=ng.L2(grid))
+    lx.linear_solve(G, v, lx.CG(rtol=1e-8, atol=1e-8))
+    scipy.sparse.linalg.eigsh(ng.as_linear_operator(G), k=5)
+    ```
+
+    Vectors have the structure of θ, with None for what is no parameter. With a model outside JAX
+    the products are called from Python, by SciPy say; lineax would compile them.
+
+    Cost: one evaluation of the model now; a linearised and an adjoint product and one with A each.
+    """
+    found = _linearised(problem, theta, metric, gram_at)
+    structure, on_host = found.like, problem.model.on_host
+    product = found.information
+    return AdjointOperator(product, product, structure, structure, POSITIVE, on_host)
+
+
+def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> AdjointOperator:
+    """Y = LZ at θ as a lineax operator from parameters to whitened tangents; G = YᵀY.
+
+    ```python
+    Y = ng.information_factor(problem, theta, metric=ng.Sobolev(grid, -1))
+    scipy.sparse.linalg.lsmr(ng.as_linear_operator(Y), b)
+    ```
+
+    Cost: one evaluation of the model now; one product of it and one with L, or Lᵀ, each.
+    """
+    found = _linearised(problem, theta, metric, factor_at)
+    return AdjointOperator(
+        found.whitened,
+        found.whitened_transposed,
+        found.like,
+        found.metric.zero(),
+        on_host=problem.model.on_host,
+    )
+
+
+class _Linearised(eqx.Module):
+    """The products of the model and the metric's A, or its L; `like` has the structure of θ."""
+
+    products: Products
+    metric: Any
+    like: PyTree
+
+    def information(self, eta: PyTree) -> PyTree:
+        """Gη."""
+        return self._shaped(self.products.pull(self.metric.mv(self._pushed(eta))))
+
+    def whitened(self, eta: PyTree) -> PyTree:
+        """LZη."""
+        return self.metric.mv(self._pushed(eta))
+
+    def whitened_transposed(self, y: PyTree) -> PyTree:
+        """ZᵀLᵀy."""
+        return self._shaped(self.products.pull(self.metric.rmv(y)))
+
+    def _pushed(self, eta: PyTree) -> PyTree:
+        return self.products.push(ravel_pytree(eta)[0])
+
+    def _shaped(self, vector: Array) -> PyTree:
+        flat, unravel = ravel_pytree(self.like)
+        return unravel(vector.astype(flat.dtype))
+
+
+def _linearised(problem: Problem, theta: PyTree, metric: Metric, at: Any) -> _Linearised:
+    if isinstance(metric, (Euclidean, Newton)):
+        name = type(metric).__name__
+        raise InputError("metric", f"{name} is no metric on states", "L2 or another on states")
+    known = check_inputs(problem, theta, metric, CG(), Undamped())
+    run = _products if problem.model.on_host else _products_compiled
+    return run(problem, theta, metric, known, at)
+
+
+def _products(
+    problem: Problem, theta: PyTree, metric: Metric, known: Evaluation | None, at: Any
+) -> _Linearised:
+    flat, unravel = flatten(theta)
+    products = problem.model.products(unravel, flat, known)
+    like = eqx.filter(theta, eqx.is_inexact_array)
+    return _Linearised(products, at(metric, products.rho), like)
+
+
+_products_compiled = eqx.filter_jit(_products)

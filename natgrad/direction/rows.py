@@ -1,0 +1,288 @@
+"""Y = A^½ Z of a pointwise model in a diagonal metric, row by row.
+
+What does not fit into the model's memory is never whole: G = Σ YᵢᵀYᵢ is summed up and K = (YᵢYⱼᵀ)
+put together from blocks of rows, and products with Y are those of the linearised model.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from ..core.dense import gram
+from ..core.operators import AdjointOperator
+from ..core.outcomes import Counts
+from ..core.sharding import on_each_device
+from ..errors import InputError
+from ..metrics.base import Metric
+from ..models.base import Model, Products
+from ..models.pointwise import Part, RowModel, is_part
+from ..parameters import Bounds, flatten, free_parameters
+from ..problem import Problem, energy, slopes
+from ..solvers import DenseSolver, InformationSolver, Kernel, Solver
+from ..solvers.kernel import pulled
+from .damping import Damping, ParameterOperator
+from .dense import Assembled, in_coordinates, restricted
+
+
+class Rows:
+    """The rows of Y, for the root of A in the structure of the state.
+
+    Columns of parameters that are held (`free` = 0) are zero.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        unravel: Callable[[Array], PyTree],
+        flat: Array,
+        root: PyTree,
+        free: Array | None = None,
+    ):
+        self._unravel, self._flat, self._free, self.memory = unravel, flat, free, model.memory
+        self.mesh = model.mesh
+        parts = jax.tree.leaves(model.parts(), is_leaf=is_part)
+        roots = [
+            jnp.asarray(leaf).reshape(len(p.points), -1)
+            for p, leaf in zip(parts, jax.tree.leaves(root), strict=True)
+        ]
+        self._parts = list(zip(parts, roots, strict=True))
+        self._dtype = jnp.result_type(flat, *roots)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """k × p."""
+        return sum(root.size for _, root in self._parts), self._flat.size
+
+    @property
+    def fit(self) -> bool:
+        """Whether all of them may be held at once."""
+        return self.nbytes <= self.memory
+
+    @property
+    def nbytes(self) -> int:
+        """What all of them take."""
+        return math.prod(self.shape) * self._dtype.itemsize
+
+    def whole(self) -> Array:
+        """Y."""
+        return jnp.concatenate([self._all(part, root) for part, root in self._parts])
+
+    def _all(self, part: Part, root: Array) -> Array:
+        local = lambda points, root: self._rows(part, points, root)
+        return on_each_device(local, self.mesh)(part.points, root)
+
+    def gram(self) -> Array:
+        """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp².
+
+        Over several devices each sums up its own rows, and p² numbers are added up at the end.
+        """
+
+        def local(arrays: list[tuple[Array, Array]]) -> Array:
+            total = jnp.zeros((self._flat.size, self._flat.size), self._dtype)
+            for (part, _), (points, root) in zip(self._parts, arrays, strict=True):
+                add = lambda G, block, part=part: (G + gram(self._rows(part, *block)), None)
+                total = jax.lax.scan(add, total, self._blocks(points, root))[0]
+            return total
+
+        arrays = [(part.points, root) for part, root in self._parts]
+        return on_each_device(local, self.mesh, summed=True)(arrays)
+
+    def outer(self) -> Array:
+        """YYᵀ, from pairs of blocks.
+
+        Cost: k²p, and with m blocks m/2 times that of the rows, which are made for each pair. Over
+        several devices each has the strip of its own rows, and makes all the others for it: no row
+        is sent, but the symmetry saves nothing.
+        """
+        below = [
+            [self._strips(a, b, same=i == j) for j, b in enumerate(self._parts[: i + 1])]
+            for i, a in enumerate(self._parts)
+        ]
+        indices = range(len(below))
+        entry = lambda i, j: below[i][j] if j <= i else below[j][i].T
+        return jnp.block([[entry(i, j) for j in indices] for i in indices])
+
+    def _rows(self, part: Part, points: Array, root: Array) -> Array:
+        _, rows = part.rows(self._unravel, self._flat, points, self.memory)
+        scaled = rows.reshape(root.size, -1) * root.reshape(-1, 1)
+        return scaled if self._free is None else scaled * self._free
+
+    def _blocks(self, points: Array, root: Array) -> tuple[Array, Array]:
+        """The points and roots in blocks of one size, four of which fit; padded by zero roots."""
+        width = root.shape[1] * self._flat.size * self._dtype.itemsize
+        count = -(-len(root) * width // max(width, self.memory // 4))
+        size = -(-len(root) // count)
+        missing = count * size - len(root)
+        points = jnp.concatenate([points, jnp.repeat(points[-1:], missing, 0)])
+        root = jnp.pad(root, ((0, missing), (0, 0)))
+        return points.reshape(count, size, -1), root.reshape(count, size, -1)
+
+    def _strips(self, a: tuple[Part, Array], b: tuple[Part, Array], same: bool) -> Array:
+        """Y_a Y_bᵀ, each device the rows of a that it has."""
+        arrays = lambda entry: (entry[0].points, entry[1])
+        if self.mesh is None:
+            return self._pairs(a[0], b[0], arrays(a), arrays(b), same)
+        local = lambda theirs, mine: self._pairs(a[0], b[0], mine, theirs, same=False)
+        return on_each_device(local, self.mesh, whole=1)(arrays(b), arrays(a))
+
+    def _pairs(
+        self,
+        first: Part,
+        second: Part,
+        a: tuple[Array, Array],
+        b: tuple[Array, Array],
+        same: bool,
+    ) -> Array:
+        """Y_a Y_bᵀ; where a and b are the same, from the pairs on and below the diagonal."""
+        blocks, others = self._blocks(*a), self._blocks(*b)
+
+        def strip(entry: tuple[Array, tuple[Array, Array]]) -> Array:
+            i, block = entry
+            rows = self._rows(first, *block)
+
+            def product(other: tuple[Array, tuple[Array, Array]]) -> Array:
+                j, block = other
+                make = lambda block: rows @ self._rows(second, *block).T
+                nothing = lambda block: jnp.zeros((len(rows), block[1].size), rows.dtype)
+                return jax.lax.cond(j <= i, make, nothing, block) if same else make(block)
+
+            return jax.lax.map(product, (jnp.arange(len(others[0])), others))
+
+        products = jax.lax.map(strip, (jnp.arange(len(blocks[0])), blocks))
+        m, n, rows, columns = products.shape
+        joined = products.transpose(0, 2, 1, 3).reshape(m * rows, n * columns)
+        joined = joined[: a[1].size, : b[1].size]
+        return jnp.tril(joined) + jnp.tril(joined, -1).T if same else joined
+
+
+class ProductMatrix(eqx.Module):
+    """Y as a matrix that is never formed: `Y @ v` and `Y.T @ u` by the linearised model."""
+
+    products: Products
+    root: Array
+    free: Array | None
+    shape: tuple[int, int] = eqx.field(static=True)
+    transposed: bool = eqx.field(static=True, default=False)
+
+    @property
+    def dtype(self) -> Any:
+        return self.root.dtype
+
+    @property
+    def T(self) -> "ProductMatrix":
+        rows, columns = self.shape
+        flipped = not self.transposed
+        return ProductMatrix(self.products, self.root, self.free, (columns, rows), flipped)
+
+    def __matmul__(self, v: Array) -> Array:
+        if not self.transposed:
+            return self.root * ravel_pytree(self.products.push(self._mask(v)))[0]
+        unravel = ravel_pytree(self.products.rho)[1]
+        return self._mask(self.products.pull(unravel(self.root * v)))
+
+    def _mask(self, v: Array) -> Array:
+        return v if self.free is None else v * self.free
+
+
+def has_rows(model: Model, metric: Metric, rho: PyTree) -> bool:
+    """Whether Y has rows that can be made by themselves."""
+    return isinstance(model, RowModel) and jax.eval_shape(metric.diagonal, rho) is not None
+
+
+def row_factor(metric: Metric, rho: PyTree) -> AdjointOperator:
+    """L = A^½ for a diagonal A: square, also where the metric's own factor is not."""
+    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
+    return AdjointOperator(product, product, rho, rho)
+
+
+@eqx.filter_jit
+def assembled_by_rows(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    bounds: Bounds | None,
+) -> Assembled:
+    """The factorised least-squares problem, from Y = A^½ Z or from blocks of its rows."""
+    flat, unravel = flatten(theta)
+    model = cast(RowModel, problem.model)
+    rho = model(theta)
+    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    scale = ravel_pytree(root)[0]
+    shape = k, p = scale.size, flat.size
+    chosen = cast(DenseSolver, solver.choose(k, p, damping.damps))
+    D = damping.parameter_operator()
+    rows = Rows(model, unravel, flat, root)
+    blocks = _takes_blocks(chosen, D)
+    whole = rows.fit and not (blocks and model.mesh is not None)  # whose rows would be sent around
+    if not whole and not blocks:
+        raise _does_not_fit(chosen, D, rows)
+
+    loss, c, direct = found = slopes(problem, theta, rho)
+    dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
+    b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
+    b = b.astype(dtype)
+    if whole:
+        Y: Any = rows.whole()
+    else:
+        Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
+    gradient = jnp.zeros(p, dtype) if c is None else pulled(Y, b)
+    r = jnp.zeros_like(gradient)
+    if direct is not None:
+        gradient, r = gradient + direct, r + direct
+    factor, free = None if D is None else D.triangle(), None
+    if bounds is not None:
+        free = free_parameters(flat, gradient, bounds)
+        gradient, r = gradient * free, r * free
+        factor = None if factor is None else restricted(factor, free)
+        Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
+        rows = Rows(model, unravel, flat, root, free)
+
+    if isinstance(chosen, InformationSolver):
+        G = gram(Y) if whole else rows.gram()
+        G = in_coordinates(in_coordinates(G, factor).T, factor)
+        prepared = chosen.prepare_information(G, in_coordinates(gradient, factor), k)
+        trace = jnp.trace(G)
+    elif whole:
+        Y, r = in_coordinates(Y.T, factor).T, in_coordinates(r, factor)
+        prepared, trace = chosen.prepare(Y, b, r), jnp.sum(Y**2)
+    else:
+        K = rows.outer()
+        prepared, trace = cast(Kernel, chosen).prepare_kernel(Y, K, b, r), jnp.trace(K)
+    return Assembled(
+        loss=loss,
+        gradient=gradient.astype(flat.dtype),
+        energy=energy(metric, rho, found),
+        free=free,
+        trace=trace,
+        parameter_factor=factor,
+        prepared=prepared,
+        solver=chosen,
+        counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
+        report=metric.report(rho),
+    )
+
+
+def _takes_blocks(solver: Solver, D: ParameterOperator | None) -> bool:
+    """Whether G or K is all that is needed, which blocks of rows give."""
+    return isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
+
+
+def _does_not_fit(solver: Solver, D: ParameterOperator | None, rows: Rows) -> InputError:
+    k, p = rows.shape
+    what = solver.name if D is None else f"{solver.name} with an operator D"
+    return InputError(
+        "solver",
+        f"{what} needs all {k} × {p} entries of Y, {rows.nbytes} bytes, and the model has "
+        f"memory={rows.memory}",
+        "damping with Cholesky or Kernel, which take blocks of rows; CG; or more memory",
+    )

@@ -1,1 +1,0 @@
-"""natgrad inside other libraries, and other libraries inside natgrad."""

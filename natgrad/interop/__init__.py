@@ -1,0 +1,1 @@
+"""Links to other libraries; each imports its own when it is used."""

@@ -1,0 +1,149 @@
+"""Waves by deepwave, on a CPU or a GPU."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, imported
+from ..waves.base import DEFAULT_MEMORY, Start
+from ..waves.positions import locate
+from ..waves.survey import Survey
+from ..waves.wavelets import highest_frequency
+from .outside_waves import OutsideWaves, Propagator
+
+MARGIN = 1e-6  # deepwave refuses steps at its limit, which is that of the scheme
+
+
+class Deepwave(OutsideWaves):
+    """`waves.Acoustic` with deepwave as the propagator, and its perfectly matched layer.
+
+    ρ is `deepwave.scalar`, Zη `deepwave.scalar_born`, Zᵀξ the gradient of the first. The step in
+    time is the survey's. Fields that do not fit into `memory` bytes are computed again from
+    checkpoints. With `stored_every` above 1 the adjoint uses every n-th field: Zᵀξ is then the
+    transpose of Zη only as far as such fields tell.
+
+    ```python
+    model = Deepwave(survey, start, device="cuda")
+    ```
+
+    Cost: one propagation for ρ and for Zᵀξ each, two for Zη.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        velocity: Any,
+        *,
+        update: Any = None,
+        order: int = 4,
+        absorbing: int = 20,
+        memory: int = DEFAULT_MEMORY,
+        stored_every: int = 1,
+        device: str = "cpu",
+        dtype: Any = np.float32,
+    ):
+        arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
+        start = Start.checked(*arguments)
+        if survey.steps % stored_every:
+            what = f"{stored_every} does not divide the {survey.steps} steps, as deepwave asks"
+            raise InputError("stored_every", what, "stored_every=1, or another number of steps")
+        segment = start.storage.segment
+        settings = {
+            "accuracy": order,
+            "pml_width": absorbing,
+            "pml_freq": highest_frequency(survey.wavelet, survey.dt) / 2,
+            "max_vel": survey.fastest_stable(order),
+            "model_gradient_sampling_interval": stored_every,
+            "checkpoint_segments": None if segment is None else -(-survey.steps // segment),
+        }
+        super().__init__(survey, start, order, _Deepwave(survey, settings, device, dtype))
+
+
+class _Deepwave(Propagator):
+    name = "deepwave"
+
+    def __init__(self, survey: Survey, settings: dict[str, Any], device: str, dtype: Any):
+        self.engine, self.torch = imported("Deepwave", "deepwave"), imported("Deepwave", "torch")
+        if device != "cpu" and not self.torch.cuda.is_available():
+            raise InputError("device", f"PyTorch finds no GPU for {device!r}", "device='cpu'")
+        self.device, self.dtype = device, dtype
+        place = lambda name, x: locate(name, x, survey.shape, survey.spacing, 0)
+        cells, weights = place("sources", survey.sources)
+        wavelets = np.broadcast_to(survey.wavelet, (survey.shots, survey.steps))
+        # deepwave's equation has −s on the right, and s adds to a cell
+        force = -wavelets[:, None] * weights[..., None] / np.prod(survey.spacing)
+        self.force, self.sources = self._tensor(force), self._index(cells)
+        cells, weights = place("receivers", survey.receivers)
+        used, at = np.unique(cells.reshape(-1, cells.shape[-1]), axis=0, return_inverse=True)
+        self.receivers, self.at = self._index(used), self._index(at.reshape(weights.shape))
+        self.weights = self._tensor(weights[..., None])
+        self.grid = list(survey.spacing), survey.dt
+        per_metre = np.sqrt(np.sum(np.asarray(survey.spacing) ** -2.0))
+        courant = survey.dt * settings["max_vel"] * per_metre
+        self.settings = settings | {"courant_number": (1 - MARGIN) * courant}
+        self.settings["max_vel"] *= 1 - 2 * MARGIN
+
+    def data(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
+        medium = self._tensor(m).requires_grad_(keep)
+        with self.torch.set_grad_enabled(keep), self._quiet():
+            out = self.engine.scalar(
+                medium**-0.5,
+                *self.grid,
+                receiver_locations=self._receivers(shots),
+                **self._survey(shots),
+            )
+            traces = self._received(out[-1])
+        return self._numpy(traces), (shots, medium, traces) if keep else None
+
+    def linearised(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
+        velocity = self._tensor(m) ** -0.5
+        shots, along = kept[0], -0.5 * velocity**3 * self._tensor(change)
+        with self.torch.no_grad(), self._quiet():
+            out = self.engine.scalar_born(
+                velocity,
+                *self.grid,
+                dv=along,
+                sc_receiver_locations=self._receivers(shots),
+                **self._survey(shots),
+            )
+        return self._numpy(self._received(out[-1]))
+
+    def image(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
+        _, medium, traces = kept
+        medium.grad = None
+        traces.backward(self._tensor(xi), retain_graph=True)  # checkpoints refuse autograd.grad
+        return self._numpy(medium.grad)
+
+    def _survey(self, shots: np.ndarray) -> dict[str, Any]:
+        rows = self._index(shots)
+        return self.settings | {
+            "source_amplitudes": self.force[rows],
+            "source_locations": self.sources[rows],
+        }
+
+    def _receivers(self, shots: np.ndarray) -> Any:
+        return self.receivers.expand(len(shots), -1, -1)
+
+    def _received(self, recorded: Any) -> Any:
+        """(shots, receivers, steps) from the cells around them."""
+        return (recorded[:, self.at] * self.weights).sum(2)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Without warnings of coarse grids, which the survey gives, and of older versions."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self.engine.MigrationWarning)
+            warnings.filterwarnings("ignore", "At least six grid cells", UserWarning)
+            yield
+
+    def _tensor(self, x: Any) -> Any:
+        return self.torch.as_tensor(np.array(x, self.dtype), device=self.device)
+
+    def _index(self, x: np.ndarray) -> Any:
+        return self.torch.as_tensor(np.array(x, np.int64), device=self.device)
+
+    def _numpy(self, tensor: Any) -> np.ndarray:
+        return tensor.detach().cpu().numpy()

@@ -1,0 +1,81 @@
+"""The natural gradient from a Euclidean one that somebody else has computed."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PyTree
+
+from ..direction.damping import Damping
+from ..direction.inputs import check_structures
+from ..direction.linearisation import linearise, solve
+from ..errors import InputError, check_instance
+from ..metrics.base import Metric
+from ..metrics.newton import Newton
+from ..models.base import Model
+from ..parameters import flatten
+from ..problem import Problem
+from ..solvers import SolveInfo, Solver
+
+
+class Along(eqx.Module):
+    """θ ↦ ⟨g, θ⟩, whose gradient is g."""
+
+    gradient: Array
+
+    def __call__(self, theta: PyTree) -> Array:
+        return self.gradient @ flatten(theta)[0]
+
+
+class Raised(NamedTuple):
+    """(G + λD)⁻¹g in the structure of θ, with what the solver saw, λ, and ‖g‖."""
+
+    direction: PyTree
+    info: SolveInfo
+    damping: Array
+    gradient_norm: Array
+
+
+def check_method(metric: Metric, solver: Solver) -> None:
+    """What can be said before there is a θ."""
+    check_instance("metric", metric, Metric)
+    check_instance("solver", solver, Solver)
+    if isinstance(metric, Newton):
+        raise InputError(
+            "metric", "Newton needs the loss, and only its gradient is given", "a metric on states"
+        )
+
+
+def raised(
+    model: Model,
+    theta: PyTree,
+    gradient: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping,
+    damping_state: Array,
+    first_norm: Array | None = None,
+) -> Raised:
+    """(G + λD)⁻¹g for the gradient g of any function of θ; may be traced.
+
+    It is the direction of the linear objective ⟨g, θ⟩, up to its sign. Nothing is known of ∂_ρ f,
+    so least-squares solvers work on G†g: accurate up to the condition number of Y squared.
+    """
+    parameters = eqx.filter(theta, eqx.is_inexact_array)
+    slope = eqx.filter(gradient, eqx.is_inexact_array)
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (parameters, slope)]
+    if jax.tree.structure(parameters) != jax.tree.structure(slope) or shapes[0] != shapes[1]:
+        raise InputError(
+            "updates",
+            f"have shapes {shapes[1]} and the parameters {shapes[0]}",
+            "the gradient with respect to the same params",
+        )
+    flat, _ = flatten(theta)
+    problem = Problem(model, objective=Along(flatten(slope)[0].astype(flat.dtype)))
+    _, known = check_structures(problem, theta, metric, solver, damping)
+    lin = linearise(problem, theta, metric, solver, damping, None, first_norm, known)
+    strength = damping.strength(damping_state, lin.trace, flat.size)
+    eta, info, *_ = solve(lin, strength)
+    return Raised(flatten(parameters)[1](-eta), info, strength, lin.gradient_norm)

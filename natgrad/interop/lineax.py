@@ -1,0 +1,111 @@
+"""Solvers of natgrad as solvers of lineax."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from ..core.operators import Structure, flat_product
+from ..core.outcomes import Counts
+from ..direction.damping import Undamped
+from ..direction.linearisation import linearise, solve
+from ..errors import check_instance
+from ..metrics.diagonal import L2
+from ..models.base import Evaluation, Model, Products
+from ..problem import LeastSquares, Problem
+from ..solvers import Solver
+from ..solvers.base import BREAKDOWN, MAX_ITERATIONS
+
+
+def as_lineax_solver(solver: Solver) -> lx.AbstractLinearSolver:
+    """A solver of natgrad for `lineax.linear_solve`: x of minimum norm with ‖Yx − b‖ least.
+
+    ```python
+    lx.linear_solve(Y, b, ng.as_lineax_solver(ng.PivotedQR())).value
+    ```
+
+    Y may be of any shape and rank; `stats` has its rank and condition number, as far as the solver
+    knows them, and the iterations. Direct solvers form Y, by `as_matrix`, and factorise it in every
+    solve; `CG` and `LSMR` take products. Cost: that of the solver.
+    """
+    check_instance("solver", solver, Solver)
+    return LeastSquaresSolver(solver)
+
+
+class LeastSquaresSolver(lx.AbstractLinearSolver):
+    """The natural gradient of ½‖Yx − b‖² at x = 0: its state is the operator Y."""
+
+    solver: Solver
+
+    def init(
+        self, operator: lx.AbstractLinearOperator, options: dict[str, Any]
+    ) -> lx.AbstractLinearOperator:
+        return operator
+
+    def compute(
+        self, state: lx.AbstractLinearOperator, vector: PyTree, options: dict[str, Any]
+    ) -> tuple[PyTree, lx.RESULTS, dict[str, Any]]:
+        start, unravel = ravel_pytree(Structure(state.in_structure()).zeros())
+        problem = Problem(LinearModel(state), LeastSquares(ravel_pytree(vector)[0]))
+        lin = linearise(problem, start, L2(), self.solver, Undamped(), None)
+        x, info, *_ = solve(lin, jnp.zeros_like(lin.trace))
+        reason, results = jnp.asarray(info.reason), lx.RESULTS
+        result = results.where(
+            reason == MAX_ITERATIONS, results.max_steps_reached, results.successful
+        )
+        result = results.where(reason == BREAKDOWN, results.breakdown, result)
+        stats = {"rank": info.rank, "condition": info.condition, "num_steps": info.iterations}
+        return unravel(x), result, jax.tree.map(jnp.asarray, stats)
+
+    def transpose(
+        self, state: lx.AbstractLinearOperator, options: dict[str, Any]
+    ) -> tuple[lx.AbstractLinearOperator, dict[str, Any]]:
+        return state.T, options
+
+    def conj(
+        self, state: lx.AbstractLinearOperator, options: dict[str, Any]
+    ) -> tuple[lx.AbstractLinearOperator, dict[str, Any]]:
+        return lx.conj(state), options
+
+    def assume_full_rank(self) -> bool:
+        return False
+
+
+class LinearModel(Model):
+    """x ↦ Yx on flat vectors, for a lineax operator Y."""
+
+    operator: lx.AbstractLinearOperator
+
+    def __call__(self, theta: Array) -> Array:
+        return flat_product(self.operator, theta)
+
+    def jacobian(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> tuple[Array, Array, Counts]:
+        Y = self.operator.as_matrix()
+        return Y @ flat, Y.T, Counts(forward=1, linearised=flat.size)
+
+    def products(
+        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+    ) -> Products:
+        return OperatorProducts(self(flat), 1, self.operator)
+
+
+class OperatorProducts(Products):
+    """Yη and Yᵀξ on flat vectors."""
+
+    rho: Array
+    evaluations: int = eqx.field(static=True)
+    operator: lx.AbstractLinearOperator
+
+    def push(self, eta: Array) -> Array:
+        return flat_product(self.operator, eta)
+
+    def pull(self, xi: Array) -> Array:
+        return flat_product(self.operator.T, xi)

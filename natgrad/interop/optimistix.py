@@ -1,0 +1,108 @@
+"""Natural gradients in the minimisers of optimistix."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PyTree
+
+from ..direction.damping import Damping, as_damping
+from ..errors import InputError
+from ..metrics.base import Metric
+from ..models.base import Model
+from ..models.explicit import as_model
+from ..solvers import Auto, Solver
+from .given_gradient import check_method, raised
+
+try:
+    import optimistix as optx
+except ImportError as error:
+    raise InputError(
+        "optimistix", "is not installed", 'pip install "natgrad[optimistix]"'
+    ) from error
+
+
+class NaturalDescent(optx.AbstractDescent):
+    """The direction −(G + λD)⁻¹ ∂_y f, for any minimiser of optimistix that evaluates gradients.
+
+    `model(y)` is the state that the metric measures. Cost: that of `ng.natural_gradient` for each
+    accepted step.
+    """
+
+    model: Model
+    metric: Metric
+    solver: Solver
+    damping: Damping
+
+    def __init__(
+        self,
+        model: Model | Callable[[PyTree], PyTree],
+        *,
+        metric: Metric,
+        solver: Solver = Auto(),
+        damping: Damping | float = 0.0,
+    ):
+        check_method(metric, solver)
+        self.model, self.metric, self.solver = as_model(model), metric, solver
+        self.damping = as_damping(damping)
+        if self.damping.adapts:
+            raise InputError(
+                "damping",
+                f"{type(self.damping).__name__} follows steps, which a descent does not see",
+                "a fixed damping, and a line search of optimistix",
+            )
+
+    def init(self, y: PyTree, f_info_struct: Any) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, y)
+
+    def query(self, y: PyTree, f_info: Any, state: PyTree) -> PyTree:
+        if not hasattr(f_info, "grad"):
+            raise InputError(
+                "f_info",
+                f"has no gradient but is a {type(f_info).__name__}",
+                "a minimiser that evaluates gradients, such as NaturalGradientDescent",
+            )
+        nothing = jnp.asarray(self.damping.initial_state())
+        return raised(
+            self.model, y, f_info.grad, self.metric, self.solver, self.damping, nothing
+        ).direction
+
+    def step(self, step_size: Array, state: PyTree) -> tuple[PyTree, Any]:
+        move = lambda d: -step_size.astype(d.dtype) * d
+        return jax.tree.map(move, state), optx.RESULTS.successful
+
+
+class NaturalGradientDescent(optx.AbstractGradientDescent):
+    """`optimistix.GradientDescent` along natural gradients, with a search of your choice.
+
+    ```python
+    solver = NaturalGradientDescent(model, metric=ng.L2(grid), rtol=1e-8, atol=1e-8)
+    optx.minimise(lambda theta, args: loss(model(theta)), solver, theta)
+    ```
+
+    `search` is any of optimistix that evaluates the function alone: backtracking by default, or
+    `optx.LearningRate(0.1)`.
+    """
+
+    rtol: float
+    atol: float
+    norm: Callable[[PyTree], Array]
+    descent: NaturalDescent
+    search: Any
+
+    def __init__(
+        self,
+        model: Model | Callable[[PyTree], PyTree],
+        *,
+        metric: Metric,
+        rtol: float,
+        atol: float,
+        solver: Solver = Auto(),
+        damping: Damping | float = 0.0,
+        search: Any = optx.BacktrackingArmijo(),
+        norm: Callable[[PyTree], Array] = optx.max_norm,
+    ):
+        self.rtol, self.atol, self.norm, self.search = rtol, atol, norm, search
+        self.descent = NaturalDescent(model, metric=metric, solver=solver, damping=damping)

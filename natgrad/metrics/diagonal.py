@@ -1,0 +1,159 @@
+"""Metrics with a diagonal matrix: L² and Fisher–Rao."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+from jax import Array
+
+from ..core.selection import Selection
+from ..errors import InputError
+from ..grids import Grid
+from .base import (
+    FlatMetric,
+    Metric,
+    PyTree,
+    Report,
+    admissible_density,
+    check_density,
+    check_grid,
+    check_on_grid,
+    check_pair,
+    diagonal_operator,
+    floored,
+    grid_axes,
+)
+
+
+class Euclidean(Metric):
+    """The flat metric on parameters, G = I: plain gradient descent, η = −∂_θ f.
+
+    The only metric that is not on states: no Z is formed and no system solved.
+    """
+
+    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
+        raise InputError(
+            "metric",
+            "Euclidean measures parameters, not states, so it has no factor on ρ",
+            "AbsoluteDamping(λ) to add a multiple of the identity to G",
+        )
+
+    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
+        return self.factor(rho)
+
+    def restricted(self, selection: Selection) -> Metric:
+        return self
+
+
+class L2(FlatMetric):
+    """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ dx, so A = w I with the cell volume w; A = I where no grid is given.
+
+    On a least-squares loss the natural gradient step of length 1 is Gauss–Newton.
+
+    ```python
+    ng.L2(grid)
+    ng.L2()          # Σ ζ ζ̂, for data that is not on a grid
+    ```
+
+    Cost: O(k). Reference: section 2.1 of the paper.
+    """
+
+    grid: Grid | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.grid is not None:
+            check_grid(self.grid)
+
+    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
+        return diagonal_operator(self._root(rho), rho)
+
+    def whiten(self, rho: Array, c: Array) -> Array:
+        return c / self._root(c)
+
+    def diagonal(self, rho: Array) -> Array:
+        return jnp.full_like(rho, self._root(rho) ** 2)
+
+    def _root(self, like: Array) -> Array:
+        return jnp.sqrt(1.0 if self.grid is None else self.grid.cell_volume).astype(like.dtype)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """The weight w k/k′ on whatever is selected."""
+        return selection.scale * self
+
+    def check_structure(self, state: PyTree) -> None:
+        if self.grid is not None:
+            check_on_grid(self.grid, state)
+        elif not hasattr(state, "shape"):
+            raise InputError(
+                "metric",
+                f"L2() got a state that is a {type(state).__name__}",
+                "Blocks(...) with one metric per entry of the state",
+            )
+
+
+class FisherRao(Metric):
+    """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ / ρ dx, so A = diag(w/ρ).
+
+    ρ is raised to `floor` times its maximum where it is smaller (default 1e-14 in double, 1e-8 in
+    single precision); `info.metric["floored"]` is the share of cells that were. The distance is
+    Hellinger's, d(a, b)² = 4 ∫ (√a − √b)² dx, with both densities raised in the same way: its
+    gradient is finite where one is zero, and does not see changes below the floor.
+
+    ```python
+    ng.FisherRao(grid)
+    ```
+
+    Cost: O(k). Reference: section 2.4 of the paper.
+    """
+
+    grid: Grid = eqx.field(static=True)
+    floor: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        check_grid(self.grid)
+
+    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
+        return diagonal_operator(jnp.sqrt(self.grid.cell_volume / self._density(rho)), rho)
+
+    def whiten(self, rho: Array, c: Array) -> Array:
+        return c * jnp.sqrt(self._density(rho) / self.grid.cell_volume)
+
+    def diagonal(self, rho: Array) -> Array:
+        return self.grid.cell_volume / self._density(rho)
+
+    def squared_distance(self, a: Array, b: Array) -> Array:
+        check_pair(self, a, b)
+        difference = jnp.sqrt(self._density(a)) - jnp.sqrt(self._density(b))
+        return 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
+
+    def _density(self, rho: Array) -> Array:
+        return floored(rho, self.floor, self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...] | None:
+        return grid_axes(self.grid)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """w k/k′ over ρ at the points, raised to the floor relative to the sample's maximum."""
+        if selection.of == "points":
+            return selection.scale * _AtPoints(self.grid, self.floor)
+        return selection.scale * self
+
+    def check_structure(self, state: PyTree) -> None:
+        check_on_grid(self.grid, state)
+
+    def check_values(self, state: Array) -> None:
+        check_density("model", state, self._axes)
+
+    def admissible(self, rho: Array) -> Array:
+        return admissible_density(rho, self._axes)
+
+    def report(self, rho: Array) -> Report:
+        return {"floored": jnp.mean((rho < self._density(rho)).astype(rho.dtype))}
+
+
+class _AtPoints(FisherRao):
+    """At a sample of points, which are one function whatever they were taken from."""
+
+    @property
+    def _axes(self) -> None:
+        return None

@@ -1,0 +1,162 @@
+"""The direct solve of Kφ = ζ on a line or a ring of cells, by cumulative sums.
+
+K is the graph Laplacian with conductances c_i = links[i] ≥ 0 between the cells i and i + 1:
+
+    (Kφ)_i = f_i − f_{i−1} = ζ_i,     f_i = c_i(φ_i − φ_{i+1}),
+
+f being the flow along link i. On a line f is the sum of ζ to the left of the link; on a ring one
+number, the flow around it, remains free and makes the energy Σ f_i²/c_i least. With B the
+weighted divergence of `stencils.py`, c = (s/dx)² and B†ζ = −f/√c.
+
+Nothing is solved, and nothing may be lost: c spans 14 orders of magnitude and more, so that a
+rounding error of the flow, harmless where ζ is large, is huge once divided by c in a tail. Hence
+
+* the flow of a link is summed over the side of the line with less |ζ| on it;
+* a ring is cut at its smallest link, where least can flow, before anything is summed;
+* φ is summed outwards from the cell with the largest conductances, never across it.
+
+The computed flow is then that of a ζ with a few units of rounding in each of its entries.
+
+Conventions shared with `Factor`: the cell with the largest conductances is grounded, φ = 0
+there, and what ζ has in excess of zero mass leaves there, so that ζ ↦ φ is linear and symmetric.
+Links that are zero carry nothing. They cut the line into islands, each with a ground of its own:
+the end that faces the ground above.
+
+Cost: O(k) work, O(log k) depth, for each right-hand side; links are not batched (use `vmap`).
+Reference: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 4.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ...errors import InputError
+from .cumulative import segmented_sums
+from .lattice import grid_shape
+
+
+def line_fluxes(links: Array, zeta: Array, periodic: bool = False) -> Array:
+    """f: the flow of least energy Σ f²/c with f_i − f_{i−1} = ζ_i, batched over leading axes.
+
+    On a line the last entry of `links` is not used; the last flow is zero.
+
+    >>> line_fluxes(jnp.array([1.0, 1e-9, 0.0]), jnp.array([2.0, 1.0, -3.0])).tolist()
+    [2.0, 3.0, 0.0]
+    >>> line_fluxes(jnp.ones(3), jnp.array([1.0, 0.0, -1.0]), periodic=True).round(6).tolist()
+    [0.333333, 0.333333, -0.666667]
+    """
+    line = _cut(links, zeta, periodic)
+    return jnp.roll(_flow(line, jnp.roll(zeta, -line.start, axis=-1)), line.start, axis=-1)
+
+
+def line_fluxes_transpose(links: Array, values: Array, periodic: bool = False) -> Array:
+    """The exact transpose of `line_fluxes` in ζ: from values v on the links to the cells.
+
+    φ with φ_i − φ_{i+1} = v_i and φ = 0 at the ground; on a ring v is first freed of its
+    circulation, v − r Σv/Σr with r = 1/c.
+
+    >>> line_fluxes_transpose(jnp.array([3.0, 1.0, 0.0]), jnp.array([1.0, 5.0, 0.0])).tolist()
+    [1.0, 0.0, -5.0]
+    """
+    line = _cut(links, values, periodic)
+    rolled = jnp.roll(values, -line.start, axis=-1)
+    return jnp.roll(_flow_transpose(line, rolled), line.start, axis=-1)
+
+
+def line_potentials(links: Array, zeta: Array, periodic: bool = False) -> Array:
+    """φ with Kφ = ζ and φ = 0 at the cell with the largest conductances.
+
+    >>> line_potentials(jnp.array([1.0, 2.0, 0.0]), jnp.array([1.0, 0.0, -1.0])).tolist()
+    [1.0, 0.0, -0.5]
+    """
+    line = _cut(links, zeta, periodic)
+    flow = _flow(line, jnp.roll(zeta, -line.start, axis=-1))
+    drop = flow / jnp.where(line.links > 0, line.links, 1.0)
+    return jnp.roll(_flow_transpose(line, drop), line.start, axis=-1)
+
+
+class _Line(NamedTuple):
+    """A ring cut open: cell 0 of the line is cell `start` of the ring."""
+
+    links: Array
+    start: Array
+    ground: Array
+    share: Array  # 1/c over the sum of 1/c: how the free flow of a ring is averaged
+
+
+def _cut(links: Array, values: Array, periodic: bool) -> _Line:
+    """Checks the shapes, and opens a ring behind its smallest link."""
+    (n,) = grid_shape((links,), values)
+    if n == 0:
+        raise InputError("links", "is empty", "a grid of one cell or more")
+    if periodic:
+        start = (jnp.argmin(links) + 1) % n
+    else:
+        start, links = jnp.zeros((), int), jnp.asarray(links).at[-1].set(0.0)
+    rolled = jnp.roll(links, -start)
+    smallest = rolled[-1]
+    resistance = jnp.where(rolled > 0, smallest / jnp.where(rolled > 0, rolled, 1.0), 0.0)
+    total = jnp.sum(resistance)
+    share = jnp.where(total > 0, resistance / jnp.where(total > 0, total, 1.0), 0.0)
+    ground = jnp.argmax(rolled + jnp.roll(rolled, 1))
+    return _Line(rolled, start, ground, share)
+
+
+def _flow(line: _Line, zeta: Array) -> Array:
+    flow = _sum_from_outside(line, zeta)
+    flow = flow - jnp.sum(flow * line.share, axis=-1, keepdims=True)
+    return jnp.where(line.links > 0, flow, 0.0)
+
+
+def _flow_transpose(line: _Line, values: Array) -> Array:
+    values = jnp.where(line.links > 0, values, 0.0)
+    values = values - line.share * jnp.sum(values, axis=-1, keepdims=True)
+    return _sum_from_ground(line, values)
+
+
+def _sum_from_outside(line: _Line, zeta: Array) -> Array:
+    """A flow with f_i − f_{i−1} = ζ_i and none through the cut: at every link the sum of ζ on
+    the left, or minus the sum on the right, whichever adds up less of |ζ|.
+
+    If ζ has excess mass (more than rounding explains), the two differ, and the side is the one
+    that does not contain the ground.
+    """
+    n = line.links.shape[0]
+    sized = jnp.stack([zeta, jnp.abs(zeta)])
+    (left, left_size), from_cell = _island_sums(line.links, sized, sized)
+    beyond = jnp.where(jnp.arange(n) < n - 1, jnp.roll(from_cell, -1, axis=-1), 0.0)
+    right, right_size = beyond
+    rounding = n * jnp.finfo(zeta.dtype).eps
+    balanced = jnp.abs(left + right) <= rounding * (left_size + right_size)
+    from_left = jnp.where(balanced, left_size <= right_size, jnp.arange(n) < line.ground)
+    return jnp.where(from_left, left, -right)
+
+
+def _sum_from_ground(line: _Line, drop: Array) -> Array:
+    """φ with φ_i − φ_{i+1} = drop_i: sums of what lies between a cell and its ground."""
+    on_the_left = jnp.arange(line.links.shape[0]) < line.ground
+    rightwards, left = _island_sums(
+        line.links, jnp.where(on_the_left, 0.0, drop), jnp.where(on_the_left, drop, 0.0)
+    )
+    # A cell to the right of the ground sums the links before it, not its own.
+    before = jnp.where(_starts(line.links), 0.0, jnp.roll(rightwards, 1, axis=-1))
+    return left - before
+
+
+def _starts(links: Array) -> Array:
+    """Whether nothing joins a cell to the one on its left."""
+    return (jnp.roll(links, 1) == 0) | (jnp.arange(links.shape[0]) == 0)
+
+
+def _island_sums(links: Array, forwards: Array, backwards: Array) -> tuple[Array, Array]:
+    """Cumulative sums along the last axis that begin anew in every island: of `forwards` from
+    the left, of `backwards` from the right."""
+    starts = _starts(links)
+    ends = jnp.roll(starts, -1)
+    first = jnp.stack([starts, jnp.flip(ends)], axis=-1)
+    values = jnp.stack([forwards, jnp.flip(backwards, axis=-1)], axis=-1)
+    values = jnp.moveaxis(values, -2, 0)
+    first = first.reshape(first.shape[0], *[1] * (values.ndim - 2), 2)
+    sums = jnp.moveaxis(segmented_sums(first, values), 0, -2)
+    return sums[..., 0], jnp.flip(sums[..., 1], axis=-1)

@@ -1,0 +1,115 @@
+"""How −∇·(a∇φ) = ζ is solved: the choice of a method, and its settings."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import jax
+from jax import Array
+
+from ...errors import InputError
+from .factor import Factor
+from .factorise import factorise
+from .iterative import Precision, iterative_factor
+from .line_factor import LineFactor
+from .sparse_direct import available_backend, can_call_back
+from .stencils import Stencil
+
+Method = Literal["line", "elimination", "sparse", "multigrid"]
+METHODS = ("auto", *get_args(Method))
+
+# Flops up to which elimination is the first choice: it compiles fast and is exact.
+ELIMINATION_FLOPS = 1e8
+
+
+@dataclass(frozen=True)
+class Elliptic:
+    """The solver of the elliptic equation under a transport metric, for k cells.
+
+    | method | set-up | each right-hand side | for |
+    |---|---|---|---|
+    | `"line"` | none | O(k), by cumulative sums | one dimension |
+    | `"elimination"` | O(k b²), b cells across | O(k b) | small grids, any contrast |
+    | `"sparse"` | O(k^1.5) on the host | O(k log k) | many right-hand sides in 2D, on a CPU |
+    | `"multigrid"` | O(k) | O(k), 5 to 15 iterations | everything else |
+
+    `"auto"` chooses by dimension, size, device and the number of right-hand sides, where that is
+    known; `info.metric["elliptic"]` says which.
+
+    `tolerance` is the relative error of G: products with L are solved to it, a dense G (solver
+    `Cholesky`) only to its square root, because there the error enters squared. It is raised to
+    what rounding of φ allows, about n·eps for n cells on a side. More than `max_iterations` is a
+    failure: φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
+
+    `precision="mixed"` runs the multigrid cycles in single precision inside an iteration in that
+    of the state: as accurate and up to 1.5 times faster, but it does not converge where mass has
+    to cross a near-vacuum between islands of density. `"single"` runs both in single precision,
+    for errors of G near 1e-9.
+
+    `on_host=False` keeps `"auto"` from factorising on the host, as over several devices.
+
+    ```python
+    ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))
+    ```
+    """
+
+    method: Literal["auto"] | Method = "auto"
+    tolerance: float = 1e-12
+    precision: Precision = "double"
+    max_iterations: int = 200
+    on_host: bool = True
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise InputError("method", f"{self.method!r} is unknown", f"one of {METHODS}")
+        if self.precision not in ("double", "mixed", "single"):
+            raise InputError(
+                "precision", f"{self.precision!r} is unknown", "'double', 'mixed' or 'single'"
+            )
+        if not 0 < self.tolerance < 1:
+            raise InputError("tolerance", f"{self.tolerance!r} is not in (0, 1)", "1e-12")
+        if not self.max_iterations >= 1:
+            raise InputError("max_iterations", f"{self.max_iterations!r} is below 1", "200")
+
+    def choose(self, shape: Sequence[int], columns: int | None = None) -> Method:
+        """The method for a grid of this shape, and `columns` right-hand sides if known."""
+        if self.method == "line" and len(shape) > 1:
+            raise InputError("method", "'line' is for one dimension", "'multigrid'")
+        if self.method == "sparse" and not can_call_back():
+            raise InputError("method", "'sparse' needs a second CPU for the host", "'multigrid'")
+        if self.method != "auto":
+            return self.method
+        if len(shape) == 1:
+            return "line"
+        k = math.prod(shape)
+        across = k // max(shape)
+        if 10 / 3 * k * across**2 <= ELIMINATION_FLOPS:
+            return "elimination"
+        if columns is not None and self.on_host and _sparse_pays(shape, columns):
+            return "sparse"
+        return "multigrid"
+
+    def factorise(
+        self, method: Method, stencils: Sequence[Stencil], weights: Sequence[Array]
+    ) -> Factor:
+        """K = BBᵀ for staggered stencils, set up for `method`."""
+        if method == "line":
+            return LineFactor(tuple(stencils), tuple(weights))
+        if method == "elimination":
+            return factorise(stencils, weights, method="elimination")
+        return iterative_factor(
+            stencils,
+            weights,
+            method,
+            tolerance=self.tolerance,
+            precision=self.precision,
+            max_iterations=self.max_iterations,
+        )
+
+
+def _sparse_pays(shape: Sequence[int], columns: int) -> bool:
+    """A rule of thumb: one factorisation costs as much as some tens of multigrid solves."""
+    if jax.default_backend() != "cpu" or len(shape) > 2 or not can_call_back():
+        return False
+    return columns >= (16 if available_backend() == "cholmod" else 48) and max(shape) <= 600

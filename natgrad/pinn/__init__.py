@@ -1,0 +1,1 @@
+"""Physics-informed networks: losses made of residuals at points."""

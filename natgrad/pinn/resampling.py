@@ -1,0 +1,101 @@
+"""Collocation points drawn anew in every iteration."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+from jaxtyping import PyTree
+
+from ..core.settings import whole
+from ..errors import InputError
+from ..metrics.base import Metric
+from ..problem import Problem
+from .collocation import Collocation, Residual
+
+
+class Resampled(eqx.Module):
+    """New points for the blocks of a `Collocation`, every `period` iterations.
+
+    `draw(key)` returns a dict with the points of the blocks that move, in the same number each
+    time; the others stay. Points drawn from a fixed set make it a mini-batch.
+
+    ```python
+    draw = lambda key: {"interior": jax.random.uniform(key, (256, 2))}
+    ng.minimize(pinn.problem, net, metric=pinn.metric, batch=ng.Resampled(draw), momentum=0.9)
+    ```
+
+    The key depends on `seed` and on the iteration alone. Losses and gradients of the history are
+    those at the points of the iteration, and the tests of `minimize` are those of mini-batches;
+    `result.loss` is that at the points of the problem itself.
+    """
+
+    draw: Callable[[Array], Mapping[str, Array]]
+    period: int = eqx.field(static=True, default=1)
+    seed: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self):
+        if not callable(self.draw):
+            raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
+        whole(self.period, "period", 1)
+        whole(self.seed, "seed", 0)
+
+    def sampler(self, problem: Problem, metric: Metric, state: PyTree) -> "Draws":
+        """The draws for this problem; checks the first of them."""
+        model = problem.model
+        if not isinstance(model, Collocation):
+            what = f"a {type(model).__name__} has no collocation points to draw"
+            raise InputError("batch", what, "MiniBatch(size), or a Collocation")
+        if problem.objective is not None:
+            what = "an objective of theta has no points to draw"
+            raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
+        draws = Draws(
+            self,
+            problem,
+            own_loss=bool(eqx.tree_equal(problem.loss, model.loss)),
+            own_metric=bool(eqx.tree_equal(metric, model.metric)),
+            metric=metric,
+        )
+        for name, points in draws.points(0).items():
+            if name in model.blocks:
+                _check_points(name, model.blocks[name], points)
+        draws(0)
+        return draws
+
+
+def _check_points(name: str, block: Residual, points: Any) -> None:
+    shape, wanted = np.shape(points), block.points.shape
+    if len(shape) != 2 or shape[1] != wanted[1]:
+        what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
+        raise InputError("draw", what, f"(n, {wanted[1]}) points")
+    if block.weight.ndim and shape != wanted:
+        what = f"draws {shape[0]} points of {name}, which has a weight for each of {wanted[0]}"
+        raise InputError("draw", what, "as many points, or a single weight")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """iteration ↦ the problem and the metric at its points; the model's own move with them."""
+
+    batch: Resampled
+    problem: Problem
+    metric: Metric
+    own_loss: bool
+    own_metric: bool
+
+    def __call__(self, iteration: int) -> tuple[Problem, Metric]:
+        model = self.problem.model.at(self.points(iteration))
+        loss = model.loss if self.own_loss else self.problem.loss
+        problem = Problem(model, loss, regulariser=self.problem.regulariser)
+        return problem, model.metric if self.own_metric else self.metric
+
+    def points(self, iteration: int) -> Mapping[str, Array]:
+        """The points of this iteration, from (seed, iteration) alone."""
+        key = jax.random.key(self.batch.seed)
+        points = self.batch.draw(jax.random.fold_in(key, iteration // self.batch.period))
+        if not isinstance(points, Mapping):
+            raise InputError("draw", f"returns a {type(points).__name__}", "a dict of points")
+        return points

@@ -1,0 +1,254 @@
+"""A problem is a model and something to minimise over it; losses on states."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from .core.selection import Selection
+from .core.settings import Number, setting
+from .errors import InputError
+from .grids import Domain
+from .metrics.base import Metric, check_density, check_on_grid, grid_axes
+from .models.explicit import as_model
+
+
+class Problem(eqx.Module):
+    """min over θ of f(ρ(θ)) + R(θ), or of any F(θ) with ρ(θ) carrying only the metric.
+
+    ```python
+    ng.Problem(model, loss)                                # f sees the state
+    ng.Problem(model, loss, regulariser=lambda theta: 1e-3 * jnp.sum(theta**2))
+    ng.Problem(model, objective=F)                         # F sees theta (a PINN)
+    ```
+
+    The compiled programs are keyed by the identity of these functions: data that changes goes
+    into a field of an `equinox.Module`, not into a closure.
+    """
+
+    model: Any
+    loss: Any
+    objective: Any
+    regulariser: Any
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[[PyTree], Array] | None = None,
+        *,
+        objective: Callable[[PyTree], Array] | None = None,
+        regulariser: Callable[[PyTree], Array] | None = None,
+    ):
+        if (loss is None) == (objective is None):
+            raise InputError(
+                "loss, objective", "exactly one of them is needed", "Problem(model, loss)"
+            )
+        if objective is not None and regulariser is not None:
+            raise InputError(
+                "regulariser", "an objective already sees theta", "objective=F plus the term"
+            )
+        self.model = as_model(model)
+        self.loss, self.objective, self.regulariser = loss, objective, regulariser
+
+    def value(self, theta: PyTree, rho: PyTree) -> Array:
+        """F at θ, given the state ρ(θ)."""
+        if self.objective is not None:
+            return self.objective(theta)
+        value = self.loss(rho)
+        return value if self.regulariser is None else value + self.regulariser(theta)
+
+    def restricted(self, selection: Selection) -> "Problem":
+        """min over θ of f(Sρ(θ)) + R(θ), for a mini-batch: an unbiased estimate of this problem."""
+        select = "MiniBatch(..., select=function), where function(rows) returns the Problem there"
+        if self.objective is not None:
+            raise InputError("batch", "an objective of theta has no points to select", select)
+        if not hasattr(self.loss, "restricted"):
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            advice = f"LeastSquares or KullbackLeibler, or {select}"
+            raise InputError("batch", f"the loss {name} is not known on a selection", advice)
+        model, loss = self.model.restricted(selection), self.loss.restricted(selection)
+        return Problem(model, loss, regulariser=self.regulariser)
+
+    def check(self, theta: PyTree, structure: PyTree) -> None:
+        """The value must be a real floating-point scalar."""
+        name = "objective" if self.objective is not None else "loss"
+        if hasattr(self.loss, "check_structure"):
+            self.loss.check_structure(structure)
+        value = eqx.filter_eval_shape(self.value, theta, structure)
+        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise InputError(
+                name, f"returns {value} where a real scalar is needed", "jnp.sum or jnp.mean of it"
+            )
+
+
+class _Loss(eqx.Module):
+    """A loss against a target of the state's shape."""
+
+    target: eqx.AbstractVar[PyTree]
+
+    def check_structure(self, state: PyTree) -> None:
+        """The target must have the shapes of the state."""
+        shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(state)]
+        targets = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(self.target)]
+        if shapes != targets or jax.tree.structure(state) != jax.tree.structure(self.target):
+            raise InputError(
+                "target",
+                f"has shapes {targets} but the model returns {shapes}",
+                "a target on the same points as the state",
+            )
+
+    def restricted(self, selection: Selection) -> Callable[[PyTree], Array]:
+        """f(Sρ) · k/k′ for a loss that is a sum over the state."""
+        target = selection.take(self.target)
+        return ScaledLoss(eqx.tree_at(lambda loss: loss.target, self, target), selection.scale)
+
+
+class ScaledLoss(eqx.Module):
+    """c f(ρ)."""
+
+    loss: Callable[[PyTree], Array]
+    weight: Number = setting("weight", positive=True)
+
+    def __call__(self, rho: PyTree) -> Array:
+        value = self.loss(rho)
+        return jnp.asarray(self.weight, value.dtype) * value
+
+
+class LeastSquares(_Loss):
+    """f(ρ) = ½ ∫ |ρ − ρ*|² dx, or ½ Σ |ρ − ρ*|² where no grid is given.
+
+    `grid` is a `Grid`, or a finite element space `ng.fem.Space`.
+    """
+
+    target: PyTree
+    grid: Domain | None = None
+
+    def check_structure(self, state: PyTree) -> None:
+        super().check_structure(state)
+        if self.grid is not None:
+            check_on_grid(self.grid, state)
+
+    def __call__(self, rho: PyTree) -> Array:
+        square = lambda difference: difference**2
+        integral = lambda u: (
+            jnp.sum(square(u)) if self.grid is None else self.grid.integrate(square, u)
+        )
+        squares = jax.tree.map(lambda a, b: integral(a - b), rho, self.target)
+        return 0.5 * jnp.sum(jnp.stack(jax.tree.leaves(squares)))
+
+
+class KullbackLeibler(_Loss):
+    """f(ρ) = ∫ ρ* log(ρ*/ρ) − ρ* + ρ dx: the divergence of the target from the model.
+
+    Zero only at ρ = ρ*, for densities of any mass; its Hessian there is the Fisher–Rao metric.
+    Infinite where ρ < 0 or ρ = 0 < ρ*, which ends a step.
+    """
+
+    target: Array
+    grid: Domain
+
+    def __check_init__(self):
+        if eqx.is_array_like(self.target) and not isinstance(self.target, jax.core.Tracer):
+            check_density("target", self.target, grid_axes(self.grid))
+
+    def __call__(self, rho: Array) -> Array:
+        return self.grid.integrate(_divergence, rho, self.target)
+
+
+def _divergence(rho: Array, target: Array) -> Array:
+    """The integrand of Kullback and Leibler."""
+    positive = target > 0
+    ratio = jnp.where(positive, target, 1.0) / jnp.where(positive, rho, 1.0)
+    density = target * jnp.log(ratio) - target + rho
+    return jnp.where(rho < 0, jnp.inf, density)  # else unbounded below where ρ* = 0
+
+
+class SquaredDistance(_Loss):
+    """f(ρ) = ½ ‖ρ − ρ*‖² in a metric frozen at the target: Hˢ and Ḣˢ norms, or any other.
+
+    ```python
+    ng.SquaredDistance(target, ng.HomogeneousSobolev(grid, -1))
+    ```
+    """
+
+    target: PyTree
+    metric: Metric
+
+    def check_structure(self, state: PyTree) -> None:
+        super().check_structure(state)
+        self.metric.check_structure(state)
+        self.metric.check_values(self.target)
+
+    def restricted(self, selection: Selection) -> "SquaredDistance":
+        """Of functions; unbiased where the metric does not couple them."""
+        if selection.of != "functions":
+            raise InputError(
+                "batch",
+                "a distance is not a sum over points, so a sample of them does not estimate it",
+                "LeastSquares, or of='functions'",
+            )
+        return SquaredDistance(selection.take(self.target), self.metric.restricted(selection))
+
+    def __call__(self, rho: PyTree) -> Array:
+        difference = jax.tree.map(jnp.subtract, rho, self.target)
+        image = self.metric.factor(self.target).mv(difference)
+        return 0.5 * jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(image)]))
+
+
+class Slopes(NamedTuple):
+    """F, ∂_ρ f, and what θ adds by itself: ∂_θ f = Zᵀ `covector` + `direct`; None for nothing."""
+
+    value: Array
+    covector: PyTree | None
+    direct: Array | None
+
+
+@eqx.filter_jit
+def slopes(problem: Problem, theta: PyTree, rho: PyTree) -> Slopes:
+    """The derivatives of the loss at ρ = ρ(θ), without those of the model."""
+    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
+
+    def in_theta(function: Any) -> tuple[Array, Array]:
+        value, slope = jax.value_and_grad(lambda t: function(eqx.combine(t, rest)))(parameters)
+        return value, ravel_pytree(slope)[0]
+
+    if problem.objective is not None:
+        value, direct = in_theta(problem.objective)
+        return Slopes(value, None, direct)
+    value, covector = jax.value_and_grad(problem.loss)(rho)
+    if problem.regulariser is None:
+        return Slopes(value, covector, None)
+    extra, direct = in_theta(problem.regulariser)
+    return Slopes(value + extra, covector, direct)
+
+
+@eqx.filter_jit
+def energy(
+    metric: Metric,
+    rho: PyTree,
+    found: Slopes,
+    whitened: Array | None = None,
+    leftover: Array | None = None,
+) -> Array:
+    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ on tangents, where that is all of the gradient and easily had; else NaN.
+
+    It is ‖b‖² for the shortest b with Lᵀb = ∂_ρ f, which need not be the `whitened` one at hand;
+    `leftover` is what that one leaves of the gradient.
+    """
+    unknown = jnp.full((), jnp.nan)
+    if found.covector is None or found.direct is not None:
+        return unknown
+    diagonal = metric.diagonal(rho)
+    if diagonal is not None:
+        parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), found.covector, diagonal)
+        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+    if whitened is None or not metric.whitens_shortest:
+        return unknown
+    return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)

@@ -1,0 +1,5 @@
+"""`python -m natgrad_studies.cli`."""
+
+from . import main
+
+main()

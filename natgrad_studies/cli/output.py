@@ -1,0 +1,70 @@
+"""What a command prints: lines and tables for people, or one JSON object on stdout."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class UsageError(ValueError):
+    """Arguments that make no command; the message says why in one line."""
+
+
+class Output:
+    """With `as_json` stdout gets one object and nothing else; lines go to stderr."""
+
+    def __init__(self, as_json: bool):
+        self.as_json = as_json
+        self.go_on: Callable[[], str | None] = lambda: None
+        """The command that goes on after a stop, asked for when it is needed."""
+
+    def line(self, text: str) -> None:
+        """A line of text, at once."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def table(self, table: Any) -> None:
+        """A `natgrad.report.page.Table`; in JSON it is part of the object."""
+        if self.as_json:
+            return
+        if not sys.stdout.isatty():  # no width to keep to
+            print(table.text(), end="\n\n", flush=True)
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        printed = Table(title=table.caption, title_justify="left", title_style="dim")
+        for position, name in enumerate(table.header):
+            justify = "left" if position == 0 else "right"
+            printed.add_column(name, justify=justify, overflow="fold")
+        for row in table.rows:
+            printed.add_row(*row)
+        Console().print(printed)
+
+    def done(self, **found: Any) -> None:
+        """The object."""
+        if self.as_json:
+            from natgrad.report.folder import plain
+
+            print(json.dumps(plain(found), ensure_ascii=False, allow_nan=False), flush=True)
+
+    def error(self, message: str) -> None:
+        """What is wrong with the input, in one line."""
+        line = " ".join(message.split())
+        if self.as_json:
+            self.done(error=line)
+        else:
+            print(f"natgrad: error: {line}", file=sys.stderr, flush=True)
+
+    def warning(self, message: Warning | str, *where: Any) -> None:
+        """In the place of `warnings.showwarning`: a line, without the code it comes from."""
+        line = " ".join(str(message).split())
+        print(f"natgrad: warning: {line}", file=sys.stderr, flush=True)
+
+    def stopped(self) -> None:
+        """That a signal ended the run, and how to go on."""
+        if (display := sys.modules.get("natgrad.display")) is not None:
+            display.BOARD.close()  # threads that are left would keep it open
+        command = self.go_on()
+        line = "stopped" if command is None else f"stopped; go on with: {command}"
+        print(line, file=sys.stderr, flush=True)
+        self.done(error=line)

@@ -1,0 +1,142 @@
+"""From arguments to a command. Names that nobody knows are refused before the parser sees them."""
+
+import io
+import re
+from contextlib import redirect_stderr
+from dataclasses import fields, make_dataclass
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+import tyro
+
+from ..registry import STUDIES
+from ..suggestions import unknown
+from . import study as study_command
+from .commands import COMMANDS
+from .output import UsageError
+from .study import RunStudy, starting_settings
+
+ABOUT = "Natural gradient descent in the metric of your choice: studies and their reports."
+EXAMPLES = (
+    "natgrad list",
+    "natgrad study gaussian-mixture --preset demo --output results/mixture",
+    "natgrad resume results/mixture",
+    "natgrad report results/mixture --output mixture.html",
+)
+
+
+def parse(arguments: list[str]) -> Any:
+    """The command, a dataclass with `run(output)`."""
+    asks_for_help = {"-h", "--help"} & set(arguments)
+    if arguments and not arguments[0].startswith("-"):
+        _check(arguments)
+    elif not asks_for_help:
+        raise UsageError(f"no command; one of {', '.join(('study', *COMMANDS))}, or --help")
+    command = parsed(arguments)
+    return getattr(command, "chosen_study", command)
+
+
+def parsed(arguments: list[str]) -> Any:
+    """What tyro makes of the arguments; its complaints in one line."""
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            return tyro.cli(
+                _all_commands(arguments),
+                prog="natgrad",
+                description=_described(ABOUT, EXAMPLES),
+                args=arguments,
+                config=(
+                    tyro.conf.OmitArgPrefixes,
+                    tyro.conf.OmitSubcommandPrefixes,
+                    tyro.conf.FlagCreatePairsOff,
+                ),
+            )
+    except SystemExit as end:
+        if not end.code:  # the help has been printed
+            raise
+        raise UsageError(_in_one_line(complaint.getvalue())) from None
+
+
+def _all_commands(arguments: list[str]) -> Any:
+    """All commands as one type; that which is asked for is described with examples."""
+    asked = arguments[0] if arguments else ""
+    types = [_study_type(arguments)]
+    for name, command in COMMANDS.items():
+        about = _described(command.__doc__, command.EXAMPLES if name == asked else ())
+        types.append(Annotated[command, tyro.conf.subcommand(name, description=about)])
+    return reduce(or_, types)
+
+
+def _study_type(arguments: list[str]) -> Any:
+    """`study` with one command a study; the one that is named starts from preset and file."""
+    asked = arguments[1] if arguments[:1] == ["study"] and len(arguments) > 1 else ""
+    types = []
+    for name, study in STUDIES.items():
+        preset, config = _value(arguments, "--preset"), _value(arguments, "--config")
+        chosen = starting_settings(study, *((preset, config) if name == asked else (None, None)))
+        examples = [example for example in study_command.EXAMPLES if f" {name} " in example]
+        examples = examples or [f"natgrad study {name} --preset demo --output results/{name}"]
+        about = _described(study.about, examples if name == asked else ())
+        command: Any = RunStudy[type(chosen)]  # pyright: ignore[reportInvalidTypeArguments]
+        described = tyro.conf.subcommand(name, default=RunStudy(chosen), description=about)
+        types.append(Annotated[command, described])
+    whole: Any = make_dataclass("StudyCommand", [("chosen_study", reduce(or_, types))], frozen=True)
+    shown = study_command.EXAMPLES if arguments[:1] == ["study"] else ()
+    about = _described(study_command.SUMMARY, shown)
+    return Annotated[whole, tyro.conf.subcommand("study", description=about)]
+
+
+def _check(arguments: list[str]) -> None:
+    """Refuse a command, a study or a flag that is not known, with the nearest one."""
+    name, *rest = arguments
+    if name not in ("study", *COMMANDS):
+        raise UsageError(unknown("command", name, ("study", *COMMANDS)))
+    known = {"--help", "--json"}
+    if name != "study":
+        known |= _flags(COMMANDS[name])
+    elif not rest or rest[0] == "--json":
+        raise UsageError(f"no study; one of {', '.join(STUDIES)}")
+    elif not rest[0].startswith("-"):
+        if rest[0] not in STUDIES:
+            raise UsageError(unknown("study", rest[0], list(STUDIES)))
+        known |= {"--config"} | _flags(next(iter(STUDIES[rest[0]].presets.values())))
+    for argument in rest:
+        flag = argument.partition("=")[0].replace("_", "-")
+        if argument.startswith("--") and flag not in known:
+            raise UsageError(unknown("option", flag, sorted(known)))
+
+
+def _flags(settings: Any) -> set[str]:
+    return {"--" + field.name.replace("_", "-") for field in fields(settings)}
+
+
+def _value(arguments: list[str], flag: str) -> str | None:
+    """The last value of a flag, wanted before parsing because it sets the defaults."""
+    found = None
+    for position, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            found = argument.partition("=")[2]
+        if argument == flag and position + 1 < len(arguments):
+            found = arguments[position + 1]
+    return found
+
+
+def _described(about: str | None, examples: Any) -> str:
+    lines = "".join(f"\n  {example}" for example in examples)
+    return f"{about}\n\nExamples:{lines}" if lines else str(about)
+
+
+def _in_one_line(box: str) -> str:
+    """The first paragraph of a message of tyro's, which has a frame, or rules alone in ASCII."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    lines = [line.strip("│ ") for line in plain.splitlines() if not line.startswith(("╭", "╰"))]
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if len(line) > 2 and set(line) <= {"─", "-"}:
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    message = blocks[0] if "╭" in plain else blocks[min(1, len(blocks) - 1)]  # after its title
+    return " ".join(" ".join(message).split()) or "the arguments make no command"

@@ -1,0 +1,11 @@
+"""One colour and dash per method, the same in every figure."""
+
+from natgrad.report.style import METRIC_LINES, PALETTE
+
+LINES = {
+    **METRIC_LINES,
+    "GD": (PALETTE["black"], "-"),
+    "L2_LM": (PALETTE["blue"], "--"),
+    "W2_staggered": (PALETTE["purple"], "--"),
+    "mobility": (PALETTE["purple"], "--"),
+}
