@@ -1,8 +1,9 @@
 """Mini-batches: natural gradients of a random selection of the state."""
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import equinox as eqx
 import jax
@@ -11,16 +12,35 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
+from .core.operators import structure_of
 from .core.selection import Functions, Points, Selection, Sublattice
 from .core.settings import whole
 from .errors import InputError
 from .metrics.base import Metric
+from .models.base import Evaluation
+from .parameters import flatten
 from .problem import Problem, ScaledLoss
 
 Kind = Literal["points", "functions", "sublattice"]
 
 
-class MiniBatch(eqx.Module):
+class Mappable(Protocol):
+    """A method, as far as a batch looks at it."""
+
+    def map_metric(self, function: Callable[[Metric], Metric]) -> Any: ...
+
+
+class Batch(eqx.Module):
+    """A random part of the problem in every iteration."""
+
+    @abc.abstractmethod
+    def sampler(
+        self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None
+    ) -> Callable[[int], tuple[Problem, Any]]:
+        """iteration ↦ the problem and the method there; checks the input and a first draw."""
+
+
+class MiniBatch(Batch):
     """f(Sρ) in place of f(ρ), with a random selection S in every iteration.
 
     With A_S the metric on the selection and k/k′ the share of the state that it stands for,
@@ -43,7 +63,7 @@ class MiniBatch(eqx.Module):
     module, and its functions the same, so that nothing is compiled again.
 
     ```python
-    ng.minimize(problem, theta, metric=ng.L2(grid), batch=ng.MiniBatch(256))
+    ng.minimize(problem, theta, ng.NaturalGradient(ng.L2(grid)), batch=ng.MiniBatch(256))
     ng.MiniBatch(8, of="functions", seed=1)
     ```
 
@@ -63,8 +83,14 @@ class MiniBatch(eqx.Module):
         if self.select is not None and not callable(self.select):
             raise InputError("select", "is not callable", "a function of rows")
 
-    def sampler(self, problem: Problem, metric: Metric, state: PyTree) -> "Sampler":
-        """The draws for this problem, whose state has the structure `state`; checks the input."""
+    def sampler(
+        self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None
+    ) -> "Sampler":
+        flat, unravel = flatten(theta)
+        if known is None:
+            state = jax.eval_shape(lambda v: problem.model(unravel(v)), flat)
+        else:
+            state = structure_of(known.rho)
         leaves = jax.tree.leaves(state)
         if self.of != "functions" and not hasattr(state, "shape"):
             raise InputError(
@@ -79,31 +105,33 @@ class MiniBatch(eqx.Module):
                 f"the arrays of the state have leading axes {sorted(lengths)}",
                 "a state with one entry for each function along the first axis",
             )
-        sampler = Sampler(self, problem, metric, tuple(leaves[0].shape))
+        sampler = Sampler(self, problem, method, tuple(leaves[0].shape))
         sampler.check()
         return sampler
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """iteration ↦ the problem and the metric on its selection; `shape` is that of the state."""
+    """iteration ↦ the problem and the method on its selection; `shape` is that of the state."""
 
     batch: MiniBatch
     problem: Problem
-    metric: Metric
+    method: Mappable
     shape: tuple[int, ...]
 
-    def __call__(self, iteration: int) -> tuple[Problem, Metric]:
+    def __call__(self, iteration: int) -> tuple[Problem, Any]:
         selection = self.selection(iteration)
         if self.batch.select is None:
-            return _restricted(self.problem, selection), _restricted(self.metric, selection)
-        metric, problem = _restricted(self.metric, selection), self.batch.select(selection.rows)
+            problem = _restrict(self.problem, selection)
+            return problem, self.method.map_metric(lambda metric: _restrict(metric, selection))
+        method = self.method.map_metric(lambda metric: _restrict(metric, selection))
+        problem = self.batch.select(selection.rows)
         if not isinstance(problem, Problem):
             raise InputError("select", f"returns a {type(problem).__name__}", "a Problem")
         if problem.objective is not None:
-            return problem, metric
+            return problem, method
         loss = ScaledLoss(problem.loss, selection.scale)
-        return Problem(problem.model, loss, regulariser=problem.regulariser), metric
+        return Problem(problem.model, loss, regulariser=problem.regulariser), method
 
     def selection(self, iteration: int) -> Selection:
         """S of this iteration, from (seed, iteration) alone."""
@@ -131,6 +159,6 @@ class Sampler:
 
 
 @eqx.filter_jit
-def _restricted(whole: Any, selection: Selection) -> Any:
+def _restrict(whole: Any, selection: Selection) -> Any:
     """A problem or a metric on the selection, in one program for every iteration."""
     return whole.restricted(selection)

@@ -33,10 +33,9 @@ class Comparison:
     """
 
     results: Mapping[str, Result]
-    budget: Budget
+    stop: Stop
     failures: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False)
-    loss_target: float | None = None
 
     def lowest(self, name: str, against: str = "iterations", spent: float = np.inf) -> float:
         """The lowest loss of a method within so much."""
@@ -49,7 +48,7 @@ class Comparison:
 
         A run that ended by itself before the others stays where it is for the rest.
         """
-        limit = getattr(self.budget, against, None)
+        limit = getattr(self.stop, against, None)
         if limit is not None:
             return float(limit)
         ends = {name: float(result.spent(against)[-1]) for name, result in self.results.items()}
@@ -69,7 +68,7 @@ class Comparison:
         first = max(float(result.history["loss"][0]) for result in self.results.values())
         lowest = min(self.lowest(name, against, at) for name in self.results)
         bar = lowest + max(LEVEL * abs(lowest), ROUNDING * abs(first))
-        bar = bar if self.loss_target is None else max(bar, self.loss_target)
+        bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
         return min(self.results, key=lambda name: self._reached(name, against, bar))
 
     def _reached(self, name: str, against: str, bar: float) -> float:
@@ -85,7 +84,7 @@ class Comparison:
     @property
     def limited(self) -> str:
         """What the budget limits, the first of iterations, propagations and seconds."""
-        return next((name for name in AXES if getattr(self.budget, name) is not None), AXES[0])
+        return next((name for name in AXES if getattr(self.stop, name) is not None), AXES[0])
 
     def table(self) -> Any:
         """Losses at shares of the budget, how each run ended, and what it spent."""
@@ -142,147 +141,102 @@ class Comparison:
         failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
         return "\n\n".join([self.table().text(), self.winners().text(), *failed])
 
-
-UNLIMITED = 10**9
-BASELINE = "L-BFGS"
-BUDGET_ARGUMENTS = ("max_iterations", "max_propagations", "max_seconds", "checkpoint")
+Entry = Method | tuple[Problem, Method]
 
 
 def compare(
     problem: Problem,
     theta0: PyTree,
+    methods: Mapping[str, Entry],
     *,
-    metrics: Mapping[str, Metric | Mapping[str, Any]] | Sequence[Metric],
-    solvers: Solver | Mapping[str, Solver] | None = None,
-    budget: Budget = Budget(iterations=100),
-    lbfgs: bool = True,
+    stop: Stop = Stop(),
+    bounds: tuple[PyTree, PyTree] | None = None,
     folder: str | Path | None = None,
-    **settings: Any,
+    callbacks: Sequence[Callback] = (),
+    snapshots: int | None = None,
+    progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Comparison:
-    """Minimise from θ₀ in every metric, by every solver, and by L-BFGS, and see who wins.
+    """Minimise from θ₀ by every method under one budget, and see who wins.
 
     ```python
-    found = ng.compare(
-        problem, theta0, metrics={"L²": ng.L2(grid), "W₂": ng.Wasserstein(grid)},
-        budget=ng.Budget(iterations=50),
-    )
+    methods = {
+        "W₂": ng.NaturalGradient(ng.Wasserstein(grid)),
+        "L²": ng.NaturalGradient(ng.L2(grid)),
+        "L-BFGS": ng.LBFGS(10),
+    }
+    found = ng.compare(problem, theta0, methods, stop=ng.Stop(seconds=5))
     print(found)
     found.winner("seconds"), found.results["W₂"].theta, found.report("comparison.html")
     ```
 
-    Each metric is run by `minimize` with the same `settings` (damping, step, bounds, ...). Instead
-    of a metric there may be a dict with a `metric` and settings of its own, such as its step, or a
-    `problem` with the same loss whose state it measures. Every method makes one iteration before
-    its run, which compiles, unless the model is outside JAX. In a `folder` every run keeps its
-    checkpoint: the same call goes on there after an interruption.
+    An entry is a method, or a pair (problem, method) with a problem of the same loss whose state
+    the method measures. Every method makes one iteration before its run, which compiles, unless the
+    model is outside JAX. In a `folder` every run keeps its checkpoint: the same call goes on there
+    after an interruption. The other arguments are those of `minimize`.
 
     A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
     `failures`; if none can, the reason of the first is raised.
     """
-    entrants = _entrants(metrics, solvers, settings)
-    if not isinstance(budget, Budget):
-        raise InputError("budget", f"is a {type(budget).__name__}", "ng.Budget(iterations=100)")
-    if lbfgs:
-        accepted = set(inspect.signature(run_lbfgs).parameters)
-        entrants[BASELINE] = {k: v for k, v in settings.items() if k in accepted}
-    kept = _places(entrants, folder)
+    entries = _check_entries(problem, methods)
+    check_instance("stop", stop, Stop)
+    kept = _find_places(entries, folder)
+    settings = {"bounds": bounds, "snapshots": snapshots, "mesh": mesh}
     results: dict[str, Result] = {}
     failures: dict[str, Exception] = {}
-    for name, entrant in entrants.items():
+    for name, (own, method) in entries.items():
         try:
-            with named(name):
-                results[name] = _run(problem, theta0, entrant, budget, kept[name])
+            resumes = kept[name] is not None and kept[name].exists()
+            if not (own.model.on_host or resumes):
+                once = replace(stop, iterations=1, propagations=None, seconds=None)
+                minimize(own, theta0, method, stop=once, progress=False, **settings)
+            with show_as(name):
+                results[name] = minimize(
+                    own,
+                    theta0,
+                    method,
+                    stop=stop,
+                    callbacks=callbacks,
+                    checkpoint=kept[name],
+                    progress=progress,
+                    **settings,
+                )
         except Exception as error:
             failures[name] = error
     if not results:
         raise next(iter(failures.values()))
-    reasons = {name: _reason(error) for name, error in failures.items()}
-    return Comparison(results, budget, reasons, problem, settings.get("loss_target"))
+    reasons = {name: _explain(error) for name, error in failures.items()}
+    return Comparison(results, stop, reasons, problem)
 
 
-def _reason(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
-def _run(
-    problem: Problem, theta0: PyTree, entrant: dict[str, Any], budget: Budget, kept: Path | None
-) -> Result:
-    descend = minimize if "metric" in entrant else run_lbfgs
-    problem = entrant.get("problem", problem)
-    entrant = {name: value for name, value in entrant.items() if name != "problem"}
-    resumes = kept is not None and kept.exists()
-    if not (problem.model.on_host or resumes):
-        quietly = entrant | {"callbacks": (), "progress": False}
-        descend(problem, theta0, max_iterations=1, **quietly)
-    return descend(
-        problem,
-        theta0,
-        max_iterations=UNLIMITED if budget.iterations is None else budget.iterations,
-        max_propagations=budget.propagations,
-        max_seconds=budget.seconds,
-        checkpoint=kept,
-        **entrant,
-    )
-
-
-def _entrants(metrics: Any, solvers: Any, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What `minimize` is called with, by name."""
-    for name in BUDGET_ARGUMENTS:
-        if name in settings:
-            advice = (
-                "folder='runs'" if name == "checkpoint" else f"budget=ng.Budget({name[4:]}=...)"
-            )
-            raise InputError(name, "is not an argument of compare", advice)
+def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, Method]]:
+    """Every entry as a pair."""
+    advice = "{'L²': ng.NaturalGradient(ng.L2(grid)), 'L-BFGS': ng.LBFGS(10)}"
+    if not isinstance(methods, Mapping) or not methods:
+        what = "are empty" if isinstance(methods, Mapping) else f"are a {type(methods).__name__}"
+        raise InputError("methods", what, advice)
     found = {}
-    for name, metric in _by_name(metrics).items():
-        own = dict(metric) if isinstance(metric, Mapping) else {"metric": metric}
-        if not isinstance(own.get("metric"), Metric):
-            what = f"{name!r} is no metric"
-            raise InputError("metrics", what, "{'L²': ng.L2(grid), 'W₂': ng.Wasserstein(grid)}")
-        for label, solver in _solvers(solvers).items():
-            if solver is not None and "solver" in own:
-                what = f"{name!r} has a solver of its own"
-                raise InputError("solvers", what, "solvers=None, or metrics without a solver")
-            chosen = {} if solver is None else {"solver": solver}
-            found[f"{name}, {label}" if label else name] = settings | chosen | own
-    if not found:
-        raise InputError("metrics", "are empty", "{'L²': ng.L2(grid)}")
+    for name, entry in methods.items():
+        pair = entry if isinstance(entry, tuple) else (problem, entry)
+        fits = len(pair) == 2 and isinstance(pair[0], Problem) and isinstance(pair[1], Method)
+        if not fits:
+            what = f"{name!r} is neither a method nor a pair (problem, method)"
+            raise InputError("methods", what, advice)
+        found[str(name)] = pair
+    if len(found) < len(methods):
+        raise InputError("methods", "have the same name twice", "a name for each")
     return found
 
 
-def _by_name(metrics: Any) -> dict[str, Any]:
-    if isinstance(metrics, Mapping):
-        return {str(name): metric for name, metric in metrics.items()}
-    if isinstance(metrics, (str, Metric)) or not isinstance(metrics, Sequence):
-        advice = "{'L²': ng.L2(grid)} or [ng.L2(grid)]"
-        raise InputError("metrics", f"are a {type(metrics).__name__}", advice)
-    named = {_label(metric): metric for metric in metrics}
-    if len(named) < len(metrics):
-        raise InputError("metrics", "have the same name twice", "a dict that names them")
-    return named
-
-
-def _label(metric: Any) -> str:
-    """The class, and the order or exponent that tells metrics of one class apart."""
-    number = getattr(metric, "s", getattr(metric, "exponent", None))
-    plain = type(metric).__name__
-    return plain if number is None or plain == "Wasserstein" else f"{plain} {number:g}"
-
-
-def _solvers(solvers: Any) -> dict[str, Solver | None]:
-    if solvers is None or isinstance(solvers, Solver):
-        return {"": solvers}
-    listed = solvers if isinstance(solvers, Mapping) else {}
-    if not listed or not all(isinstance(solver, Solver) for solver in listed.values()):
-        raise InputError("solvers", "are no solvers", "{'QR': ng.QR(), 'CG': ng.CG()}")
-    return dict(listed)
-
-
-def _places(entrants: Mapping[str, Any], folder: str | Path | None) -> dict[str, Path | None]:
+def _find_places(entries: Mapping[str, Any], folder: str | Path | None) -> dict[str, Path | None]:
     """Where each run is kept: its name without what file systems do not like."""
     if folder is None:
-        return dict.fromkeys(entrants)
+        return dict.fromkeys(entries)
     return {
         name: Path(folder) / f"{number:02}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}.npz"
-        for number, name in enumerate(entrants, 1)
+        for number, name in enumerate(entries, 1)
     }

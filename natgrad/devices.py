@@ -26,15 +26,7 @@ from .problem import Problem
 LOST = re.compile(r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|peer", re.IGNORECASE)
 
 
-class Inputs(NamedTuple):
-    """What a direction is asked of."""
-
-    problem: Problem
-    metric: Metric
-    theta: PyTree
-
-
-class Distribution(NamedTuple):
+class Devices(NamedTuple):
     """The devices of a run: θ is whole on each, the state in equal parts along its first axis.
 
     Model, metric and loss say what follows from that for them (`distributed`); arrays in them of
@@ -45,24 +37,24 @@ class Distribution(NamedTuple):
     mesh: Mesh | None = None
 
     @classmethod
-    def over(cls, mesh: Any) -> "Distribution":
+    def over(cls, mesh: Any) -> "Devices":
         """As asked of `minimize`."""
         return cls(None if mesh is None else as_row_mesh(mesh))
 
-    def inputs(self, problem: Problem, theta: PyTree, metric: Metric) -> Inputs:
-        """Problem, θ and metric over the devices, the same in every process."""
+    def check(self, problem: Problem, theta: PyTree, **settings: Any) -> None:
+        """Raise `InputError`, in every process, if they were given something else each."""
         if self.mesh is None:
-            return Inputs(problem, metric, theta)
+            return
         check_instance("problem", problem, Problem)
-        check_instance("metric", metric, Metric)
         check_parameters(theta, flatten(theta)[0])
-        self._check_same(theta0=theta, metric=metric)
-        return Inputs(*self.spread(problem, theta, metric), self.whole(theta))
+        self._check_same(theta0=theta, **settings)
 
-    def spread(self, problem: Problem, theta: PyTree, metric: Metric) -> tuple[Problem, Metric]:
-        """Problem and metric for a state in parts."""
+    def spread(
+        self, problem: Problem, theta: PyTree
+    ) -> tuple[Problem, Callable[[Metric], Metric]]:
+        """The problem for a state in parts, and the function that spreads a metric with it."""
         if self.mesh is None:
-            return problem, metric
+            return problem, lambda metric: metric
         mesh, (flat, unravel) = self.mesh, flatten(theta)
         model = problem.model.distributed(mesh)
         state = jax.tree.leaves(check_model(lambda v: problem.model(unravel(v)), flat))
@@ -71,9 +63,9 @@ class Distribution(NamedTuple):
             check_divides(mesh, state[0].shape, "the state")
         place = lambda shape: (in_parts if shape in cut else everywhere)(mesh)
         spread = eqx.tree_at(lambda p: p.model, problem, model)
-        return placed((spread, metric.distributed(mesh)), place)
+        return placed(spread, place), lambda metric: placed(metric.distributed(mesh), place)
 
-    def whole(self, tree: PyTree) -> PyTree:
+    def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device, whole."""
         mesh = self.mesh
         if mesh is None:
@@ -91,24 +83,24 @@ class Distribution(NamedTuple):
     def _alone(self) -> bool:
         return self.mesh is None or everywhere(self.mesh).is_fully_addressable
 
-    def agreed(self, value: Any) -> np.ndarray:
+    def agree(self, value: Any) -> np.ndarray:
         """The leader's value, in every process. Cost: about a millisecond."""
         if self._alone:
             return np.asarray(value)
         return np.asarray(_leading(self.mesh)(self._gathered(np.asarray(value))))
 
-    def agreed_bytes(self, content: bytes | None) -> bytes | None:
+    def agree_on_bytes(self, content: bytes | None) -> bytes | None:
         """The leader's bytes, in every process."""
         if self._alone:
             return content
-        length = int(self.agreed(np.int32(-1 if content is None else len(content))))
+        length = int(self.agree(np.int32(-1 if content is None else len(content))))
         if length < 0:
             return None
         mine = content if self.leads and content is not None else bytes(length)
-        return self.agreed(np.frombuffer(mine, np.uint8)).tobytes()
+        return self.agree(np.frombuffer(mine, np.uint8)).tobytes()
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explain(self) -> Iterator[None]:
         """Failures of the communication inside, as `PeerError`."""
         try:
             yield
@@ -127,7 +119,7 @@ class Distribution(NamedTuple):
             return
         for name, argument in arguments.items():
             mine = np.frombuffer(bytes.fromhex(digest(argument)), np.uint8)
-            other = np.asarray(np.any(self.agreed(mine) != mine))
+            other = np.asarray(np.any(self.agree(mine) != mine))
             if np.asarray(_anywhere(self.mesh)(self._gathered(other))):
                 what = "differs from process to process"
                 raise InputError(name, what, "the same data and the same seeds in every process")
@@ -139,7 +131,6 @@ class Distribution(NamedTuple):
         return jax.make_array_from_callback(shape, in_parts(self.mesh), lambda _: value[None])
 
 
-ALONE = Distribution()  # one process on its own devices
 
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:

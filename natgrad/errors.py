@@ -13,13 +13,6 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
 
 
-def check_instance(name: str, value: Any, kind: type) -> None:
-    """Raise `InputError` unless the argument is an instance of the class."""
-    if not isinstance(value, kind):
-        what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
-
-
 class PeerError(RuntimeError):
     """Another process of a run over several has died or cannot be reached."""
 

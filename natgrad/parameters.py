@@ -11,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from .core.compiled import is_traced
 from .errors import InputError
 
 
@@ -21,7 +22,7 @@ class Bounds(NamedTuple):
     upper: Array
 
 
-def free_parameters(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
+def find_free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
     """1 for parameters that may move, 0 for those that a descent would push out of the box."""
     if bounds is None:
         return jnp.ones_like(flat)
@@ -37,25 +38,27 @@ def flatten(theta: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
 
 
 @eqx.filter_jit
-def unflattened(theta: PyTree, vector: Array) -> PyTree:
+def unflatten(theta: PyTree, vector: Array) -> PyTree:
     """The vector in the structure of θ, in one program instead of one for each array."""
     return flatten(theta)[1](vector)
 
 
-def settled(theta: PyTree) -> PyTree:
+def strengthen(theta: PyTree) -> PyTree:
     """θ with strongly typed parameters: weakly typed ones would compile every program twice."""
     settle = lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_inexact_array(x) else x
     return jax.tree.map(settle, theta)
 
 
-def as_box(bounds: tuple[PyTree, PyTree] | None, theta: PyTree) -> Bounds | None:
-    """The bounds as given to `minimize`, checked, on the flattened parameters."""
-    if bounds is None:
-        return None
+def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> Bounds | None:
+    """Bounds as a user gives them, checked, on the flattened parameters."""
+    if bounds is None or isinstance(bounds, Bounds):
+        return bounds
     if not (isinstance(bounds, tuple) and len(bounds) == 2):
         raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
     flat, _ = flatten(theta)
     lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
+    if is_traced((flat, lower, upper)):
+        return Bounds(lower, upper)  # nothing can be said of values that are not there yet
     if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
         raise InputError("bounds", "have entries that are not numbers", "None for no bound")
     if bool(jnp.any(lower > upper)):

@@ -57,6 +57,11 @@ class Problem(eqx.Module):
         self.model = as_model(model)
         self.loss, self.objective, self.regulariser = loss, objective, regulariser
 
+    def evaluate(self, theta: PyTree) -> Evaluation:
+        """ρ(θ), with what the model keeps of it; compiled, unless the model is outside JAX."""
+        run = type(self.model).evaluate if self.model.on_host else _evaluate_compiled
+        return run(self.model, theta)
+
     def value(self, theta: PyTree, rho: PyTree) -> Array:
         """F at θ, given the state ρ(θ)."""
         if self.objective is not None:
@@ -202,7 +207,7 @@ class SquaredDistance(_Loss):
         return 0.5 * jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(image)]))
 
 
-class Slopes(NamedTuple):
+class LossDerivatives(NamedTuple):
     """F, ∂_ρ f, and what θ adds by itself: ∂_θ f = Zᵀ `covector` + `direct`; None for nothing."""
 
     value: Array
@@ -211,44 +216,63 @@ class Slopes(NamedTuple):
 
 
 @eqx.filter_jit
-def slopes(problem: Problem, theta: PyTree, rho: PyTree) -> Slopes:
-    """The derivatives of the loss at ρ = ρ(θ), without those of the model."""
+def differentiate_loss(problem: Problem, theta: PyTree, rho: PyTree) -> LossDerivatives:
+    """The derivatives of the loss at the state ρ = ρ(θ), without those of the model."""
     parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
 
-    def in_theta(function: Any) -> tuple[Array, Array]:
+    def in_theta(function: Callable[[PyTree], Array]) -> tuple[Array, Array]:
         value, slope = jax.value_and_grad(lambda t: function(eqx.combine(t, rest)))(parameters)
         return value, ravel_pytree(slope)[0]
 
     if problem.objective is not None:
         value, direct = in_theta(problem.objective)
-        return Slopes(value, None, direct)
+        return LossDerivatives(value, None, direct)
     value, covector = jax.value_and_grad(problem.loss)(rho)
     if problem.regulariser is None:
-        return Slopes(value, covector, None)
+        return LossDerivatives(value, covector, None)
     extra, direct = in_theta(problem.regulariser)
-    return Slopes(value + extra, covector, direct)
+    return LossDerivatives(value + extra, covector, direct)
+
+
+class ValueAndGradient(NamedTuple):
+    """F(θ) and ∂_θ F as a flat vector, what they cost, and the products that gave the gradient."""
+
+    value: Array
+    gradient: Array
+    counts: Counts
+    products: Products | None
+
+
+def value_and_gradient(
+    problem: Problem, theta: PyTree, known: Evaluation | None = None
+) -> ValueAndGradient:
+    """F(θ) and its plain gradient, by one adjoint product.
+
+    `known` is an evaluation of the model at θ. Compiled, unless the model is outside JAX.
+    """
+    run = _differentiate if problem.model.on_host else _differentiate_compiled
+    return run(problem, theta, known)
+
+
+def _differentiate(problem: Problem, theta: PyTree, known: Evaluation | None) -> ValueAndGradient:
+    flat, unravel = flatten(theta)
+    if problem.objective is not None:
+        value, gradient = jax.value_and_grad(lambda v: problem.objective(unravel(v)))(flat)
+        return ValueAndGradient(value, gradient, Counts(1, 0, 1), None)
+    if not problem.model.solves:
+        objective = lambda v: problem.value(unravel(v), problem.model(unravel(v)))
+        value, gradient = jax.value_and_grad(objective)(flat)
+        return ValueAndGradient(value, gradient, Counts(1, 0, 1), None)
+    products = problem.model.products(unravel, flat, known)
+    value, covector, direct = differentiate_loss(problem, theta, products.rho)
+    gradient = products.pull(covector)
+    gradient = gradient if direct is None else gradient + direct
+    return ValueAndGradient(value, gradient, Counts(products.evaluations, 0, 1), products)
+
+
+_differentiate_compiled = jit_forwarding(_differentiate)
 
 
 @eqx.filter_jit
-def energy(
-    metric: Metric,
-    rho: PyTree,
-    found: Slopes,
-    whitened: Array | None = None,
-    leftover: Array | None = None,
-) -> Array:
-    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ on tangents, where that is all of the gradient and easily had; else NaN.
-
-    It is ‖b‖² for the shortest b with Lᵀb = ∂_ρ f, which need not be the `whitened` one at hand;
-    `leftover` is what that one leaves of the gradient.
-    """
-    unknown = jnp.full((), jnp.nan)
-    if found.covector is None or found.direct is not None:
-        return unknown
-    diagonal = metric.diagonal(rho)
-    if diagonal is not None:
-        parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), found.covector, diagonal)
-        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
-    if whitened is None or not metric.whitens_shortest:
-        return unknown
-    return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)
+def _evaluate_compiled(model: Model, theta: PyTree) -> Evaluation:
+    return model.evaluate(theta)

@@ -1,6 +1,8 @@
-"""Numeric settings as array leaves, so that a new value does not compile a new program."""
+"""Arguments, checked; numeric settings are array leaves, so that a new value compiles nothing."""
 
+import dataclasses
 import math
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,6 +13,23 @@ from jax import Array
 from ..errors import InputError
 
 Number = Array | np.ndarray | float
+Module = TypeVar("Module", bound=eqx.Module)
+
+
+def check_instance(name: str, value: Any, kind: type) -> None:
+    """Raise `InputError` unless the argument is an instance of the class."""
+    if not isinstance(value, kind):
+        what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
+
+
+def replace_fields(module: Module, **values: Any) -> Module:
+    """The same module with other values of some fields, whatever its constructor takes."""
+    made = object.__new__(type(module))
+    for field in dataclasses.fields(module):
+        value = values.get(field.name, getattr(module, field.name))
+        object.__setattr__(made, field.name, value)
+    return made
 
 
 def number(

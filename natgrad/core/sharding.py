@@ -88,7 +88,7 @@ def _put(x: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-def local(tree: PyTree) -> PyTree:
+def local_copy(tree: PyTree) -> PyTree:
     """Arrays that are whole on every device, as this process has them on its first one."""
     here = lambda x: x.addressable_data(0) if _spread(x) else x
     return jax.tree.map(here, tree)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from ..core.archive import digest, named_leaves, read_archive, with_leaves, write_archive
-from ..devices import ALONE, Distribution
-from ..direction.inputs import evaluated
+from ..core.archive import digest, named_leaves, read_archive, write_archive
+from ..devices import Devices
 from ..errors import InputError
 from ..models.base import Evaluation
 from ..problem import Problem
@@ -30,8 +29,8 @@ class Checkpoint:
     method is refused; so is a damaged one.
 
     ```python
-    ng.minimize(problem, theta0, metric=metric, checkpoint="run.npz")      # again, after a crash
-    ng.minimize(problem, theta0, metric=metric, checkpoint=ng.Checkpoint("run.npz", seconds=60))
+    ng.minimize(problem, theta0, method, checkpoint="run.npz")      # again, after a crash
+    ng.minimize(problem, theta0, method, checkpoint=ng.Checkpoint("run.npz", seconds=60))
     ```
 
     Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
@@ -60,7 +59,7 @@ def as_checkpoint(given: Any) -> Checkpoint | None:
 
 
 @dataclass
-class Keeper:
+class RunFile:
     """The checkpoint of one run: what it must agree with, and what is to be written next.
 
     As a context it writes the last snapshot on the way out, also when an exception or Ctrl-C is.
@@ -69,7 +68,7 @@ class Keeper:
     checkpoint: Checkpoint
     parts: dict[str, str]  # what the run was started with, digested
     loss: float  # f(θ₀)
-    distribution: Distribution = ALONE  # whose leader has the file
+    devices: Devices = Devices()  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
 
@@ -80,23 +79,23 @@ class Keeper:
         problem: Problem,
         theta0: PyTree,
         known: Evaluation | None,
-        distribution: Distribution = ALONE,
+        devices: Devices,
         **settings: Any,
-    ) -> "Keeper":
+    ) -> "RunFile":
         """The checkpoint of a run with these settings on a problem, which f(θ₀) stands for."""
-        found = evaluated(problem.model, theta0) if known is None else known
+        known = problem.evaluate(theta0) if known is None else known
         parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
-        return cls(checkpoint, parts, float(problem.value(theta0, found.rho)), distribution)
+        return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
 
-    def note(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
-        """How to have the run between two iterations in values and arrays; now if it is time."""
+    def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
+        """How to have the run between two iterations in values and arrays; written if it is time."""
         self._waiting = snapshot
         if time.monotonic() - self._written >= self.checkpoint.seconds:
             self.flush()
 
     def flush(self) -> None:
         """Write what is waiting. A full disk ends no run: there is a warning, and the old file."""
-        if self._waiting is None or not self.distribution.leads:
+        if self._waiting is None or not self.devices.leads:
             return
         (values, tree), self._waiting = self._waiting(), None
         identity = {"parts": self.parts, "loss": self.loss}
@@ -108,7 +107,7 @@ class Keeper:
             warnings.warn(f"{what}, and the last checkpoint is kept.", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "RunFile":
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -118,8 +117,8 @@ class Keeper:
 
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""
-        path, leads = self.checkpoint.path, self.distribution.leads
-        content = self.distribution.agreed_bytes(_read(path) if leads else None)
+        path = self.checkpoint.path
+        content = self.devices.agree_on_bytes(_read(path) if self.devices.leads else None)
         if content is None:
             return None
         values, leaves = read_archive(path, KIND, content)
@@ -146,8 +145,3 @@ def _read(path: Path) -> bytes | None:
     except OSError as error:
         what = f"{path} cannot be read ({error.strerror or error})"
         raise InputError("checkpoint", what, "a file that this user may read") from error
-
-
-def restored(like: PyTree, leaves: dict[str, Any]) -> PyTree:
-    """A tree that was saved, in the structure of `like`."""
-    return with_leaves(like, leaves, KIND)

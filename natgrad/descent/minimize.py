@@ -1,98 +1,70 @@
-"""The loop: linearise, solve, step, record, stop."""
+"""The loop: linearise, test, try a step, record, stop."""
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..batches import MiniBatch
-from ..core.sharding import local
-from ..devices import Distribution
-from ..direction.damping import Damping, as_damping
-from ..direction.inputs import check_inputs, evaluated
-from ..direction.linearisation import linearise
-from ..direction.natural import describe
+from ..batches import Batch
+from ..core.outcomes import Status
+from ..core.settings import check_instance
+from ..core.sharding import local_copy
+from ..devices import Devices
+from ..direction.local import Local
 from ..errors import InputError
-from ..metrics.base import Metric
-from ..metrics.diagonal import Euclidean
 from ..models.base import Evaluation
-from ..parameters import as_box, flatten, settled, unflattened
-from ..pinn.resampling import Resampled
+from ..parameters import Bounds, as_bounds, strengthen
 from ..problem import Problem
-from ..result import BUDGETS, Progress, Result, Status
-from ..solvers import Auto, Solver
-from ..solvers.base import NOT_FINITE as FAILED_SOLVE
-from .attempt import Attempt, attempt
-from .checkpoint import Checkpoint, Keeper, as_checkpoint
-from .curves import as_route
-from .method import Method, sampler
-from .progress import Watch, watched
-from .run import Carried, Run, Snapshots, check_run
-from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
-from .stop import Budget
+from ..result import BUDGETS, Progress, Result
+from .checkpoint import Checkpoint, RunFile, as_checkpoint
+from .methods import Method, Record
+from .progress import Watch, watch_run
+from .run import Run, Snapshots
+from .stop import Stop
 
-MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
-REASONS = {
-    NO_DECREASE: Status.NO_DECREASE,
-    NOT_FINITE: Status.NOT_FINITE,
-    INADMISSIBLE: Status.INADMISSIBLE,
-}
+Draw = Callable[[int], tuple[Problem, Method]]
+Callback = Callable[[Progress], Any]
 
 
 def minimize(
     problem: Problem,
     theta0: PyTree,
+    method: Method,
     *,
-    metric: Metric,
-    solver: Solver = Auto(),
-    damping: Damping | float = 0.0,
-    step: Step = ModelStep(),
-    order: int = 1,
-    momentum: float = 0.0,
     bounds: tuple[PyTree, PyTree] | None = None,
-    max_iterations: int = 100,
-    max_propagations: int | None = None,
-    max_seconds: float | None = None,
-    tolerance: float = 1e-6,
-    step_tolerance: float = 0.0,
-    loss_target: float | None = None,
-    callbacks: Sequence[Callable[[Progress], Any]] = (),
-    batch: MiniBatch | Resampled | None = None,
+    stop: Stop = Stop(),
+    batch: Batch | None = None,
+    callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
 ) -> Result:
-    """Natural gradient descent from θ₀.
+    """Minimise the problem from θ₀ by a method: `NaturalGradient` or one of its rivals.
 
     ```python
-    result = ng.minimize(problem, theta0, metric=ng.Wasserstein(grid), step=ng.FixedStep(3.0))
+    method = ng.NaturalGradient(ng.Wasserstein(grid), step=ng.FixedStep(3.0))
+    result = ng.minimize(problem, theta0, method, stop=ng.Stop(iterations=200))
     print(result)
     ```
 
-    Stops when ‖∂_θ f‖ ≤ `tolerance` · ‖∂_θ f(θ₀)‖, when a step is no longer than
-    `step_tolerance` · max(1, ‖θ‖), when the loss reaches `loss_target`, when a budget of
-    iterations, model propagations or seconds is spent, when no step decreases the loss, or when a
-    callback returns True; `result.status` says which. `bounds = (lower, upper)` are scalars,
-    pytrees like θ, or None; parameters on a bound that a descent would cross are held there, the
-    others move along the projected direction.
-
-    `order` > 1 takes the steps along a curve θ(τ) on which the state ρ moves straight ahead to that
-    order (see `natgrad.curves.Curve`): worth its few evaluations wherever a step is limited by the
-    curvature of the model, 3 for networks. A `momentum` μ makes the damping pull towards μ times
-    the last direction, (G + λD)(η − μη′) = −∂_θ f − μGη′, which averages over mini-batches.
+    The run ends as `stop` says, when no step decreases the loss, or when a callback returns True;
+    `result.status` says which. `bounds = (lower, upper)` are scalars, pytrees like θ, or None;
+    parameters on a bound that a descent would cross are held there, the others move along the
+    projected direction.
 
     With a `batch` every iteration sees a random selection of the state. Losses and gradients are
     then those of the selection, in the history and in every test: a run ends by a test, or because
     no step was possible, only when ten selections in a row say so, and goes on with the next
-    selection until then; `tolerance` is relative to the largest gradient seen. `result.loss` is
+    selection until then; `Stop.gradient` is relative to the largest gradient seen. `result.loss` is
     that of the whole state, found at the end. A propagation counts as one whatever was selected.
 
     With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
@@ -113,171 +85,201 @@ def minimize(
 
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
-
-    Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
-    target data reuse the program.
     """
-    damping, given, spread = as_damping(damping), (problem, metric), Distribution.over(mesh)
-    problem, metric, theta0 = spread.inputs(problem, theta0, metric)
-    known = check_inputs(problem, theta0, metric, solver, damping)
-    if not isinstance(step, Step):
-        raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
-    check_run(max_iterations, max_propagations, max_seconds, callbacks)
-    draws = None if batch is None else sampler(batch, *given, theta0, known, spread)
-    flat = flatten(theta0)[0]
-    route = as_route(order, momentum, flat.size, flat.dtype)
-    route.check(problem, metric, step)
-    box = as_box(bounds, theta0)
-    method = Method(problem, metric, solver, damping, step, box, route, draws)
-    budget = Budget(max_iterations, max_propagations, max_seconds)
-    goal = _Goal(tolerance, step_tolerance, loss_target, callbacks)
-    run = Run(settled(theta0), snapshots=Snapshots.of(snapshots, theta0))
-    unseen = isinstance(metric, Euclidean) and known is None
-    run.recorder.count(forward=0 if unseen else 1)  # the check at theta0
+    check_instance("method", method, Method)
+    check_instance("stop", stop, Stop)
+    if not all(callable(callback) for callback in callbacks):
+        raise InputError("callbacks", "are not all callable", "callbacks=[function]")
+    devices, given = Devices.over(mesh), (problem, method)
+    devices.check(problem, theta0, method=method)
+    problem, spread_metric = devices.spread(problem, theta0)
+    method = method.map_metric(spread_metric)
+    theta0 = devices.replicate(theta0)
+    known = method.check(problem, theta0, bounds=bounds)
+    draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
+    run = Run(strengthen(theta0), Snapshots.start(snapshots, theta0))
+    run.count(forward=int(known is not None))  # the check at θ₀
+    box = as_bounds(bounds, theta0)
+    loop = _Loop(problem, method, run, stop, box, callbacks, devices, draw)
     kept = as_checkpoint(checkpoint)
-    run.recorder.distribution = spread
-    keeper = None if kept is None else method.keeper(kept, theta0, given[1], batch, known, spread)
+    file = None
+    if kept is not None:
+        settings = _settings(given[1]) | {"bounds": box, "batch": batch}
+        file = RunFile.of(kept, problem, theta0, known, devices, **settings)
+    shown = progress if devices.leads else False
     with (
-        run.kept_if_it_fails(),
-        nullcontext() if keeper is None else keeper,
-        spread.explained(),
-        watched(budget, progress if spread.leads else False) as watch,
+        run.keep_if_it_fails(),
+        file or nullcontext(),
+        devices.explain(),
+        nullcontext() if shown is False else watch_run(stop, shown) as watch,
     ):
-        status = _descend(run, method, budget, goal, known, keeper, watch)
+        status = loop.run_to_the_end(known, file, watch)
         if batch is not None:
-            run.loss = float(problem.value(run.theta, evaluated(problem.model, run.theta).rho))
-            run.recorder.count(forward=1)
+            rho = problem.evaluate(run.theta).rho
+            run.loss = float(problem.value(run.theta, rho))
+            run.count(forward=1)
     return run.result(status)
 
 
-class _Goal(NamedTuple):
-    """When a run has reached what was asked of it."""
-
-    tolerance: float
-    step_tolerance: float
-    loss_target: float | None
-    callbacks: Sequence[Callable[[Progress], Any]]
-
-
-def _descend(
-    run: Run,
+def _make_draws(
+    batch: Batch,
+    problem: Problem,
     method: Method,
-    budget: Budget,
-    goal: _Goal,
+    theta: PyTree,
     known: Evaluation | None,
-    keeper: Keeper | None,
-    watch: Watch,
-) -> Status:
-    """Iterate, with everything worth keeping in `run`; returns why it ended."""
-    wanted = 1 if method.draws is None else PATIENCE
-    run.carried = method.start(run.theta, known)
-    saved = None if keeper is None else keeper.load()
-    if saved is not None:
+    devices: Devices,
+) -> Draw:
+    """The draws of a batch, checked against the state at θ, over the devices of the run."""
+    check_instance("batch", batch, Batch)
+    draw = batch.sampler(problem, method, theta, known)
+
+    def spread(iteration: int) -> tuple[Problem, Method]:
+        problem, method = draw(iteration)
+        problem, spread_metric = devices.spread(problem, theta)
+        return problem, method.map_metric(spread_metric)
+
+    return spread
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    """What a run of this method is known by, part by part."""
+    parts = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return {"method": type(method).__name__} | parts
+
+
+@dataclass
+class _Loop:
+    """One run of `minimize`, with all that its iterations look at."""
+
+    problem: Problem
+    method: Method
+    run: Run
+    stop: Stop
+    bounds: Bounds | None
+    callbacks: Sequence[Callback]
+    devices: Devices
+    draw: Draw | None
+
+    def run_to_the_end(
+        self, known: Evaluation | None, file: RunFile | None, watch: Watch | None
+    ) -> Status:
+        """Iterate until there is a reason to stop, with everything worth keeping in `run`."""
+        run, wanted = self.run, 1 if self.draw is None else PATIENCE
+        status = self._start(known, file)
+        while status is None:
+            status = self._iterate()
+            run.agreeing = 0 if status is None else run.agreeing + 1
+            if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
+                status = None
+            status = status or self._find_spent()
+            if watch is not None:
+                watch.update(run.iteration, run.loss, dict(run.rows[-1]))
+            if file is not None:
+                saved = run.save(status)
+                file.offer(lambda saved=saved: saved)
+            status = status or self._find_last()
+        return status
+
+    def _start(self, known: Evaluation | None, file: RunFile | None) -> Status | None:
+        """The first state, or that of a checkpoint; with why the run had ended, if for good."""
+        run = self.run
+        problem, method = (self.problem, self.method) if self.draw is None else self.draw(0)
+        batches = self.draw is not None
+        run.state = method.init(problem, run.theta, known=known, batches=batches)
+        saved = None if file is None else file.load()
+        if saved is None:
+            return None
         ended = run.restore(*saved)
-        run.theta = run.recorder.distribution.whole(run.theta)
+        run.theta = self.devices.replicate(run.theta)
         if ended is not None and ended not in BUDGETS:
             return ended
-        if spent := run.recorder.spent(budget):
+        if spent := self._find_spent() or self._find_last():
             return spent
-        model = method.problem.model
-        known = evaluated(model, run.theta) if model.solves or model.on_host else None
-    for status in _iterations(run, method, budget, goal, known):
-        run.agreeing = 0 if status is None else run.agreeing + 1
-        if status is not None and run.agreeing < wanted and status != Status.STOPPED:
-            status = None
-        status = status or run.recorder.spent(budget)
-        watch.update(run.iteration, run.loss, run.recorder.last())
-        if keeper is not None:
-            snapshot = run.snapshot(status)
-            keeper.note(lambda snapshot=snapshot: snapshot)
-        if status is not None:
-            return status
-    return Status.MAX_ITERATIONS
+        if self.draw is None and problem.model.solves:
+            run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+        return None
 
+    def _find_spent(self) -> Status | None:
+        """Which budget is used up, other than the iterations, if one is."""
+        seconds = self.run.elapsed()
+        if self.stop.seconds is not None:
+            seconds = float(self.devices.agree(seconds))  # clocks differ
+        return self.stop.find_spent(self.run.propagations, seconds)
 
-def _iterations(
-    run: Run, method: Method, budget: Budget, goal: _Goal, known: Evaluation | None
-) -> Iterator[Status | None]:
-    """One iteration after the other, each with the reason that it has found to end the run."""
-    problem, metric, solver, damping, step, box, route, draws = method
-    lin, recorder, spread = None, run.recorder, run.recorder.distribution
-    for iteration in range(run.iteration, budget.iterations or 0):
-        theta, run.iteration = run.theta, iteration + 1
-        assert run.carried is not None
-        damping_state, first_norm, memory, previous = run.carried
-        route = replace(route, previous=previous)
-        if draws is not None:
-            problem, metric = draws(iteration)
-            on_host = problem.model.on_host
-            known = evaluated(problem.model, theta) if on_host else None  # not of another selection
-            recorder.count(forward=int(on_host))
-        lin = None  # frees the last factorisation before the next one is made
-        lin = linearise(problem, theta, metric, solver, damping, box, first_norm, known, memory)
-        loss, norm, counts = jax.device_get((lin.loss, lin.gradient_norm, lin.counts))
-        recorder.count(*counts)
-        recorder.begin(loss, norm)
+    def _find_last(self) -> Status | None:
+        last = self.stop.iterations
+        return Status.MAX_ITERATIONS if last is not None and self.run.iteration >= last else None
+
+    def _iterate(self) -> Status | None:
+        """One iteration, and the reason that it has found to end the run, if any."""
+        run, problem, method = self.run, self.problem, self.method
+        assert run.state is not None
+        if self.draw is not None:
+            problem, method = self.draw(run.iteration)
+            if problem.model.on_host:  # what is known is of another selection
+                run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+                run.count(forward=1)
+        first = run.iteration == 0
+        run.iteration += 1
+        local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
+        loss, norm, counts, reference = jax.device_get(
+            (local.loss, local.gradient_norm, local.counts, run.state.first_norm)
+        )
+        run.count(*counts)
+        run.begin(loss, norm)
         run.loss = float(loss)
-        if iteration == 0 and not np.isfinite(loss):
+        if first and not np.isfinite(loss):
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
-        if iteration == 0 or draws is not None:
-            first_norm = np.asarray(np.fmax(first_norm, norm))
-            run.carried = run.carried._replace(first_norm=first_norm)
-        if norm <= goal.tolerance * first_norm:
-            yield Status.CONVERGED
-            continue
-        promised = np.nan  # the decrease predicted by the first attempt, before λ grew
-        for _ in range(MAX_REJECTIONS if damping.adapts else 1):
-            tried = attempt(problem, theta, metric, lin, damping, damping_state, step, box, route)
-            damping_state, point = tried.damping_state, spread.whole(tried.outcome.theta)
-            known, memory = tried.known, spread.whole(tried.memory)
-            trial = _numbers(tried)
-            outcome = trial.outcome
-            route = route.after(spread.whole(tried.eta), bool(outcome.accepted))
-            recorder.count(*trial.info.counts)
-            recorder.count(outcome.evaluations, outcome.linearised, outcome.adjoint)
-            promised = float(outcome.predicted) if np.isnan(promised) else promised
-            if outcome.accepted or _failed(trial) or recorder.spent(budget) is not None:
+        if run.state.batches or np.isnan(reference):
+            reference = np.fmax(reference, norm)
+        if norm <= self.stop.gradient * reference:
+            run.state = run.state.note(norm)
+            return Status.CONVERGED
+        return self._try(method, local)
+
+    def _try(self, method: Method, local: Local) -> Status | None:
+        """Try steps from θ until one is accepted, or none can be."""
+        run = self.run
+        promised = np.nan  # the decrease predicted by the first try, before λ grew
+        for _ in range(method.tries):
+            theta, run.state, found = self._replicate(*method.try_step(local, run.state))
+            record: Record = jax.device_get(found)
+            run.count(*record.counts)
+            promised = float(record.predicted) if np.isnan(promised) else promised
+            if record.accepted or record.failed or self._find_spent() is not None:
                 break
-        run.carried = Carried(damping_state, first_norm, memory, route.previous)
-        recorder.finish(trial, bool(outcome.value < loss))
-        run.info = describe(lin, trial.info, trial.damping, np.isfinite(trial.slope), trial.reach)
-        if not outcome.accepted:
-            yield recorder.spent(budget) or _why_rejected(trial, run.loss, promised)
-            continue
-        run.theta, run.loss = unflattened(theta, point), float(outcome.value)
-        run.snapshots.note(iteration + 1, point)
-        seen = Progress(iteration + 1, local(run.theta), run.loss, recorder.last())
-        asked = [bool(callback(seen)) for callback in goal.callbacks]
-        if asked and spread.agreed(any(asked)):
-            yield Status.STOPPED
-        elif goal.loss_target is not None and run.loss <= goal.loss_target:
-            yield Status.LOSS_REACHED
-        elif trial.step_norm <= goal.step_tolerance * max(1.0, trial.theta_norm):
-            yield Status.SMALL_STEP
-        else:
-            yield None
+        run.finish(record)
+        finite = np.isfinite(record.slope)
+        run.info = local.describe(record.info, record.damping, finite, record.reach)
+        if self.draw is not None:
+            run.state = run.state.without_evaluation()
+        if not record.accepted:
+            run.state = run.state.without_evaluation()
+            return self._find_spent() or _explain_rejection(record, run.loss, promised)
+        run.move(theta, float(record.value))
+        seen = Progress(run.iteration, local_copy(run.theta), run.loss, dict(run.rows[-1]))
+        asked = [bool(callback(seen)) for callback in self.callbacks]
+        if asked and self.devices.agree(any(asked)):
+            return Status.STOPPED
+        return self.stop.find_goal(run.loss, record.step_norm, record.theta_norm)
+
+    def _replicate(self, theta: PyTree, state: Any, record: Record) -> tuple[PyTree, Any, Record]:
+        """θ and the state whole on every device; the evaluation of the model stays in parts."""
+        if self.devices.mesh is None:
+            return theta, state, record
+        whole = self.devices.replicate(state.without_evaluation())
+        state = dataclasses.replace(whole, known=state.known)
+        return self.devices.replicate(theta), state, record
 
 
-def _numbers(result: Attempt) -> Attempt:
-    """The scalars of an attempt on the host, in one transfer; its θ stays where it is."""
-    outcome = result.outcome._replace(theta=None)
-    return jax.device_get(result._replace(outcome=outcome, eta=None, memory=None, known=None))
-
-
-def _failed(trial: Attempt) -> bool:
-    """Whether the direction was not finite, which another λ does not mend."""
-    return not np.isfinite(trial.slope) or int(trial.info.reason) == FAILED_SOLVE
-
-
-def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
-    slope, outcome = float(trial.slope), trial.outcome
-    if _failed(trial):
+def _explain_rejection(record: Record, loss: float, promised: float) -> Status:
+    if record.failed:
         return Status.NOT_FINITE
-    if slope >= 0:
+    if float(record.slope) >= 0:
         return Status.NOT_DESCENT
-    status = REASONS[int(outcome.reason)]
-    rounding = 8 * float(np.finfo(outcome.value.dtype).eps) * abs(loss)
-    if status == Status.NO_DECREASE and 0 <= promised <= rounding:
+    status = Status.from_code(int(record.status))
+    rounding = 8 * float(np.finfo(record.value.dtype).eps) * abs(loss)
+    if status is Status.NO_DECREASE and 0 <= promised <= rounding:
         return Status.PRECISION
     return status

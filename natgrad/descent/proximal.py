@@ -13,18 +13,14 @@ from scipy.optimize import minimize as scipy_minimize
 
 from ..core.outcomes import Counts
 from ..core.settings import Number, count, setting
-from ..direction.damping import ParameterOperator, Undamped
-from ..direction.linearisation import Linearisation, linearise
-from ..direction.matrix_free import matrix_free_system
+from ..direction.local import Local
+from ..direction.matrix_free import make_system
 from ..errors import InputError
 from ..metrics.base import Metric
-from ..metrics.diagonal import Euclidean
-from ..parameters import Bounds, flatten
-from ..problem import Problem
-from ..solvers import CG, Auto
-from .steps import ACCEPTED, INADMISSIBLE, NO_DECREASE, NOT_FINITE, Outcome, Path, Step, Trial
+from ..problem import Problem, value_and_gradient
+from ..solvers.cg import CG
+from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, OK, Outcome, Path, Step, Trial
 
-NO_DAMPING = Undamped()
 Nearness = Literal["information", "distance"]
 
 
@@ -36,15 +32,15 @@ class ProximalStep(Step):
     | "information" | ⟨(G + λD)(θ − θₗ), θ − θₗ⟩, G at θₗ: equation (4) of the paper |
     | "distance" | d(ρ(θ), ρ(θₗ))² + λ⟨D(θ − θₗ), θ − θₗ⟩, d the metric's distance: equation (5) |
 
-    With `metric=Euclidean()` both are ‖θ − θₗ‖², equation (6); with a sum of metrics "distance"
-    adds up their squared distances. To first order in τ all agree with the explicit step τη.
+    In `GradientDescent` both are ‖θ − θₗ‖², equation (6); with a sum of metrics "distance" adds up
+    their squared distances. To first order in τ all agree with the explicit step τη.
 
     The inner problem is solved by L-BFGS until its gradient is `tolerance` · ‖∂_θ f‖ or shorter, or
     for `max_iterations`, from the minimiser of its quadratic model along η (θₗ + τη for a small τ).
     The step is taken if the inner objective fell below f(θₗ).
 
     ```python
-    ng.minimize(problem, theta, metric=ng.FisherRao(grid), step=ng.ProximalStep(1.0, "distance"))
+    ng.NaturalGradient(ng.FisherRao(grid), step=ng.ProximalStep(1.0, "distance"))
     ```
 
     Cost: one forward and one adjoint propagation for each inner evaluation; for "information" one
@@ -66,14 +62,18 @@ class ProximalStep(Step):
     def on_host(self) -> bool:
         return True
 
+    @property
+    def follows_curves(self) -> bool:
+        return False
+
     def _first_length(self, path: Path, tau: float) -> float:
         """t with f′t + (f″ − f′/τ)t²/2 → min along η, where ⟨η, (G + λD)η⟩ = −f′."""
         fall, curvature = -float(path.slope), float(path.curvature())
         return fall / (max(curvature, 0.0) + fall / tau) if fall > 0 else tau
 
-    def take(self, path: Path) -> tuple[Outcome, Any]:
+    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = float(self.size)
-        inner = path.around(tau, self.nearness)
+        inner = _Inner(path, tau, self.nearness)
         wanted = float(self.tolerance) * np.linalg.norm(inner.slope)
         start = inner.start(self._first_length(path, tau))
         found = scipy_minimize(
@@ -86,84 +86,68 @@ class ProximalStep(Step):
             options={"maxiter": int(self.max_iterations), "ftol": 0.0, "gtol": 0.0},
         )
         trial = path.at(jnp.asarray(found.x, inner.dtype))
-        return _outcome(path, inner, trial, tau, float(found.fun), int(found.nit)), trial.known
+        return _conclude(path, inner, trial, tau, float(found.fun)), memory
 
 
-def _outcome(
-    path: Path, inner: "Inner", trial: Trial, tau: float, objective: float, iterations: int
-) -> Outcome:
-    value, finite = float(trial.value), np.isfinite(float(trial.value)) and np.isfinite(objective)
-    reason = (
-        ACCEPTED if objective < float(path.value) and value < float(path.value) else NO_DECREASE
-    )
-    reason = INADMISSIBLE if not bool(trial.admissible) else reason
-    reason = reason if finite else NOT_FINITE
+def _conclude(path: Path, inner: "_Inner", trial: Trial, tau: float, objective: float) -> Outcome:
+    before, value = float(path.value), float(trial.value)
+    status = OK if objective < before and value < before else NO_DECREASE
+    status = status if bool(trial.admissible) else INADMISSIBLE
+    status = status if np.isfinite(value) and np.isfinite(objective) else NOT_FINITE
     promised = trial.linear_decrease
-    spent = inner.counts
     return Outcome(
-        accepted=jnp.asarray(reason == ACCEPTED),
-        reason=jnp.asarray(reason),
+        accepted=jnp.asarray(status == OK),
+        status=jnp.asarray(status),
         tau=jnp.asarray(tau, path.value.dtype),
         theta=trial.theta,
         value=trial.value,
         halvings=jnp.zeros((), int),
         ratio=(path.value - trial.value) / jnp.where(promised == 0, 1.0, promised),
         predicted=promised,
-        evaluations=jnp.asarray(spent.forward + 1),
-        linearised=jnp.asarray(spent.linearised + path.curvature_products),
-        adjoint=jnp.asarray(spent.adjoint),
+        counts=inner.counts.plus(forward=1, linearised=path.curvature_products),
+        known=trial.known,
     )
 
 
-class Inner:
+class _Inner:
     """f(ρ(θ)) + Q(θ)/(2τ) with its gradient, as SciPy calls it, and what it has cost."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        theta: PyTree,
-        metric: Metric,
-        lin: Linearisation,
-        eta: Array,
-        strength: Array,
-        damping_operator: ParameterOperator | None,
-        box: Bounds | None,
-        tau: float,
-        nearness: Nearness,
-    ):
-        flat, self._unravel = flatten(theta)
+    def __init__(self, path: Path, tau: float, nearness: Nearness):
+        local = path.local
+        setup, (flat, self._unravel) = local.setup, local.setup.flatten()
         self._flat, self.dtype, self._tau = np.asarray(flat, float), flat.dtype, tau
-        self._eta, self._box = np.asarray(eta, float), box
-        self._strength, self._operator = float(strength), damping_operator
-        self.slope, self.counts = np.asarray(lin.gradient), Counts(0, 0, 0)
-        flat_metric = isinstance(metric, Euclidean)
-        self._information = None
-        if nearness == "information" and not flat_metric:
-            self._information = self._products(problem, flat, metric, lin)
-        self._plain = flat_metric
-        anchored = nearness == "distance" and not flat_metric
-        anchor = self._anchor(problem, theta, lin) if anchored else None
-        self._problem = _with_penalty(problem, metric, anchor, tau)
+        self._eta, self._bounds = np.asarray(path.eta, float), setup.bounds
+        self._strength = float(path.damping)
+        self._operator = setup.damping.parameter_operator()
+        self.slope, self.counts = np.asarray(local.gradient), Counts(0, 0, 0)
+        self._problem, self._information = setup.problem, None
+        self._plain = setup.metric is None
+        if setup.metric is not None and nearness == "information":
+            self._information = self._products(local, setup.metric)
+        if setup.metric is not None and nearness == "distance":
+            anchor = self._anchor(local)
+            self._problem = _add_penalty(setup.problem, setup.metric, anchor, tau)
         self._gradients: dict[bytes, np.ndarray] = {}
 
     def start(self, length: float) -> np.ndarray:
         """θₗ + `length` · η, inside the bounds."""
         point = self._flat + length * self._eta
-        return point if self._box is None else np.clip(point, *map(np.asarray, self._box))
+        return point if self._bounds is None else np.clip(point, *map(np.asarray, self._bounds))
 
     @property
     def bounds(self) -> list[tuple[float, float]] | None:
         """As SciPy wants them."""
-        return None if self._box is None else list(zip(*map(np.asarray, self._box), strict=True))
+        if self._bounds is None:
+            return None
+        return list(zip(*map(np.asarray, self._bounds), strict=True))
 
     def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """The inner objective; infinite where it is not finite, which shortens the step."""
-        theta = self._unravel(jnp.asarray(x, self.dtype))
-        lin = linearise(self._problem, theta, Euclidean(), Auto(), NO_DAMPING, None)
-        value, gradient, counts = jax.device_get((lin.loss, lin.gradient, lin.counts))
+        found = value_and_gradient(self._problem, self._unravel(jnp.asarray(x, self.dtype)))
+        value, gradient, counts = jax.device_get((found.value, found.gradient, found.counts))
         self._count(*counts)
         moved = x - self._flat
-        force = self._strength * self._damped(moved)
+        force = self._strength * self._damp(moved)
         if self._plain:
             force = force + moved
         if self._information is not None:
@@ -183,7 +167,7 @@ class Inner:
         if gradient is not None and np.linalg.norm(gradient) <= wanted:
             raise StopIteration
 
-    def _damped(self, moved: np.ndarray) -> np.ndarray:
+    def _damp(self, moved: np.ndarray) -> np.ndarray:
         if self._operator is None:
             return moved
         return np.asarray(self._operator.apply(jnp.asarray(moved, self.dtype)), float)
@@ -191,28 +175,28 @@ class Inner:
     def _count(self, forward: Any, linearised: Any, adjoint: Any) -> None:
         self.counts = Counts(*map(int, self.counts.plus(forward, linearised, adjoint)))
 
-    def _products(
-        self, problem: Problem, flat: Array, metric: Metric, lin: Linearisation
-    ) -> Callable[[Array], Array]:
+    def _products(self, local: Local, metric: Metric) -> Callable[[Array], Array]:
         """v ↦ Gv at θₗ."""
-        products = problem.model.products(self._unravel, flat)
+        flat, unravel = local.setup.flatten()
+        products = local.setup.model.products(unravel, flat)
         self._count(products.evaluations, 0, 0)
-        system = matrix_free_system(products, lin.gradient, metric, CG())
-        if problem.model.on_host:
+        system = make_system(products, local.gradient, metric, CG())
+        if local.on_host:
             return lambda v: system.information(v)[1]
-        return lambda v: _information(system, v)
+        return lambda v: _apply_information(system, v)
 
-    def _anchor(self, problem: Problem, theta: PyTree, lin: Linearisation) -> PyTree:
-        if lin.rho is not None:
-            return lin.rho
+    def _anchor(self, local: Local) -> PyTree:
+        rho = local.state
+        if rho is not None:
+            return rho
         self._count(1, 0, 0)
-        return problem.model(theta)
+        return local.setup.model(local.setup.theta)
 
 
 class _Anchored(eqx.Module):
     """f(ρ) + d(ρ, ρₗ)²/(2τ), f left out where it is an objective of θ."""
 
-    loss: Any
+    loss: Callable[[PyTree], Array] | None
     metric: Metric
     anchor: PyTree
     tau: Array
@@ -222,15 +206,13 @@ class _Anchored(eqx.Module):
         return near if self.loss is None else self.loss(rho) + near
 
 
-def _with_penalty(problem: Problem, metric: Metric, anchor: PyTree | None, tau: float) -> Problem:
-    """The problem, with its loss anchored at ρₗ if that is given."""
-    if anchor is None:
-        return problem
+def _add_penalty(problem: Problem, metric: Metric, anchor: PyTree, tau: float) -> Problem:
+    """The problem with its loss anchored at ρₗ."""
     loss = _Anchored(problem.loss, metric, anchor, jnp.asarray(tau))
     extra = problem.regulariser if problem.objective is None else problem.objective
     return Problem(problem.model, loss, regulariser=extra)
 
 
 @eqx.filter_jit
-def _information(system: Any, v: Array) -> Array:
+def _apply_information(system: Any, v: Array) -> Array:
     return system.information(v)[1]

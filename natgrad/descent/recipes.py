@@ -1,64 +1,59 @@
-"""Settings that belong together, by name: how to train a network on residuals."""
+"""Settings that belong together: methods to train a network on residuals, by name.
 
-import difflib
+| recipe | when to use it |
+|---|---|
+| `levenberg_marquardt` | the default: fixed points, p or k up to some thousand |
+| `gauss_newton` | to compare with: a fixed damping may wait long on a plateau |
+| `spring` | points drawn anew in every iteration |
+| `nystrom` | p > k, and more than some thousand points |
+| `matrix_free` | neither G nor the kernel matrix fits |
+
+Each returns a `NaturalGradient`; its arguments are there to be changed, `ng.spring(metric, momentum=0.9)`.
+"""
+
 from typing import Any
 
 from ..direction.damping import LevenbergMarquardt, RelativeDamping
-from ..errors import InputError
+from ..metrics.base import Metric
 from ..solvers import CG, Nystrom, NystromKernel
+from .methods import NaturalGradient
 from .steps import Backtracking
 
-RECIPES: dict[str, dict[str, Any]] = {
-    "levenberg-marquardt": {
-        "damping": LevenbergMarquardt(decrease=0.1),
-        "step": Backtracking(),
-        "order": 3,
-    },
-    "gauss-newton": {
-        "damping": RelativeDamping(1e-9),
-        "step": Backtracking(),
-    },
-    "spring": {
-        "damping": LevenbergMarquardt(decrease=0.1),
-        "momentum": 0.5,
-        "step": Backtracking(),
-        "order": 3,
-    },
-    "nystrom": {
-        "solver": NystromKernel(rank=200),
-        "damping": LevenbergMarquardt(decrease=0.1),
-        "step": Backtracking(),
-        "order": 3,
-    },
-    "matrix-free": {
-        "solver": CG(tolerance=1e-3, max_iterations=200, preconditioner=Nystrom(rank=50)),
-        "damping": LevenbergMarquardt(),
-        "step": Backtracking(),
-        "order": 2,
-    },
-}
 
-
-def recipe(name: str) -> dict[str, Any]:
-    """The solver, damping, step, order and momentum that go by this name, for `minimize`.
+def levenberg_marquardt(metric: Metric, **settings: Any) -> NaturalGradient:
+    """Levenberg–Marquardt with a line search along a curve of order 3.
 
     ```python
-    ng.minimize(pinn.problem, net, metric=pinn.metric, **ng.recipe("levenberg-marquardt"))
+    ng.minimize(pinn.problem, net, ng.levenberg_marquardt(pinn.metric))
     ```
 
-    | name | when to use it |
-    |---|---|
-    | "levenberg-marquardt" | the default: fixed points, p or k up to some thousand |
-    | "gauss-newton" | to compare with: a fixed damping may wait long on a plateau |
-    | "spring" | points drawn anew in every iteration |
-    | "nystrom" | p > k, and more than some thousand points |
-    | "matrix-free" | neither G nor the kernel matrix fits |
-
-    The dict is yours to change: `ng.recipe("spring") | {"momentum": 0.9}`.
+    `settings` are those of `NaturalGradient`, in place of the recipe's own.
     """
-    if name not in RECIPES:
-        near = difflib.get_close_matches(str(name), RECIPES, n=1)
-        raise InputError(
-            "name", f"there is no recipe {name!r}", near[0] if near else str([*RECIPES])
-        )
-    return dict(RECIPES[name])
+    own = {"damping": LevenbergMarquardt(decrease=0.1), "step": Backtracking(), "order": 3}
+    return NaturalGradient(metric, **(own | settings))
+
+
+def gauss_newton(metric: Metric, **settings: Any) -> NaturalGradient:
+    """Gauss–Newton with a small fixed damping and a line search."""
+    own = {"damping": RelativeDamping(1e-9), "step": Backtracking()}
+    return NaturalGradient(metric, **(own | settings))
+
+
+def spring(metric: Metric, **settings: Any) -> NaturalGradient:
+    """`levenberg_marquardt` with momentum, which averages over points drawn anew.
+
+    Reference: Goldshlager, Abrahamsen and Lin, J. Comput. Phys. 516 (2024).
+    """
+    return levenberg_marquardt(metric, **({"momentum": 0.5} | settings))
+
+
+def nystrom(metric: Metric, **settings: Any) -> NaturalGradient:
+    """`levenberg_marquardt` with a randomised approximation of the kernel matrix."""
+    return levenberg_marquardt(metric, **({"solver": NystromKernel(rank=200)} | settings))
+
+
+def matrix_free(metric: Metric, **settings: Any) -> NaturalGradient:
+    """Levenberg–Marquardt by preconditioned conjugate gradients along a curve of order 2."""
+    solver = CG(tolerance=1e-3, max_iterations=200, preconditioner=Nystrom(rank=50))
+    own = {"solver": solver, "damping": LevenbergMarquardt(), "step": Backtracking(), "order": 2}
+    return NaturalGradient(metric, **(own | settings))

@@ -1,73 +1,149 @@
 """How far along a direction: fixed, backtracking and model steps. None knows how it was found."""
 
 import abc
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from ..core.compiled import loop
+from ..core.outcomes import Counts, Status
 from ..core.settings import Number, number, setting
+from ..direction.local import Local
+from ..metrics.base import Metric
+from ..models.base import Evaluation
+from ..problem import Problem
+from ..solvers.base import Solution
 
-ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
+OK, NO_DECREASE = Status.OK.code, Status.NO_DECREASE.code
+NOT_FINITE, INADMISSIBLE = Status.NOT_FINITE.code, Status.INADMISSIBLE.code
 
 
 class Trial(NamedTuple):
-    """A point θ(τ) of the (projected) path and what was found there."""
+    """A point θ(τ) of the path and what was found there."""
 
     theta: Array
     value: Array
     admissible: Array
     linear_decrease: Array  # −⟨∂_θ f, θ(τ) − θ⟩, which the actual decrease is compared with
-    known: Any = None  # the model's evaluation, where it is worth keeping
+    known: Evaluation | None = None  # the model's evaluation, where it is worth keeping
 
 
-class Path(NamedTuple):
-    """The line search's view of the problem: values along θ(τ), without the direction itself."""
+class Path:
+    """The points θ(τ) = θ + τη + τ²a₂ + … that a step may lead to, put back into the bounds.
 
-    trial: Callable[[Array], Trial]
-    value: Array
-    slope: Array  # ⟨∂_θ f, η⟩
-    curvature: Callable[[], Array]  # ⟨Zη, ∇²f Zη⟩
-    curvature_products: int  # what that costs; nothing where Zη is known
-    at: Callable[[Array], Trial]  # any other point
-    around: Callable[[float, Any], Any]  # the inner problem of a proximal step
-    length: Array  # ‖η‖
+    `coefficients` are the rows η, a₂, …, or None for a straight line; `damping` is the λ that η
+    was found with; `counts` has the products spent on the path.
+    """
+
+    def __init__(
+        self,
+        local: Local,
+        solution: Solution,
+        damping: Array,
+        coefficients: Array | None = None,
+        counts: Counts = Counts(),
+    ):
+        self.local, self.solution, self.damping = local, solution, damping
+        self.coefficients, self.counts = coefficients, counts
+        self.flat, self._unravel = local.setup.flatten()
+        self.eta, self.value = solution.eta, local.loss
+        self.slope = local.gradient @ solution.eta
+
+    @property
+    def length(self) -> Array:
+        """‖η‖."""
+        return jnp.linalg.norm(self.eta)
+
+    def trial(self, tau: Array) -> Trial:
+        """θ(τ), with the decrease that the gradient promises for it."""
+        straight = self.flat + tau.astype(self.flat.dtype) * self.eta
+        ahead = straight
+        if self.coefficients is not None:
+            ahead = self.flat + offset(self.coefficients, tau).astype(self.flat.dtype)
+        bounds = self.local.setup.bounds
+        if bounds is not None:
+            straight, ahead = (jnp.clip(x, bounds.lower, bounds.upper) for x in (straight, ahead))
+        decrease = -self.local.gradient @ (straight - self.flat)
+        return self.at(ahead)._replace(linear_decrease=decrease)
+
+    def at(self, point: Array) -> Trial:
+        """Any other point."""
+        problem, moved = self.local.setup.problem, self._unravel(point)
+        known = problem.model.evaluate(moved)
+        value, admissible = _assess(problem, self.local.setup.metric, moved, known.rho)
+        decrease = -self.local.gradient @ (point - self.flat)
+        return Trial(point, value, admissible, decrease, known if problem.model.solves else None)
+
+    def curvature(self) -> Array:
+        """⟨Zη, ∇²f Zη⟩, the second derivative of the Gauss–Newton model along η."""
+        return self.local.curvature(self.solution)
+
+    @property
+    def curvature_products(self) -> int:
+        """What `curvature` costs; nothing where Zη is known."""
+        return self.local.curvature_products(self.solution)
+
+
+def offset(coefficients: Array, tau: Array) -> Array:
+    """τη + τ²a₂ + …, by Horner's rule, which is smooth at τ = 0."""
+    total = jnp.zeros_like(coefficients[0])
+    for coefficient in coefficients[::-1]:
+        total = tau.astype(total.dtype) * (coefficient + total)
+    return total
+
+
+@eqx.filter_jit
+def _assess(
+    problem: Problem, metric: Metric | None, theta: PyTree, rho: PyTree
+) -> tuple[Array, Array]:
+    """The value at a trial point, and whether the metric is defined there."""
+    admissible = jnp.asarray(True) if metric is None else metric.admissible(rho)
+    return problem.value(theta, rho), admissible
 
 
 class Outcome(NamedTuple):
     """What became of a step.
 
     `predicted` is the linear decrease promised by the first length tried, `ratio` the actual over
-    the linear decrease at the last one.
+    the linear decrease at the last one; `status` is the code of a `Status`; `known` the evaluation
+    of the model at the new point, where it is worth keeping.
     """
 
     accepted: Array
-    reason: Array
+    status: Array
     tau: Array
     theta: Array
     value: Array
     halvings: Array
     ratio: Array
     predicted: Array
-    evaluations: Array
-    linearised: Array
-    adjoint: Array | int = 0
+    counts: Counts
+    known: Evaluation | None = None
 
 
 class Step(eqx.Module):
-    """A rule for the length τ of θ ← θ + τ η."""
+    """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next."""
 
     @property
     def on_host(self) -> bool:
         """Whether the step is driven from Python."""
         return False
 
+    @property
+    def follows_curves(self) -> bool:
+        """Whether the step is taken along a path, which may then be a curve."""
+        return True
+
+    def init(self, theta: Array) -> PyTree:
+        """The memory before the first step."""
+        return None
+
     @abc.abstractmethod
-    def take(self, path: Path) -> tuple[Outcome, Any]:
-        """Look along the path and accept a point of it, or none; with the evaluation there."""
+    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
+        """Look along the path and accept a point of it, or none."""
 
 
 class FixedStep(Step):
@@ -89,14 +165,14 @@ class FixedStep(Step):
         converter=lambda x: None if x is None else number(x, "limit", positive=True), default=None
     )
 
-    def take(self, path: Path) -> tuple[Outcome, Any]:
+    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = jnp.asarray(self.size, path.value.dtype)
         if self.limit is not None:
             longest = jnp.asarray(self.limit) / jnp.where(path.length > 0, path.length, 1.0)
             tau = jnp.minimum(tau, longest.astype(tau.dtype))
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
-        return _outcome(path, tau, trial, sufficient, 0, trial.linear_decrease, 0)
+        return conclude(path, tau, trial, sufficient, 0, trial.linear_decrease, 0), memory
 
 
 class Backtracking(Step):
@@ -116,9 +192,8 @@ class Backtracking(Step):
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
-    def take(self, path: Path) -> tuple[Outcome, Any]:
-        tau = jnp.asarray(self.initial, path.value.dtype)
-        return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, 0)
+    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
+        return backtrack(path, jnp.asarray(self.initial, path.value.dtype), self, 0), memory
 
 
 class ModelStep(Step):
@@ -138,44 +213,42 @@ class ModelStep(Step):
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
-    def take(self, path: Path) -> tuple[Outcome, Any]:
+    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         curvature = path.curvature()
         length = -path.slope / jnp.where(curvature > 0, curvature, 1.0)
         tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, 1.0)
-        spent = path.curvature_products
-        return _backtrack(path, tau, self.shrink, self.sufficient, self.max_halvings, spent)
+        return backtrack(path, tau, self, path.curvature_products), memory
 
 
-def refused(path: Path, theta: Array) -> Outcome:
+def refuse(path: Path) -> Outcome:
     """No step, without looking: there is no direction, or not a finite one."""
     zero, none = jnp.zeros_like(path.value), jnp.zeros((), int)
-    reason = jnp.where(jnp.isfinite(path.slope), NO_DECREASE, NOT_FINITE)
     return Outcome(
         accepted=jnp.asarray(False),
-        reason=reason,
+        status=jnp.where(jnp.isfinite(path.slope), NO_DECREASE, NOT_FINITE),
         tau=zero,
-        theta=theta,
+        theta=path.flat,
         value=path.value,
         halvings=none,
         ratio=zero,
         predicted=zero,
-        evaluations=none,
-        linearised=none,
+        counts=Counts().plus(),
     )
 
 
-def _backtrack(
-    path: Path, tau: Array, shrink: Number, sufficient: Number, max_halvings: int, linearised: int
-) -> tuple[Outcome, Any]:
-    shrink = jnp.asarray(shrink, tau.dtype)
+def backtrack(
+    path: Path, tau: Array, rule: "Backtracking | ModelStep", linearised: int
+) -> Outcome:
+    """Shorten τ until the decrease is sufficient; `linearised` products were spent before."""
+    shrink = jnp.asarray(rule.shrink, tau.dtype)
 
     def enough(trial: Trial) -> Array:
-        wanted = jnp.asarray(sufficient, tau.dtype) * trial.linear_decrease
+        wanted = jnp.asarray(rule.sufficient, tau.dtype) * trial.linear_decrease
         return (trial.value <= path.value - wanted) & (trial.value < path.value)
 
     def searching(carry: tuple[Array, Trial, Array]) -> Array:
         _, trial, halvings = carry
-        return ~(enough(trial) & _usable(trial)) & (halvings < max_halvings)
+        return ~(enough(trial) & _usable(trial)) & (halvings < rule.max_halvings)
 
     def halve(carry: tuple[Array, Trial, Array]) -> tuple[Array, Trial, Array]:
         tau, _, halvings = carry
@@ -184,15 +257,14 @@ def _backtrack(
     first = path.trial(tau)
     start = (tau, first, jnp.zeros((), int))
     tau, trial, halvings = loop(searching, halve, start)
-    promised = first.linear_decrease
-    return _outcome(path, tau, trial, enough(trial), halvings, promised, linearised)
+    return conclude(path, tau, trial, enough(trial), halvings, first.linear_decrease, linearised)
 
 
 def _usable(trial: Trial) -> Array:
     return jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta)) & trial.admissible
 
 
-def _outcome(
+def conclude(
     path: Path,
     tau: Array,
     trial: Trial,
@@ -200,24 +272,24 @@ def _outcome(
     halvings: Array | int,
     promised: Array,
     linearised: int,
-) -> tuple[Outcome, Any]:
+) -> Outcome:
+    """The outcome of a step that ended at `trial`, `sufficient` or not."""
     finite = jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta))
-    reason = jnp.where(
+    status = jnp.where(
         ~finite,
         NOT_FINITE,
-        jnp.where(~trial.admissible, INADMISSIBLE, jnp.where(sufficient, ACCEPTED, NO_DECREASE)),
+        jnp.where(~trial.admissible, INADMISSIBLE, jnp.where(sufficient, OK, NO_DECREASE)),
     )
     predicted = jnp.where(trial.linear_decrease == 0, 1.0, trial.linear_decrease)
-    outcome = Outcome(
-        accepted=reason == ACCEPTED,
-        reason=reason,
+    return Outcome(
+        accepted=status == OK,
+        status=status,
         tau=tau,
         theta=trial.theta,
         value=trial.value,
         halvings=jnp.asarray(halvings),
         ratio=(path.value - trial.value) / predicted,
         predicted=promised,
-        evaluations=jnp.asarray(halvings) + 1,
-        linearised=jnp.asarray(linearised),
+        counts=Counts().plus(forward=jnp.asarray(halvings) + 1, linearised=linearised),
+        known=trial.known,
     )
-    return outcome, trial.known

@@ -1,4 +1,4 @@
-"""What a run may spend."""
+"""When a run ends: budgets and goals."""
 
 import math
 from dataclasses import dataclass
@@ -6,29 +6,52 @@ from typing import Any
 
 import numpy as np
 
+from ..core.outcomes import Status
 from ..errors import InputError
-from ..result import Status
+
+DEFAULT_ITERATIONS = 100
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Iterations, model propagations and seconds that a run may spend; None for no limit.
+class Stop:
+    """When to end a run: what it may spend, and what it is to reach. None for no limit.
+
+    | field | the run ends |
+    |---|---|
+    | `iterations`, `propagations`, `seconds` | when so much is spent; without any, 100 iterations |
+    | `gradient` | when ‖∂_θ f‖ ≤ `gradient` · ‖∂_θ f(θ₀)‖ |
+    | `step` | when a step is no longer than `step` · max(1, ‖θ‖) |
+    | `loss` | when the loss is no larger |
 
     ```python
-    ng.Budget(iterations=100)
-    ng.Budget(propagations=400, seconds=3600.0)
+    ng.Stop(iterations=200)
+    ng.Stop(propagations=400, seconds=3600.0, loss=1e-6)
     ```
+
+    Propagations are forward, linearised and adjoint ones together.
     """
 
     iterations: int | None = None
     propagations: int | None = None
     seconds: float | None = None
+    gradient: float = 1e-6
+    step: float = 0.0
+    loss: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "propagations", "seconds"):
-            check_amount(name, getattr(self, name))
+        if self.iterations is None and self.propagations is None and self.seconds is None:
+            object.__setattr__(self, "iterations", DEFAULT_ITERATIONS)
+        whole = isinstance(self.iterations, (int, np.integer)) and self.iterations >= 1
+        if self.iterations is not None and (isinstance(self.iterations, bool) or not whole):
+            raise InputError("iterations", f"{self.iterations!r} is no positive integer", "100")
+        for name in ("propagations", "seconds"):
+            _check_amount(name, getattr(self, name), "nothing that can be spent", optional=True)
+        for name in ("gradient", "step"):
+            _check_amount(name, getattr(self, name), "no tolerance", optional=False)
+        if self.loss is not None and not (_is_number(self.loss) and not math.isnan(self.loss)):
+            raise InputError("loss", f"{self.loss!r} is no loss to reach", "1e-6, or None")
 
-    def spent(self, propagations: int, seconds: float) -> Status | None:
+    def find_spent(self, propagations: int, seconds: float) -> Status | None:
         """Which budget is used up, other than the iterations, if one is."""
         if self.propagations is not None and propagations >= self.propagations:
             return Status.MAX_PROPAGATIONS
@@ -36,10 +59,23 @@ class Budget:
             return Status.MAX_SECONDS
         return None
 
+    def find_goal(self, loss: float, step_norm: float, theta_norm: float) -> Status | None:
+        """What an accepted step has reached, if anything."""
+        if self.loss is not None and loss <= self.loss:
+            return Status.LOSS_REACHED
+        if step_norm <= self.step * max(1.0, theta_norm):
+            return Status.SMALL_STEP
+        return None
 
-def check_amount(argument: str, value: Any) -> None:
-    """Raise `InputError` for a limit that is neither a number from zero on nor None."""
-    number = isinstance(value, (int, float, np.number)) and math.isfinite(value) and value >= 0
-    if value is not None and not number:
-        what = f"{value!r} is nothing that can be spent"
-        raise InputError(argument, what, "a number from zero on, or None for no limit")
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def _check_amount(argument: str, value: Any, what: str, *, optional: bool) -> None:
+    """Raise `InputError` for an amount that is not a finite number from zero on."""
+    if optional and value is None:
+        return
+    if not (_is_number(value) and math.isfinite(value) and value >= 0):
+        advice = "a number from zero on, or None for no limit" if optional else "1e-6"
+        raise InputError(argument, f"{value!r} is {what}", advice)

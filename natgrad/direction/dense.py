@@ -1,4 +1,4 @@
-"""The least-squares problem from the columns of a dense Z: Y = LZ or G = YᵀY, factorised."""
+"""The least-squares problem from a dense Z: Y = LZ or G = YᵀY, factorised."""
 
 import math
 from typing import Any, NamedTuple, cast
@@ -12,115 +12,171 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..metrics.base import Metric, Report
-from ..parameters import Bounds, flatten, free_parameters
-from ..problem import Problem, energy, slopes
-from ..solvers import DenseSolver, InformationSolver, Solver
-from .damping import Damping
+from ..metrics.base import Geometry, Report
+from ..parameters import find_free
+from ..problem import differentiate_loss
+from ..solvers.base import DenseSolver, InformationSolver, Solution
+from .local import Local, Setup, measure_energy
 
 
-class Assembled(NamedTuple):
-    """The loss and its gradient, the solver that was chosen, and what it has prepared.
+class Factorised(Local):
+    """A system that a `DenseSolver` has prepared.
 
-    `energy` is that of `slopes.energy`; `free` is 0 for parameters held by bounds.
-    `parameter_factor` is the triangle F of D = FᵀF; the solver works in the coordinates Fη.
+    `triangle` is the F of D = FᵀF: the solver works in the coordinates Fη, where D is the identity.
     """
+
+    solver: DenseSolver
+    prepared: Any
+    triangle: Array | None
+
+    @property
+    def name(self) -> str:
+        return self.solver.name
+
+    def _solve(self, damping: Array) -> Solution:
+        eta, info = self.solver.solve(self.prepared, damping)
+        if self.triangle is not None:
+            eta = solve_triangular(self.triangle, eta)
+        return Solution(eta.astype(self.gradient.dtype), info, self._push(eta))
+
+    def _push(self, eta: Array) -> PyTree | None:
+        """Zη, where that costs no propagation."""
+        return None
+
+    def aim(self, image: PyTree, gradient: Array) -> "Factorised":
+        dtype = self.trace.dtype  # that of Y
+        b, g = ravel_pytree(image)[0], to_coordinates(gradient, self.triangle)
+        prepared = self.solver.aim(self.prepared, b.astype(dtype), g.astype(dtype))
+        return eqx.tree_at(lambda local: local.prepared, self, prepared)
+
+
+class Dense(Factorised):
+    """The system from the columns of Z.
+
+    ρ and the columns are kept where each of them is a solve with a PDE, so that Zη costs none.
+    """
+
+    rho: PyTree | None = None
+    columns: PyTree | None = None
+
+    @classmethod
+    def prepare(cls, setup: Setup) -> "Dense":
+        flat, unravel = setup.flatten()
+        rho, columns, counts = setup.model.jacobian(unravel, flat, setup.known)
+        setup = setup.forget()
+        found = _assemble(setup, rho, columns)
+        counts = counts.plus(*found.counts)
+        kept = (rho, columns) if setup.model.solves else (None, None)
+        fields = found._asdict() | {"counts": counts}
+        return cls(setup=setup, **fields, rho=kept[0], columns=kept[1])
+
+    def _push(self, eta: Array) -> PyTree | None:
+        if self.columns is None:
+            return None
+        return jax.tree.map(lambda Z: jnp.tensordot(eta.astype(Z.dtype), Z, 1), self.columns)
+
+    @property
+    def state(self) -> PyTree | None:
+        return self.rho
+
+    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
+        return None if solution.motion is None else (self.rho, solution.motion)
+
+
+class Assembly(NamedTuple):
+    """The fields of a `Factorised`, as a compiled program returns them."""
 
     loss: Array
     gradient: Array
+    gradient_norm: Array
     energy: Array
     free: Array | None
     trace: Array
-    parameter_factor: Array | None
-    prepared: Any
-    solver: DenseSolver
     counts: Counts
     report: Report
+    solver: DenseSolver
+    prepared: Any
+    triangle: Array | None
 
 
 @eqx.filter_jit
-def assembled(
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    solver: Solver,
-    damping: Damping,
-    bounds: Bounds | None,
-    rho: PyTree,
-    columns: PyTree,
-    counts: Counts,
-) -> Assembled:
+def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     """The factorised least-squares problem, from ρ and the columns of Z."""
-    flat, _ = flatten(theta)
+    flat, _ = setup.flatten()
+    metric, chooser = setup.metric, setup.solver
+    assert metric is not None and chooser is not None
+    geometry = metric.at(rho)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
     whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
     k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
-    chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
-    loss, c, direct = found = slopes(problem, theta, rho)
+    solver = cast(DenseSolver, chooser.choose(k, flat.size, setup.damping.damps))
+    derivatives = differentiate_loss(setup.problem, setup.theta, rho)
+    loss, c, direct = derivatives
     if c is None:
         assert direct is not None
-        gradient = direct
+        gradient, counts = direct, Counts(1, 0, 1)
         b, r = jnp.zeros(k, whitened[0].dtype), gradient
-        known = energy(metric, rho, found)
-        counts = counts.plus(forward=1, adjoint=1)
+        energy = measure_energy(geometry, derivatives)
     else:
-        gradient = Zt @ ravel_pytree(c)[0]
-        b = ravel_pytree(metric.whiten(rho, c))[0]
-        r = _leftover(metric, rho, c, Zt)
-        known = energy(metric, rho, found, b, r)
+        gradient, counts = Zt @ ravel_pytree(c)[0], Counts()
+        b = ravel_pytree(geometry.whiten(c))[0]
+        r = _leave_over(geometry, c, Zt)
+        energy = measure_energy(geometry, derivatives, b, r)
         if direct is not None:
             gradient, r = gradient + direct, r + direct
 
-    free = free_parameters(flat, gradient, bounds)
+    free = find_free(flat, gradient, setup.bounds)
     r, gradient = r * free, gradient * free
-    D = damping.parameter_operator()
-    factor = None if D is None else D.triangle()
-    if factor is not None and bounds is not None:
-        factor = restricted(factor, free)
-    if isinstance(chosen, InformationSolver):
-        G, report = metric.information(rho, columns)
-        G = in_coordinates(in_coordinates(G * free * free[:, None], factor).T, factor)
-        slope = in_coordinates(gradient, factor).astype(G.dtype)
-        prepared, trace = chosen.prepare_information(G, slope, k), jnp.trace(G)
+    D = setup.damping.parameter_operator()
+    triangle = None if D is None else D.triangle()
+    if triangle is not None and setup.bounds is not None:
+        triangle = restrict_triangle(triangle, free)
+    if isinstance(solver, InformationSolver):
+        G, report = geometry.information(columns)
+        G = to_coordinates(to_coordinates(G * free * free[:, None], triangle).T, triangle)
+        slope = to_coordinates(gradient, triangle).astype(G.dtype)
+        prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
     else:
-        Yt, report = metric.image(rho, columns)
-        Yt, r = in_coordinates(Yt * free[:, None], factor), in_coordinates(r, factor)
+        Yt, report = geometry.image(columns)
+        Yt, r = to_coordinates(Yt * free[:, None], triangle), to_coordinates(r, triangle)
         dtype = jnp.result_type(Yt, b, r)
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
-        prepared, trace = chosen.prepare(Yt.T, b, r), jnp.sum(Yt**2)
-    return Assembled(
+        prepared, trace = solver.prepare(Yt.T, b, r), jnp.sum(Yt**2)
+    gradient = gradient.astype(flat.dtype)
+    return Assembly(
         loss=loss,
-        gradient=gradient.astype(flat.dtype),
-        energy=known,
-        free=None if bounds is None else free,
+        gradient=gradient,
+        gradient_norm=jnp.linalg.norm(gradient),
+        energy=energy,
+        free=None if setup.bounds is None else free,
         trace=trace,
-        parameter_factor=factor,
-        prepared=prepared,
-        solver=chosen,
         counts=counts.plus(),
-        report=metric.report(rho) | report,
+        report=geometry.report() | report,
+        solver=solver,
+        prepared=prepared,
+        triangle=triangle,
     )
 
 
-def in_coordinates(rows: Array, factor: Array | None) -> Array:
+def to_coordinates(rows: Array, triangle: Array | None) -> Array:
     """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
-    return rows if factor is None else solve_triangular(factor, rows, trans="T")
+    return rows if triangle is None else solve_triangular(triangle, rows, trans="T")
 
 
-def restricted(factor: Array, free: Array) -> Array:
-    """The factor of D on the parameters that may move, of the identity on those held."""
+def restrict_triangle(triangle: Array, free: Array) -> Array:
+    """The triangle of D on the parameters that may move, of the identity on those held."""
     both = free[:, None] * free
-    return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
+    return jnp.linalg.cholesky(both * (triangle.T @ triangle) + jnp.diag(1 - free)).T
 
 
-def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:
+def _leave_over(geometry: Geometry, c: PyTree, Zt: Array) -> Array:
     """r = Zᵀ(c − Lᵀb), set to zero where it is only rounding error.
 
     G† amplifies r by the square of the condition number, so noise must not pass for signal.
     """
-    if not metric.annihilates:
+    if not geometry.annihilates:
         return jnp.zeros(Zt.shape[0], Zt.dtype)
-    rest = ravel_pytree(metric.remainder(rho, c))[0]
+    rest = ravel_pytree(geometry.remainder(c))[0]
     r = Zt @ rest
     noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size) * (jnp.abs(Zt) @ jnp.abs(rest))
     return jnp.where(jnp.abs(r) > noise, r, 0.0)

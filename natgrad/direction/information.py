@@ -8,16 +8,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import AdjointOperator
-from ..errors import InputError
 from ..metrics.base import POSITIVE, Metric
-from ..metrics.diagonal import Euclidean
-from ..metrics.newton import Newton
-from ..models.base import Evaluation, Products
-from ..parameters import flatten
+from ..models.base import Products
 from ..problem import Problem
-from ..solvers import CG
-from .damping import Undamped
-from .inputs import check_inputs
+from ..solvers.cg import CG
+from .linearise import check
+from .local import Setup
 from .matrix_free import factor_at, gram_at
 
 
@@ -35,7 +31,7 @@ def information_operator(problem: Problem, theta: PyTree, *, metric: Metric) -> 
 
     Cost: one evaluation of the model now; a linearised and an adjoint product and one with A each.
     """
-    found = _linearised(problem, theta, metric, gram_at)
+    found = _put_together(problem, theta, metric, gram_at)
     structure, on_host = found.like, problem.model.on_host
     product = found.information
     return AdjointOperator(product, product, structure, structure, POSITIVE, on_host)
@@ -51,7 +47,7 @@ def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> Ad
 
     Cost: one evaluation of the model now; one product of it and one with L, or Lᵀ, each.
     """
-    found = _linearised(problem, theta, metric, factor_at)
+    found = _put_together(problem, theta, metric, factor_at)
     return AdjointOperator(
         found.whitened,
         found.whitened_transposed,
@@ -61,7 +57,7 @@ def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> Ad
     )
 
 
-class _Linearised(eqx.Module):
+class _Operators(eqx.Module):
     """The products of the model and the metric's A, or its L; `like` has the structure of θ."""
 
     products: Products
@@ -88,22 +84,17 @@ class _Linearised(eqx.Module):
         return unravel(vector.astype(flat.dtype))
 
 
-def _linearised(problem: Problem, theta: PyTree, metric: Metric, at: Any) -> _Linearised:
-    if isinstance(metric, (Euclidean, Newton)):
-        name = type(metric).__name__
-        raise InputError("metric", f"{name} is no metric on states", "L2 or another on states")
-    known = check_inputs(problem, theta, metric, CG(), Undamped())
-    run = _products if problem.model.on_host else _products_compiled
-    return run(problem, theta, metric, known, at)
+def _put_together(problem: Problem, theta: PyTree, metric: Metric, at: Any) -> _Operators:
+    setup = Setup(problem, theta, metric, CG())
+    setup = setup.at(check(setup))
+    return (_make if problem.model.on_host else _make_compiled)(setup, at)
 
 
-def _products(
-    problem: Problem, theta: PyTree, metric: Metric, known: Evaluation | None, at: Any
-) -> _Linearised:
-    flat, unravel = flatten(theta)
-    products = problem.model.products(unravel, flat, known)
-    like = eqx.filter(theta, eqx.is_inexact_array)
-    return _Linearised(products, at(metric, products.rho), like)
+def _make(setup: Setup, at: Any) -> _Operators:
+    flat, unravel = setup.flatten()
+    products = setup.model.products(unravel, flat, setup.known)
+    like = eqx.filter(setup.theta, eqx.is_inexact_array)
+    return _Operators(products, at(setup.metric, products.rho), like)
 
 
-_products_compiled = eqx.filter_jit(_products)
+_make_compiled = eqx.filter_jit(_make)

@@ -1,26 +1,108 @@
-"""The systems that a matrix-free solver is given: a model's products in a metric, or Newton's."""
+"""The system as products: a model's in a metric, never formed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.operators import hoisted, structure_of
 from ..core.outcomes import Counts
 from ..metrics.base import Metric
-from ..models.base import Evaluation, Products
-from ..parameters import flatten
-from ..problem import Problem
-from ..solvers import MatrixFreeSolver
-from ..solvers.system import Factor, Gram, HessianSystem, System
+from ..models.base import Products
+from ..parameters import find_free
+from ..problem import LossDerivatives, differentiate_loss
+from ..solvers.base import MatrixFreeSolver, Solution
+from ..solvers.system import Factor, Gram, System
 from .damping import ParameterOperator
+from .local import Local, Setup, measure_energy
 
 
-def matrix_free_system(
+class Iterative(Local):
+    """A system of products that a `MatrixFreeSolver` has prepared."""
+
+    solver: MatrixFreeSolver
+    prepared: Any
+    rho: PyTree
+
+    @property
+    def name(self) -> str:
+        return self.solver.name
+
+    @property
+    def state(self) -> PyTree | None:
+        return self.rho
+
+    def _solve(self, damping: Array) -> Solution:
+        return self.solver.solve(self.prepared, damping)
+
+
+class MatrixFree(Iterative):
+    """The system from the products Zη and Zᵀξ of the model and those of the metric."""
+
+    @classmethod
+    def prepare(cls, setup: Setup) -> "MatrixFree":
+        flat, unravel = setup.flatten()
+        metric, solver = setup.metric, setup.solver
+        assert metric is not None and isinstance(solver, MatrixFreeSolver)
+        products = setup.model.products(unravel, flat, setup.known)
+        derivatives = differentiate_loss(setup.problem, setup.theta, products.rho)
+        value, covector, direct = derivatives
+        gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
+        gradient = gradient if direct is None else gradient + direct
+        system = make_system(
+            products,
+            gradient,
+            metric,
+            solver,
+            free=None if setup.bounds is None else find_free(flat, gradient, setup.bounds),
+            parameter=setup.damping.parameter_operator(),
+            first_norm=setup.first_norm,
+            covector=covector if direct is None else None,
+            memory=solver.arrive(setup.memory, flat, gradient),
+        )
+        energy, report = _describe_metric(metric, products.rho, derivatives)
+        return cls(
+            **prepare_system(setup, system, solver),
+            loss=value,
+            energy=energy,
+            report=report,
+            counts=Counts(products.evaluations + (covector is None), 0, 1).plus(
+                *count_preparation(setup, system, solver)
+            ),
+            rho=products.rho,
+        )
+
+    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
+        return None if solution.motion is None else (self.rho, solution.motion)
+
+    def aim(self, image: PyTree, gradient: Array) -> "MatrixFree":
+        prepared = self.solver.aim(self.prepared, image, gradient)
+        return eqx.tree_at(lambda x: x.prepared, self, prepared, is_leaf=lambda x: x is None)
+
+
+def prepare_system(setup: Setup, system: Any, solver: MatrixFreeSolver) -> dict[str, Any]:
+    """The fields of an `Iterative` that follow from its system."""
+    samples, dtype = setup.damping.trace_samples, system.gradient.dtype
+    return {
+        "setup": setup.forget(),
+        "gradient": system.gradient,
+        "gradient_norm": jnp.linalg.norm(system.gradient),
+        "free": system.free,
+        "trace": system.trace(samples) if samples else jnp.full((), jnp.nan, dtype),
+        "solver": solver,
+        "prepared": solver.prepare(system),
+    }
+
+
+def count_preparation(setup: Setup, system: Any, solver: MatrixFreeSolver) -> Counts:
+    """The products spent on the trace of G and on the solver's preparation."""
+    samples = setup.damping.trace_samples
+    sampled = Counts(0, samples, samples if system.indefinite else 0)
+    return solver.spent(system).plus(*sampled)
+
+
+def make_system(
     products: Products,
     gradient: Array,
     metric: Metric,
@@ -28,106 +110,64 @@ def matrix_free_system(
     *,
     free: Array | None = None,
     parameter: ParameterOperator | None = None,
-    first_norm: Array | float = jnp.nan,
+    first_norm: Array | float | None = None,
     covector: PyTree | None = None,
-    memory: Any = None,
+    memory: PyTree = None,
 ) -> System:
     """(G + λD) η = −∂_θ f for these products, with what of the metric this solver uses.
 
-    `first_norm` is ‖∂_θ f‖ in the first iteration of a run, NaN outside of one; `covector` is ∂_ρ f
-    where it accounts for all of the gradient. The set-up of the metric is compiled by itself where
-    the products are outside JAX.
+    `covector` is ∂_ρ f where it accounts for all of the gradient. The set-up of the metric is
+    compiled by itself where the products are outside JAX.
     """
     rho, uses = products.rho, solver.uses
     gradient = gradient if free is None else gradient * free
-    whitens = "factor" in uses and covector is not None and not metric.annihilates
+    whitened = None if covector is None or "factor" not in uses else whiten_at(metric, rho, covector)
     return System(
         products=products,
         gradient=gradient,
-        whitened=_whitened(metric, rho, covector) if whitens else None,
+        whitened=whitened,
         gram=gram_at(metric, rho) if "gram" in uses else None,
         factor=factor_at(metric, rho) if "factor" in uses else None,
         free=free,
         parameter=parameter,
-        progress=_progress(gradient, first_norm),
+        progress=measure_progress(gradient, first_norm),
         memory=memory,
     )
 
 
-class NewtonPoint(NamedTuple):
-    """The value at θ and Newton's system, with the propagations spent on them."""
-
-    value: Array
-    rho: PyTree
-    gradient: Array
-    parts: tuple[Callable[[Array], Array], ...]
-    counts: Counts
-
-    def system(
-        self,
-        *,
-        free: Array | None,
-        parameter: ParameterOperator | None,
-        first_norm: Array | float,
-        memory: Any,
-    ) -> HessianSystem:
-        """(∇²_θ f + λD) η = −∂_θ f on the parameters that may move."""
-        gradient = self.gradient if free is None else self.gradient * free
-        return HessianSystem(
-            gradient=gradient,
-            free=free,
-            parameter=parameter,
-            progress=_progress(gradient, first_norm),
-            memory=memory,
-            rho=self.rho,
-            parts=self.parts,
-        )
-
-
-def newton_point(problem: Problem, theta: PyTree, known: Evaluation | None) -> NewtonPoint:
-    """f, ∂_θ f and products with ∇²_θ f; of an objective of θ by JAX alone."""
-    if problem.objective is not None:
-        value, gradient, product = _twice(problem.objective, theta)
-        return NewtonPoint(value, jnp.zeros(()), gradient, (product,), Counts(1, 0, 1))
-    flat, unravel = flatten(theta)
-    found = problem.model.second_order(unravel, flat, known, problem.loss)
-    counts = Counts(found.evaluations, 0, 1)
-    value, gradient = found.value, found.gradient
-    if problem.regulariser is None:
-        return NewtonPoint(value, found.rho, gradient, (found.product,), counts)
-    extra, slope, product = _twice(problem.regulariser, theta)
-    parts = (found.product, product)
-    return NewtonPoint(value + extra, found.rho, gradient + slope, parts, counts)
-
-
-def _progress(gradient: Array, first_norm: Array | float) -> Array:
+def measure_progress(gradient: Array, first_norm: Array | float | None) -> Array:
     """‖∂_θ f‖ relative to the first of a run; 1 where there is none."""
-    first = jnp.asarray(first_norm)
+    first = jnp.asarray(jnp.nan if first_norm is None else first_norm)
     relative = jnp.linalg.norm(gradient) / jnp.where(first > 0, first, 1.0)
     return jnp.where(first > 0, relative, 1.0).astype(gradient.dtype)
 
 
-@eqx.filter_jit
-def _twice(function: Callable[[PyTree], Array], theta: PyTree) -> Any:
-    """A function of θ, its gradient, and its Hessian as a product."""
-    flat, unravel = flatten(theta)
-    slope = jax.value_and_grad(lambda v: function(unravel(v)))
-    (value, gradient), tangent = jax.linearize(slope, flat)
-    return value, gradient, hoisted(lambda eta: tangent(eta)[1], structure_of(flat))
+# Compiled by themselves where what is around them is not.
 
 
 @eqx.filter_jit
 def gram_at(metric: Metric, rho: PyTree) -> Gram:
-    """A at ρ, compiled by itself where what is around it is not."""
-    return Gram(metric.gram(rho))
+    """A at ρ."""
+    return Gram(metric.at(rho).gram)
 
 
 @eqx.filter_jit
 def factor_at(metric: Metric, rho: PyTree) -> Factor:
-    """L at ρ, likewise."""
-    return Factor(metric.factor(rho))
+    """L at ρ."""
+    return Factor(metric.at(rho).factor)
 
 
 @eqx.filter_jit
-def _whitened(metric: Metric, rho: PyTree, covector: PyTree) -> PyTree:
-    return metric.whiten(rho, covector)
+def whiten_at(metric: Metric, rho: PyTree, covector: PyTree) -> PyTree | None:
+    """A b with Lᵀb = c on all tangents; None where the metric annihilates some."""
+    geometry = metric.at(rho)
+    return None if geometry.annihilates else geometry.whiten(covector)
+
+
+@eqx.filter_jit
+def _describe_metric(
+    metric: Metric, rho: PyTree, derivatives: LossDerivatives
+) -> tuple[Array, dict[str, Any]]:
+    """The energy of the gradient where it is known, and what the metric reports."""
+    geometry = metric.at(rho)
+    return measure_energy(geometry, derivatives), geometry.report()

@@ -20,15 +20,16 @@ from ..core.operators import AdjointOperator
 from ..core.outcomes import Counts
 from ..core.sharding import on_each_device
 from ..errors import InputError
-from ..metrics.base import Metric
+from ..metrics.base import Geometry
 from ..models.base import Model, Products
 from ..models.pointwise import Part, RowModel, is_part
-from ..parameters import Bounds, flatten, free_parameters
-from ..problem import Problem, energy, slopes
-from ..solvers import DenseSolver, InformationSolver, Kernel, Solver
-from ..solvers.kernel import pulled
-from .damping import Damping, ParameterOperator
-from .dense import Assembled, in_coordinates, restricted
+from ..parameters import find_free
+from ..problem import differentiate_loss
+from ..solvers.base import DenseSolver, InformationSolver, Solver
+from ..solvers.kernel import Kernel, transposed_product
+from .damping import ParameterOperator
+from .dense import Assembly, Factorised, restrict_triangle, to_coordinates
+from .local import Setup, measure_energy
 
 
 class Rows:
@@ -191,43 +192,46 @@ class ProductMatrix(eqx.Module):
         return v if self.free is None else v * self.free
 
 
-def has_rows(model: Model, metric: Metric, rho: PyTree) -> bool:
+def has_rows(model: Model, geometry: Geometry) -> bool:
     """Whether Y has rows that can be made by themselves."""
-    return isinstance(model, RowModel) and jax.eval_shape(metric.diagonal, rho) is not None
+    return isinstance(model, RowModel) and geometry.diagonal is not None
 
 
-def row_factor(metric: Metric, rho: PyTree) -> AdjointOperator:
-    """L = A^½ for a diagonal A: square, also where the metric's own factor is not."""
-    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
-    product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
-    return AdjointOperator(product, product, rho, rho)
+class ByRows(Factorised):
+    """The system from Y = A^½ Z of a pointwise model in a diagonal metric, or from blocks of rows."""
+
+    @classmethod
+    def prepare(cls, setup: Setup) -> "ByRows":
+        setup = setup.forget()
+        return cls(setup=setup, **_assemble(setup)._asdict())
+
+    def _tangent_factor(self, geometry: Geometry) -> AdjointOperator:
+        """L = A^½: square, also where the metric's own factor is not."""
+        root = jax.tree.map(jnp.sqrt, geometry.diagonal)
+        product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
+        return AdjointOperator(product, product, geometry.rho, geometry.rho)
 
 
-@eqx.filter_jit
-def assembled_by_rows(
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    solver: Solver,
-    damping: Damping,
-    bounds: Bounds | None,
-) -> Assembled:
-    """The factorised least-squares problem, from Y = A^½ Z or from blocks of its rows."""
-    flat, unravel = flatten(theta)
-    model = cast(RowModel, problem.model)
-    rho = model(theta)
-    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+def _assemble(setup: Setup) -> Assembly:
+    """The factorised least-squares problem, from all rows of Y at once or from blocks of them."""
+    flat, unravel = setup.flatten()
+    model = cast(RowModel, setup.model)
+    rho = model(setup.theta)
+    assert setup.metric is not None and setup.solver is not None
+    geometry = setup.metric.at(rho)
+    root = jax.tree.map(jnp.sqrt, geometry.diagonal)
     scale = ravel_pytree(root)[0]
     shape = k, p = scale.size, flat.size
-    chosen = cast(DenseSolver, solver.choose(k, p, damping.damps))
-    D = damping.parameter_operator()
+    solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
+    D = setup.damping.parameter_operator()
     rows = Rows(model, unravel, flat, root)
-    blocks = _takes_blocks(chosen, D)
+    blocks = _takes_blocks(solver, D)
     whole = rows.fit and not (blocks and model.mesh is not None)  # whose rows would be sent around
     if not whole and not blocks:
-        raise _does_not_fit(chosen, D, rows)
+        raise _does_not_fit(solver, D, rows)
 
-    loss, c, direct = found = slopes(problem, theta, rho)
+    derivatives = differentiate_loss(setup.problem, setup.theta, rho)
+    loss, c, direct = derivatives
     dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
     b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
     b = b.astype(dtype)
@@ -235,40 +239,42 @@ def assembled_by_rows(
         Y: Any = rows.whole()
     else:
         Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
-    gradient = jnp.zeros(p, dtype) if c is None else pulled(Y, b)
+    gradient = jnp.zeros(p, dtype) if c is None else transposed_product(Y, b)
     r = jnp.zeros_like(gradient)
     if direct is not None:
         gradient, r = gradient + direct, r + direct
-    factor, free = None if D is None else D.triangle(), None
-    if bounds is not None:
-        free = free_parameters(flat, gradient, bounds)
+    triangle, free = None if D is None else D.triangle(), None
+    if setup.bounds is not None:
+        free = find_free(flat, gradient, setup.bounds)
         gradient, r = gradient * free, r * free
-        factor = None if factor is None else restricted(factor, free)
+        triangle = None if triangle is None else restrict_triangle(triangle, free)
         Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
         rows = Rows(model, unravel, flat, root, free)
 
-    if isinstance(chosen, InformationSolver):
+    if isinstance(solver, InformationSolver):
         G = gram(Y) if whole else rows.gram()
-        G = in_coordinates(in_coordinates(G, factor).T, factor)
-        prepared = chosen.prepare_information(G, in_coordinates(gradient, factor), k)
+        G = to_coordinates(to_coordinates(G, triangle).T, triangle)
+        prepared = solver.prepare_information(G, to_coordinates(gradient, triangle), k)
         trace = jnp.trace(G)
     elif whole:
-        Y, r = in_coordinates(Y.T, factor).T, in_coordinates(r, factor)
-        prepared, trace = chosen.prepare(Y, b, r), jnp.sum(Y**2)
+        Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
+        prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
     else:
         K = rows.outer()
-        prepared, trace = cast(Kernel, chosen).prepare_kernel(Y, K, b, r), jnp.trace(K)
-    return Assembled(
+        prepared, trace = cast(Kernel, solver).prepare_kernel(Y, K, b, r), jnp.trace(K)
+    gradient = gradient.astype(flat.dtype)
+    return Assembly(
         loss=loss,
-        gradient=gradient.astype(flat.dtype),
-        energy=energy(metric, rho, found),
+        gradient=gradient,
+        gradient_norm=jnp.linalg.norm(gradient),
+        energy=measure_energy(geometry, derivatives),
         free=free,
         trace=trace,
-        parameter_factor=factor,
-        prepared=prepared,
-        solver=chosen,
         counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
-        report=metric.report(rho),
+        report=geometry.report(),
+        solver=solver,
+        prepared=prepared,
+        triangle=triangle,
     )
 
 

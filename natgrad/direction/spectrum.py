@@ -1,5 +1,7 @@
 """What the data say about θ: leading eigenpairs of G, and the Gaussian posterior they give."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,14 +18,12 @@ from ..core.randomised import basis_sizes, decomposed, range_basis
 from ..core.settings import Number, number, whole
 from ..errors import InputError
 from ..metrics.base import Metric
-from ..metrics.diagonal import Euclidean
-from ..models.base import Evaluation
 from ..parameters import flatten
 from ..problem import Problem
-from ..solvers import CG
+from ..solvers.cg import CG
 from ..solvers.low_rank import flat, size_of, too_many, unraveller
-from .damping import Undamped
-from .inputs import check_inputs
+from .linearise import check
+from .local import Setup
 from .matrix_free import factor_at
 
 BATCH = 64
@@ -186,17 +186,16 @@ def information_spectrum(
     rank, oversampling = whole(rank, "rank", 1), whole(oversampling, "oversampling", 0)
     power_iterations = whole(power_iterations, "power_iterations", 0)
     strength = number(strength, "strength", positive=True)
-    if isinstance(metric, Euclidean):
-        raise InputError("metric", "Euclidean has G = I on parameters", "a metric on states")
-    known = check_inputs(problem, theta, metric, CG(), Undamped())
+    setup = Setup(problem, theta, metric, CG())
+    setup = setup.at(check(setup))
     if prior is not None:
         _check_prior(prior, theta)
     like = eqx.filter(theta, eqx.is_inexact_array)
     D = Prior(prior, jnp.asarray(strength, flatten(theta)[0].dtype), like)
     batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
-    settings = rank, power_iterations, oversampling, whole(seed, "seed", 0), batch_size
-    run = leading_pairs if problem.model.on_host else _leading_pairs_compiled
-    spectrum, defect = run(problem, theta, metric, D, known, *settings)
+    sketch = Sketch(rank, power_iterations, oversampling, whole(seed, "seed", 0), batch_size)
+    run = find_leading_pairs if problem.model.on_host else _find_leading_pairs_compiled
+    spectrum, defect = run(setup, D, sketch)
     if not float(defect) < 1e-2:  # an inverse has rounding errors only, others are far off
         raise _not_invertible(f"its `whiten` does not invert its factor, by {float(defect):.1g}")
     return spectrum
@@ -212,7 +211,7 @@ def _check_prior(prior: Metric, theta: PyTree) -> None:
     structure = jax.eval_shape(lambda: jnp.asarray(theta))
     prior.check_structure(structure)
     prior.check_values(theta)
-    if prior.annihilates:
+    if prior.at(theta).annihilates:
         raise _not_invertible("some directions have length zero, so that D is singular")
     if size_of(jax.eval_shape(prior.whiten, structure, structure)) != structure.size:
         raise _not_invertible("its factor is not square")
@@ -222,25 +221,26 @@ def _not_invertible(problem: str) -> InputError:
     return InputError("prior", problem, "Sobolev, L2 or a MatrixMetric of full rank")
 
 
-def leading_pairs(
-    problem: Problem,
-    theta: PyTree,
-    metric: Metric,
-    prior: Prior,
-    known: Evaluation | None,
-    rank: int,
-    power_iterations: int,
-    oversampling: int,
-    seed: int,
-    batch_size: int | None,
-) -> tuple[Spectrum, Array]:
+class Sketch(NamedTuple):
+    """How many random combinations of the columns of Y are taken, and how they are refined."""
+
+    rank: int
+    power_iterations: int
+    oversampling: int
+    seed: int
+    batch_size: int | None
+
+
+def find_leading_pairs(setup: Setup, prior: Prior, sketch: Sketch) -> tuple[Spectrum, Array]:
     """The spectrum, and how far the prior is from being inverted by its `whiten`.
 
     Runs compiled, or as it is for a model whose products cannot be traced.
     """
-    vector, unravel = flatten(theta)
-    products = problem.model.products(unravel, vector, known)
-    L, dtype = factor_at(metric, products.rho), vector.dtype
+    vector, unravel = setup.flatten()
+    products = setup.model.products(unravel, vector, setup.known)
+    assert setup.metric is not None
+    L, dtype = factor_at(setup.metric, products.rho), vector.dtype
+    rank, power_iterations, oversampling, seed, batch_size = sketch
     tangent = unraveller(L.zero())
     shape = (size_of(L.zero()), vector.size)
     limit, width = min(*shape, size_of(products.rho)), rank + oversampling
@@ -272,4 +272,4 @@ def leading_pairs(
     return spectrum, prior.defect()
 
 
-_leading_pairs_compiled = eqx.filter_jit(leading_pairs)
+_find_leading_pairs_compiled = eqx.filter_jit(find_leading_pairs)

@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from ..core.selection import Selection
 from ..core.sharding import at_hand, check_divides, everywhere, in_parts, placed, with_mesh
 from ..errors import InputError
 from ..metrics import Blocks, Metric
@@ -174,6 +175,10 @@ class Collocation(RowModel):
             name: Part(block.function, block.points, self.mesh)
             for name, block in self.blocks.items()
         }
+
+    def restricted(self, selection: Selection) -> "Collocation":
+        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
+        raise InputError("batch", what, "Resampled(draw)")
 
     def distributed(self, mesh: Mesh) -> "Collocation":
         """Each device has some of the points of every block."""

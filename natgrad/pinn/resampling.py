@@ -10,14 +10,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
+from ..batches import Batch, Mappable
 from ..core.settings import whole
 from ..errors import InputError
 from ..metrics.base import Metric
+from ..models.base import Evaluation
 from ..problem import Problem
 from .collocation import Collocation, Residual
 
 
-class Resampled(eqx.Module):
+class Resampled(Batch):
     """New points for the blocks of a `Collocation`, every `period` iterations.
 
     `draw(key)` returns a dict with the points of the blocks that move, in the same number each
@@ -25,7 +27,7 @@ class Resampled(eqx.Module):
 
     ```python
     draw = lambda key: {"interior": jax.random.uniform(key, (256, 2))}
-    ng.minimize(pinn.problem, net, metric=pinn.metric, batch=ng.Resampled(draw), momentum=0.9)
+    ng.minimize(pinn.problem, net, ng.spring(pinn.metric), batch=ng.Resampled(draw))
     ```
 
     The key depends on `seed` and on the iteration alone. Losses and gradients of the history are
@@ -43,8 +45,9 @@ class Resampled(eqx.Module):
         whole(self.period, "period", 1)
         whole(self.seed, "seed", 0)
 
-    def sampler(self, problem: Problem, metric: Metric, state: PyTree) -> "Draws":
-        """The draws for this problem; checks the first of them."""
+    def sampler(
+        self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None
+    ) -> "Draws":
         model = problem.model
         if not isinstance(model, Collocation):
             what = f"a {type(model).__name__} has no collocation points to draw"
@@ -52,12 +55,19 @@ class Resampled(eqx.Module):
         if problem.objective is not None:
             what = "an objective of theta has no points to draw"
             raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
+        own: list[bool] = []  # whether the metric is the model's, whose weights follow the points
+
+        def compare(metric: Metric) -> Metric:
+            own.append(bool(eqx.tree_equal(metric, model.metric)))
+            return metric
+
+        method.map_metric(compare)
         draws = Draws(
             self,
             problem,
+            own_metric=all(own),
             own_loss=bool(eqx.tree_equal(problem.loss, model.loss)),
-            own_metric=bool(eqx.tree_equal(metric, model.metric)),
-            metric=metric,
+            method=method,
         )
         for name, points in draws.points(0).items():
             if name in model.blocks:
@@ -78,19 +88,20 @@ def _check_points(name: str, block: Residual, points: Any) -> None:
 
 @dataclass(frozen=True)
 class Draws:
-    """iteration ↦ the problem and the metric at its points; the model's own move with them."""
+    """iteration ↦ the problem and the method at its points; the model's own move with them."""
 
     batch: Resampled
     problem: Problem
-    metric: Metric
+    method: Mappable
     own_loss: bool
     own_metric: bool
 
-    def __call__(self, iteration: int) -> tuple[Problem, Metric]:
+    def __call__(self, iteration: int) -> tuple[Problem, Any]:
         model = self.problem.model.at(self.points(iteration))
         loss = model.loss if self.own_loss else self.problem.loss
         problem = Problem(model, loss, regulariser=self.problem.regulariser)
-        return problem, model.metric if self.own_metric else self.metric
+        follow = lambda metric: model.metric if self.own_metric else metric
+        return problem, self.method.map_metric(follow)
 
     def points(self, iteration: int) -> Mapping[str, Array]:
         """The points of this iteration, from (seed, iteration) alone."""

@@ -1,0 +1,451 @@
+"""Methods: everything that makes an iteration, as objects with one interface.
+
+A method works in two halves, so that a loop can test the gradient before anything is spent on a
+step: `linearise` makes f, ∂_θ f and the prepared system at θ, `try_step` solves it for one λ and
+takes a step. `step` is both, for loops of one's own.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import PyTree
+
+from ..core.compiled import is_traced, loop
+from ..core.outcomes import Counts, Status
+from ..core.settings import Number, check_instance, number, replace_fields
+from ..direction.damping import Damping, as_damping
+from ..direction.linearise import check, choose, linearise
+from ..direction.local import Local, Setup
+from ..errors import InputError
+from ..metrics.base import Metric
+from ..models.base import Evaluation
+from ..parameters import Bounds, as_bounds, flatten
+from ..problem import Problem
+from ..solvers import Auto
+from ..solvers.base import MatrixFreeSolver, SolveInfo, Solver
+from ..solvers.cg import CG
+from .curves import bend
+from .steps import ModelStep, Outcome, Path, Step, refuse
+
+LARGEST_ORDER = 5
+MOST_REJECTIONS = 30
+BoundsLike = tuple[PyTree, PyTree] | Bounds | None
+AnyMethod = TypeVar("AnyMethod", bound="Method")
+
+
+class State(eqx.Module):
+    """All that a method carries from one iteration to the next, besides θ.
+
+    λ, what the solver remembers, the last direction where there is momentum, the memory of the
+    step rule, and the gradient norm that tolerances refer to: the first of a run, or with
+    `batches` the largest. `known` is an evaluation of the model at θ, handed on to the next
+    linearisation; it is not part of a checkpoint.
+    """
+
+    damping: Array
+    memory: PyTree
+    previous: Array | None
+    rule: PyTree
+    first_norm: Array
+    known: Evaluation | None = None
+    batches: bool = eqx.field(static=True, default=False)
+
+    def note(self, gradient_norm: Array) -> "State":
+        """The state once a gradient of this length was seen."""
+        first = jnp.asarray(self.first_norm)
+        largest = jnp.fmax(first, gradient_norm)
+        noted = largest if self.batches else jnp.where(jnp.isnan(first), largest, first)
+        return dataclasses.replace(self, first_norm=noted)
+
+    def without_evaluation(self) -> "State":
+        """The part that is kept in a checkpoint."""
+        return dataclasses.replace(self, known=None)
+
+
+class Record(NamedTuple):
+    """What became of one try: numbers, and the code of a `Status`.
+
+    `predicted` is the decrease promised by the first length tried, `slope` is ⟨∂_θ f, η⟩, `reach`
+    the share of the whitened gradient that the tangent space can answer to.
+    """
+
+    accepted: Array
+    status: Array
+    step: Array
+    value: Array
+    halvings: Array
+    ratio: Array
+    predicted: Array
+    slope: Array
+    reach: Array
+    damping: Array
+    step_norm: Array
+    theta_norm: Array
+    info: SolveInfo
+    counts: Counts
+
+    @property
+    def failed(self) -> Array:
+        """Whether the direction was not finite, which another λ does not mend."""
+        finite = abs(self.slope) < np.inf
+        return ~finite | (self.info.reason == Status.NOT_FINITE.code)
+
+
+class Method(eqx.Module):
+    """What makes an iteration. A new method has `init`, `linearise` and `try_step`.
+
+    ```python
+    state = method.init(problem, theta)
+    for _ in range(10):
+        theta, state, record = method.step(problem, theta, state)
+    ```
+    """
+
+    @property
+    def tries(self) -> int:
+        """How many λ are tried at one θ before it is given up."""
+        return 1
+
+    @abc.abstractmethod
+    def check(
+        self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
+    ) -> Evaluation | None:
+        """Refuse bad input, on the host; returns the evaluation of the model that it took."""
+
+    @abc.abstractmethod
+    def init(
+        self,
+        problem: Problem,
+        theta: PyTree,
+        *,
+        known: Evaluation | None = None,
+        batches: bool = False,
+    ) -> State:
+        """The state before the first iteration; with `batches` each is about another problem."""
+
+    @abc.abstractmethod
+    def linearise(
+        self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
+    ) -> Local:
+        """f, ∂_θ f and the prepared system at θ."""
+
+    @abc.abstractmethod
+    def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
+        """Solve for one λ, take a step, and learn from it; θ stays where the step is rejected."""
+
+    def map_metric(self: AnyMethod, function: Callable[[Metric], Metric]) -> AnyMethod:
+        """This method with another metric; itself if it has none."""
+        return self
+
+    def step(
+        self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
+    ) -> tuple[PyTree, State, Record]:
+        """One iteration, rejected tries included: for loops of one's own.
+
+        Under `eqx.filter_jit` and `eqx.filter_vmap` for models in JAX.
+
+        ```python
+        step = eqx.filter_jit(lambda theta, state: method.step(problem, theta, state)[:2])
+        ```
+        """
+        bounds = as_bounds(bounds, theta)
+        local = self.linearise(problem, theta, state, bounds=bounds)
+        tries = jnp.zeros((), int)
+        compiled = is_traced((theta, state))
+        fresh = lambda state: state.without_evaluation() if compiled else state
+
+        def again(carry: tuple[PyTree, State, Record, Array]) -> Array:
+            _, _, record, tries = carry
+            return ~(record.accepted | record.failed) & (tries < self.tries)
+
+        def retry(carry: tuple[PyTree, State, Record, Array]) -> Any:
+            _, state, _, tries = carry
+            theta, state, record = self.try_step(local, state)
+            return theta, fresh(state), record, tries + 1
+
+        start = retry((theta, fresh(state), None, tries))  # pyright: ignore[reportArgumentType]
+        theta, state, record, _ = start if self.tries == 1 else loop(again, retry, start)
+        if compiled or not bool(record.accepted):
+            state = state.without_evaluation()
+        return theta, state, record
+
+
+class _Descent(Method):
+    """The methods that solve (G + λD) η = −∂_θ f and take a step along η."""
+
+    damping: eqx.AbstractVar[Damping]
+    step_rule: eqx.AbstractVar[Step]
+
+    @abc.abstractmethod
+    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+        """The parts that are put together at θ."""
+
+    @property
+    def tries(self) -> int:
+        return MOST_REJECTIONS if self.damping.adapts else 1
+
+    @property
+    def _momentum(self) -> Array | None:
+        return None
+
+    @property
+    def _order(self) -> int:
+        return 1
+
+    def check(
+        self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
+    ) -> Evaluation | None:
+        as_bounds(bounds, theta)
+        return check(self._setup(problem, theta))
+
+    def init(
+        self,
+        problem: Problem,
+        theta: PyTree,
+        *,
+        known: Evaluation | None = None,
+        batches: bool = False,
+    ) -> State:
+        flat = flatten(theta)[0]
+        setup = self._setup(problem, theta).at(known)
+        _, solver = choose(setup)
+        memory = None
+        if isinstance(solver, MatrixFreeSolver):
+            memory = solver.initial_memory(flat.size, flat.dtype, batches)
+        return State(
+            damping=jnp.asarray(self.damping.initial_state(), dtype=float),  # strong, as θ is
+            memory=memory,
+            previous=None if self._momentum is None else jnp.zeros(flat.size, flat.dtype),
+            rule=self.step_rule.init(flat),
+            first_norm=jnp.asarray(jnp.nan, float),
+            known=None if batches else setup.known,
+            batches=batches,
+        )
+
+    def linearise(
+        self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
+    ) -> Local:
+        return linearise(
+            dataclasses.replace(
+                self._setup(problem, theta),
+                bounds=as_bounds(bounds, theta),
+                known=state.known,
+                memory=state.memory,
+                first_norm=state.first_norm,
+            )
+        )
+
+    def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
+        on_host = local.on_host or self.step_rule.on_host
+        if on_host and is_traced((local, state)):
+            name = type(self.step_rule).__name__
+            what = f"{name} is driven from Python and cannot be part of a compiled program"
+            raise InputError("step", what, "Backtracking(), or the call outside of jax.jit")
+        run = _try_step if on_host else _try_step_compiled
+        return run(self, local, dataclasses.replace(state, known=None))
+
+
+def _try_step(
+    method: _Descent, local: Local, state: State
+) -> tuple[PyTree, State, Record]:
+    damping = method.damping.strength(state.damping, local.trace, local.size)
+    solution = local.solve(damping)
+    reach = -(local.gradient @ solution.eta) / local.energy
+    order, momentum = method._order, method._momentum
+    if order == 1 and momentum is None:
+        path = Path(local, solution, damping)
+    else:
+        path = bend(local, solution, damping, order, momentum, state.previous)
+    if local.on_host and not bool(jnp.isfinite(path.slope) & (path.slope != 0)):
+        outcome, rule = refuse(path), state.rule  # not worth a call of the outside code
+    else:
+        outcome, rule = method.step_rule.take(path, state.rule)
+    previous = None
+    if momentum is not None:  # what led nowhere is forgotten
+        previous = jnp.where(outcome.accepted, path.eta, jnp.zeros_like(path.eta))
+    new = State(
+        damping=method.damping.update(damping.astype(state.damping.dtype), outcome),
+        memory=solution.memory,
+        previous=previous,
+        rule=rule,
+        first_norm=state.note(local.gradient_norm).first_norm,
+        known=outcome.known,
+        batches=state.batches,
+    )
+    theta = local.setup.flatten()[1](jnp.where(outcome.accepted, outcome.theta, path.flat))
+    return theta, new, _record(path, outcome, reach)
+
+
+_try_step_compiled = eqx.filter_jit(_try_step)
+
+
+def _record(path: Path, outcome: Outcome, reach: Array) -> Record:
+    info = path.solution.info
+    info = info._replace(counts=path.counts.plus(*info.counts))
+    return Record(
+        accepted=outcome.accepted,
+        status=outcome.status,
+        step=outcome.tau,
+        value=outcome.value,
+        halvings=outcome.halvings,
+        ratio=outcome.ratio,
+        predicted=outcome.predicted,
+        slope=path.slope,
+        reach=reach,
+        damping=path.damping,
+        step_norm=jnp.linalg.norm(outcome.theta - path.flat),
+        theta_norm=jnp.linalg.norm(outcome.theta),
+        info=info,
+        counts=info.counts.plus(*outcome.counts),
+    )
+
+
+class NaturalGradient(_Descent):
+    """Natural gradient descent: (G + λD) η = −∂_θ f with G = ZᵀLᵀLZ in the given metric.
+
+    ```python
+    ng.NaturalGradient(ng.Wasserstein(grid), step=ng.FixedStep(3.0))
+    ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
+    ```
+
+    `order` > 1 takes the steps along a curve θ(τ) on which the state ρ moves straight ahead to that
+    order (see `natgrad.descent.curves.bend`): worth its few evaluations wherever a step is limited
+    by the curvature of the model, 3 for networks. A `momentum` μ makes the damping pull towards μ
+    times the last direction, (G + λD)(η − μη′) = −∂_θ f − μGη′, which averages over mini-batches.
+
+    Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
+    target data reuse the program. Methods that differ in step, order or momentum alone share the
+    linearisation.
+
+    Cost: that of `ng.natural_gradient`, and of the step.
+    """
+
+    metric: Metric
+    solver: Solver
+    damping: Damping
+    step_rule: Step
+    order: int = eqx.field(static=True)
+    momentum: Array | None
+
+    def __init__(
+        self,
+        metric: Metric,
+        *,
+        solver: Solver = Auto(),
+        damping: Damping | float = 0.0,
+        step: Step = ModelStep(),
+        order: int = 1,
+        momentum: Number = 0.0,
+    ):
+        check_instance("metric", metric, Metric)
+        check_instance("solver", solver, Solver)
+        check_instance("step", step, Step)
+        if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
+            what = f"{order!r} is no integer from 1 to {LARGEST_ORDER}"
+            raise InputError("order", what, "order=3")
+        share = number(momentum, "momentum", below=1.0)
+        self.metric, self.solver, self.damping = metric, solver, as_damping(damping)
+        self.step_rule, self.order = step, order
+        self.momentum = None if _is_zero(share) else share
+        if not step.follows_curves and (order > 1 or self.momentum is not None):
+            what = f"{type(step).__name__} minimises around θ and takes neither a curve nor momentum"
+            name = "order" if order > 1 else "momentum"
+            raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
+
+    @property
+    def _momentum(self) -> Array | None:
+        return self.momentum
+
+    @property
+    def _order(self) -> int:
+        return self.order
+
+    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+        return Setup(problem, theta, self.metric, self.solver, self.damping)
+
+    def check(
+        self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
+    ) -> Evaluation | None:
+        known = super().check(problem, theta, bounds=bounds)
+        model = problem.model
+        if self.order > 1 and (model.on_host or model.solves):
+            kind = type(model).__name__
+            what = f"{self.order} needs derivatives of that order, which a {kind} does not have"
+            raise InputError("order", what, "order=1")
+        return known
+
+    def map_metric(self, function: Callable[[Metric], Metric]) -> "NaturalGradient":
+        return replace_fields(self, metric=function(self.metric))
+
+
+class GradientDescent(_Descent):
+    """Plain gradient descent, η = −∂_θ f/(1 + λ): no metric on states, no system to solve.
+
+    ```python
+    ng.GradientDescent(step=ng.Backtracking())
+    ```
+
+    Cost: one evaluation and one adjoint product, and the step's evaluations.
+    """
+
+    damping: Damping
+    step_rule: Step
+
+    def __init__(self, *, step: Step = ModelStep(), damping: Damping | float = 0.0):
+        check_instance("step", step, Step)
+        self.step_rule, self.damping = step, as_damping(damping)
+        if self.damping.parameter_operator() is not None:
+            what = "gradient descent has G = I and no system to add an operator to"
+            raise InputError("damping", what, "AbsoluteDamping(λ), or NaturalGradient(metric)")
+
+    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+        return Setup(problem, theta, damping=self.damping)
+
+
+class Newton(_Descent):
+    """G = ∇²_θ f, the Hessian of the loss by second-order adjoints: the Newton–CG baseline.
+
+    The Hessian may be indefinite. `CG` then stops at the first direction of negative curvature and
+    returns what it has (at the first step the preconditioned gradient), so that η still descends.
+    A step of length 1 is tried first.
+
+    ```python
+    ng.Newton(solver=ng.CG(1e-3, forcing=True))
+    ```
+
+    Cost: one linearised and one adjoint propagation a product, as for a natural gradient, and the
+    second derivatives of the model, which an `ExternalModel` does not have.
+    Reference: Nocedal and Wright, Numerical Optimization, section 7.1.
+    """
+
+    solver: CG
+    damping: Damping
+    step_rule: Step
+
+    def __init__(
+        self,
+        *,
+        solver: Solver = Auto(),
+        damping: Damping | float = 0.0,
+        step: Step = ModelStep(),
+    ):
+        check_instance("solver", solver, Solver)
+        check_instance("step", step, Step)
+        chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
+        if not isinstance(chosen, CG):
+            raise InputError("solver", f"Newton does not work with {solver.name}", "CG(...)")
+        self.solver, self.damping, self.step_rule = chosen, as_damping(damping), step
+
+    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+        return Setup(problem, theta, solver=self.solver, damping=self.damping)
+
+
+def _is_zero(value: Any) -> bool:
+    return not is_traced(value) and not isinstance(value, jax.Array) and float(value) == 0

@@ -1,0 +1,141 @@
+"""Where an iteration is put together: checks of what is given, and the choice among five systems."""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from ..core.compiled import jit_forwarding
+from ..core.operators import structure_of
+from ..core.settings import check_instance
+from ..errors import InputError, warn_once
+from ..metrics.base import Metric
+from ..models.base import Evaluation, Model
+from ..models.checks import check_model, check_parameters, check_state
+from ..models.pointwise import RowModel
+from ..problem import Problem
+from ..solvers.base import Solver
+from .dense import Dense
+from .local import Local, Setup
+from .matrix_free import MatrixFree
+from .metric_free import Hessian, PlainGradient
+from .rows import ByRows
+
+
+def linearise(setup: Setup) -> Local:
+    """f, ∂_θ f and the prepared system at θ; compiled, unless the model is outside JAX.
+
+    Everything that does not depend on λ happens here: ρ, Z, L, Y = LZ and the solver's
+    factorisation, or the products that stand for them. Another λ costs only `Local.solve`.
+    """
+    if not setup.model.on_host:
+        return _linearise_compiled(setup)
+    if setup.metric is None or setup.known is not None:
+        return _linearise(setup)
+    local = _linearise(dataclasses.replace(setup, known=setup.model.evaluate(setup.theta)))
+    return eqx.tree_at(lambda x: x.counts, local, local.counts.plus(forward=1))
+
+
+def _linearise(setup: Setup) -> Local:
+    system, solver = choose(setup)
+    return system.prepare(dataclasses.replace(setup, solver=solver))
+
+
+_linearise_compiled = jit_forwarding(_linearise)
+
+
+def choose(setup: Setup) -> tuple[type[Local], Solver | None]:
+    """The class of system for these parts, and the solver for it.
+
+    | metric | Z | system |
+    |---|---|---|
+    | none | not needed | `PlainGradient`, or `Hessian` if there is a solver |
+    | any | not formed: the solver does without it, or `Auto` finds it too large | `MatrixFree` |
+    | diagonal | that of a pointwise model | `ByRows` |
+    | any | formed by columns | `Dense` |
+    """
+    model, metric, solver = setup.model, setup.metric, setup.solver
+    if metric is None:
+        return (PlainGradient if solver is None else Hessian), solver
+    assert solver is not None
+    flat, unravel = setup.flatten()
+    if setup.known is not None:
+        state = structure_of(setup.known.rho)
+    else:
+        state = jax.eval_shape(lambda v: model(unravel(v)), flat)
+    by_rows = _has_rows(model, metric, state)
+    leaves = jax.tree.leaves(state)
+    k, p = sum(math.prod(leaf.shape) for leaf in leaves), flat.size
+    entries = min(k, p) ** 2 if by_rows and setup.damping.damps else k * p  # then G or K is enough
+    held = entries * jnp.result_type(*leaves).itemsize
+    iterative = solver.matrix_free(held, min(k, p) if model.solves else 0)
+    if iterative is not None:
+        return MatrixFree, iterative
+    return (ByRows if by_rows else Dense), solver
+
+
+def _has_rows(model: Model, metric: Metric, state: PyTree) -> bool:
+    """Whether Y has rows that can be made by themselves."""
+    diagonal = lambda rho: metric.at(rho).diagonal
+    return isinstance(model, RowModel) and jax.eval_shape(diagonal, state) is not None
+
+
+def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
+    """Everything that can be said without values, so also where θ is being traced.
+
+    Returns the structure of the state, and the evaluation of a model outside JAX that it took.
+    """
+    check_instance("problem", setup.problem, Problem)
+    if setup.metric is not None:
+        check_instance("metric", setup.metric, Metric)
+        check_instance("solver", setup.solver, Solver)
+    flat, unravel = setup.flatten()
+    check_parameters(setup.theta, flat)
+    model, known = setup.model, None
+    if model.on_host:
+        known = setup.problem.evaluate(setup.theta)
+        structure = check_state(structure_of(known.rho))
+    else:
+        structure = check_model(lambda v: model(unravel(v)), flat)
+    setup.problem.check(setup.theta, structure)
+    D = setup.damping.parameter_operator()
+    if D is not None and D.size != flat.size:
+        what = f"acts on {D.size} parameters, theta has {flat.size}"
+        raise InputError("damping", what, "a p × p D")
+    if setup.metric is not None:
+        setup.metric.check_structure(structure)
+    return structure, known
+
+
+def check(setup: Setup) -> Evaluation | None:
+    """Refuse bad input before anything is spent on it.
+
+    Returns the evaluation of the model at θ, if one was made; the plain gradient of a model that
+    solves no equation takes none.
+    """
+    structure, known = check_structure(setup)
+    model, metric = setup.model, setup.metric
+    if setup.solver is None and not model.solves:
+        return None
+    known = setup.problem.evaluate(setup.theta) if known is None else known
+    model.check(setup.theta, known)
+    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
+        what = "the state at theta has entries that are not finite"
+        raise InputError("model", what, "another starting point")
+    if metric is None:
+        return known
+    metric.check_values(known.rho)
+    forms, _ = choose(dataclasses.replace(setup, known=Evaluation(structure)))
+    if forms is not MatrixFree and any(
+        leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(known.rho)
+    ):
+        warn_once(
+            "float32",
+            "the state is in single precision: a direct solver then loses all digits of a "
+            "direction once the condition number of Y nears 1e4 (Cholesky) or 1e7 (QR, SVD). "
+            'Try: jax.config.update("jax_enable_x64", True) and float64 data.',
+        )
+    return known

@@ -1,0 +1,254 @@
+"""The problem at one θ, ready for any λ: what every way to put it together has in common."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from ..core.outcomes import Counts, Status
+from ..errors import InputError
+from ..metrics.base import Geometry, Metric, Report
+from ..models.base import Evaluation, Model, Products
+from ..parameters import Bounds, flatten
+from ..problem import LossDerivatives, Problem
+from ..result import Info
+from ..solvers.base import Solution, SolveInfo, Solver
+from .damping import Damping, Undamped
+
+
+class Setup(eqx.Module):
+    """What is put together at θ.
+
+    Without a metric the direction is the plain gradient, or with a solver Newton's. `known` is an
+    evaluation of the model at θ, `memory` what the solver remembers of earlier iterations, and
+    `first_norm` is ‖∂_θ f‖ at the start of a run, for solvers whose tolerance follows it.
+    """
+
+    problem: Problem
+    theta: PyTree
+    metric: Metric | None = None
+    solver: Solver | None = None
+    damping: Damping = Undamped()
+    bounds: Bounds | None = None
+    known: Evaluation | None = None
+    memory: PyTree = None
+    first_norm: Array | None = None
+
+    @property
+    def model(self) -> Model:
+        return self.problem.model
+
+    def flatten(self) -> tuple[Array, Callable[[Array], PyTree]]:
+        """θ as one vector, and the way back."""
+        return flatten(self.theta)
+
+    def at(self, known: Evaluation | None) -> "Setup":
+        """With an evaluation of the model at θ, where its products can use one."""
+        return dataclasses.replace(self, known=known if self.model.solves else None)
+
+    def forget(self) -> "Setup":
+        """Without what only the linearisation needs, which may be large."""
+        return dataclasses.replace(self, known=None, memory=None, first_norm=None)
+
+
+class Responder(NamedTuple):
+    """ζ ↦ −(G + λD)⁻¹ ZᵀAζ with the products spent on it, and the products of the model."""
+
+    respond: Callable[[PyTree], tuple[Array, Counts]]
+    products: Products
+
+
+class Local(eqx.Module):
+    """f, ∂_θ f and the system (G + λD) η = −∂_θ f at one θ, prepared so that any λ is cheap.
+
+    Subclasses differ in how G is had: `Dense` from the columns of Z, `ByRows` from its rows,
+    `MatrixFree` from products, `PlainGradient` has G = I, and `Hessian` is Newton's system. Each
+    has `prepare(setup)`, `_solve` for one λ, `aim` for another right-hand side, and `curvature`.
+
+    `free` is 0 for parameters held by bounds, None without bounds. `energy` is ⟨∂_ρ f, A⁻¹∂_ρ f⟩
+    where that is known, else NaN. `counts` has the propagations spent so far.
+    """
+
+    setup: Setup
+    loss: Array
+    gradient: Array
+    gradient_norm: Array
+    energy: Array
+    free: Array | None
+    trace: Array
+    counts: Counts
+    report: Report
+
+    @classmethod
+    @abc.abstractmethod
+    def prepare(cls, setup: Setup) -> "Local":
+        """Everything that does not depend on λ."""
+
+    @abc.abstractmethod
+    def _solve(self, damping: Array) -> Solution:
+        """η for this λ."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The solver, as `info.solver` tells it."""
+
+    @property
+    def size(self) -> int:
+        """The number of parameters p."""
+        return self.gradient.size
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the products of the model are outside JAX."""
+        return self.setup.model.on_host
+
+    @property
+    def state(self) -> PyTree | None:
+        """ρ(θ), where it was kept."""
+        return None
+
+    def solve(self, damping: Array) -> Solution:
+        """η for this λ; compiled, unless the model is outside JAX."""
+        return self._solve(damping) if self.on_host else _solve_compiled(self, damping)
+
+    def aim(self, image: PyTree, gradient: Array) -> "Local":
+        """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
+        raise InputError("order", f"{self.name} has no tangents of a state", "order=1")
+
+    def _tangent_factor(self, geometry: Geometry) -> lx.AbstractLinearOperator:
+        """The L that the prepared Y was made with."""
+        return geometry.factor
+
+    def responder(self, damping: Array) -> Responder:
+        """The answers of θ to tangents of the state, by the factors that η was found with."""
+        metric = self.setup.metric
+        assert metric is not None
+        flat, unravel = self.setup.flatten()
+        products = self.setup.model.products(unravel, flat)
+        L = self._tangent_factor(metric.at(products.rho))
+
+        def respond(zeta: PyTree) -> tuple[Array, Counts]:
+            image = L.mv(zeta)
+            g = products.pull(L.T.mv(image)).astype(self.gradient.dtype)
+            answer = self.aim(image, self.hold(g)).solve(damping)
+            return answer.eta, answer.info.counts.plus(adjoint=1)
+
+        return Responder(respond, products)
+
+    def hold(self, vector: Array) -> Array:
+        """The vector on the parameters that may move, zero on those held by bounds."""
+        return vector if self.free is None else vector * self.free
+
+    def curvature(self, solution: Solution) -> Array:
+        """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η."""
+        problem, (flat, unravel) = self.setup.problem, self.setup.flatten()
+        moved = self._motion(solution)
+        if problem.objective is None and moved is None:
+            products = self._products()
+            products = self.setup.model.products(unravel, flat) if products is None else products
+            moved = products.rho, products.push(solution.eta)
+        found = _curve_loss(problem, self.setup.theta, solution.eta, moved)
+        # Zη was to be carried along, and a recycled direction has none
+        unseen = self._motion(solution) is not None and problem.objective is None
+        recycled = solution.info.reason == Status.RECYCLED.code
+        return jnp.where(unseen & recycled, -(self.gradient @ solution.eta), found)
+
+    def curvature_products(self, solution: Solution) -> int:
+        """How many products `curvature` takes; none where Zη came with η."""
+        known = self._motion(solution) is not None and self.setup.problem.objective is None
+        return 0 if known else 1
+
+    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
+        """ρ and Zη, where the solver has found them on its way."""
+        return None
+
+    def _products(self) -> Products | None:
+        """The products that the gradient took, where they were kept."""
+        return None
+
+    def describe(self, info: SolveInfo, damping: Any, finite: Any, reach: Any) -> Info:
+        """The solve as a user reads it, in one transfer from the device.
+
+        `reach` is −⟨∂_θ f, η⟩/⟨∂_ρ f, A⁻¹∂_ρ f⟩.
+        """
+        fetched = jax.device_get((info, damping, finite, reach, self.counts, self.report))
+        info, damping, finite, reach, counts, report = fetched
+        status = Status.from_code(int(info.reason))
+        if status is Status.OK and info.rank_deficient:
+            status = Status.RANK_DEFICIENT
+        if not finite:
+            status = Status.NOT_FINITE
+        if any(n.split(".")[-1] == "converged" and not value for n, value in report.items()):
+            status = Status.METRIC_NOT_CONVERGED
+        spent = (int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))
+        return Info(
+            solver=self.name,
+            rank=None if np.isnan(info.rank) else int(info.rank),
+            condition=float(info.condition),
+            damping=float(damping),
+            status=status,
+            iterations=int(info.iterations),
+            counts=Counts(*spent),
+            residual=float(info.residual),
+            truncation=float(info.truncation),
+            reachable=float(reach),
+            metric={n: v if isinstance(v, str) else float(v) for n, v in report.items()},
+        )
+
+
+@eqx.filter_jit
+def _solve_compiled(local: Local, damping: Array) -> Solution:
+    return local._solve(damping)
+
+
+def measure_energy(
+    geometry: Geometry,
+    derivatives: LossDerivatives,
+    whitened: Array | None = None,
+    leftover: Array | None = None,
+) -> Array:
+    """⟨∂_ρ f, A⁻¹∂_ρ f⟩ on tangents, where that is all of the gradient and easily had; else NaN.
+
+    It is ‖b‖² for the shortest b with Lᵀb = ∂_ρ f, which need not be the `whitened` one at hand;
+    `leftover` is what that one leaves of the gradient.
+    """
+    unknown = jnp.full((), jnp.nan)
+    if derivatives.covector is None or derivatives.direct is not None:
+        return unknown
+    if geometry.diagonal is not None:
+        parts = jax.tree.map(
+            lambda c, a: jnp.sum(c**2 / a), derivatives.covector, geometry.diagonal
+        )
+        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+    if whitened is None or not geometry.whitens_shortest:
+        return unknown
+    return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)
+
+
+@eqx.filter_jit
+def _curve_loss(
+    problem: Problem, theta: PyTree, eta: Array, moved: tuple[PyTree, PyTree] | None
+) -> Array:
+    flat, unravel = flatten(theta)
+    if problem.objective is not None:
+        return _second_derivative(lambda v: problem.objective(unravel(v)), flat, eta)
+    assert moved is not None
+    curvature = _second_derivative(problem.loss, *moved)
+    if problem.regulariser is not None:
+        curvature += _second_derivative(lambda v: problem.regulariser(unravel(v)), flat, eta)
+    return curvature
+
+
+def _second_derivative(function: Callable[[PyTree], Array], x: PyTree, v: PyTree) -> Array:
+    _, product = jax.jvp(jax.grad(function), (x,), (v,))
+    return ravel_pytree(v)[0] @ ravel_pytree(product)[0]

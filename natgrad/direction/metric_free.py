@@ -1,0 +1,127 @@
+"""Directions without a metric on states: the plain gradient, and Newton's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PyTree
+
+from ..core.operators import hoist, structure_of
+from ..core.outcomes import Counts
+from ..models.base import Products
+from ..parameters import find_free, flatten
+from ..problem import ValueAndGradient, value_and_gradient
+from ..solvers.base import MatrixFreeSolver, Solution, SolveInfo
+from ..solvers.system import HessianSystem
+from .local import Local, Setup
+from .matrix_free import Iterative, count_preparation, measure_progress, prepare_system
+
+
+class PlainGradient(Local):
+    """G = I: η = −∂_θ f/(1 + λ)."""
+
+    products: Products | None
+
+    @classmethod
+    def prepare(cls, setup: Setup) -> "PlainGradient":
+        return cls.from_gradient(
+            setup, value_and_gradient(setup.problem, setup.theta, setup.known)
+        )
+
+    @classmethod
+    def from_gradient(cls, setup: Setup, found: ValueAndGradient) -> "PlainGradient":
+        """From a value and a gradient that are known already."""
+        flat, _ = setup.flatten()
+        gradient = found.gradient * find_free(flat, found.gradient, setup.bounds)
+        return cls(
+            setup=setup.forget(),
+            loss=found.value,
+            gradient=gradient,
+            gradient_norm=jnp.linalg.norm(gradient),
+            energy=jnp.full((), jnp.nan, flat.dtype),
+            free=None,
+            trace=jnp.asarray(flat.size, flat.dtype),
+            counts=found.counts.plus(),
+            report={},
+            products=found.products,
+        )
+
+    @property
+    def name(self) -> str:
+        return "gradient"
+
+    def _solve(self, damping: Array) -> Solution:
+        one = jnp.ones((), self.gradient.dtype)
+        info = SolveInfo(jnp.asarray(self.size), one, jnp.asarray(False))
+        return Solution(-self.gradient / (1 + damping), info)
+
+    def _products(self) -> Products | None:
+        return self.products
+
+
+class Hessian(Iterative):
+    """Newton's system: G is ∇²_θ f, by second-order adjoints; it may be indefinite."""
+
+    @classmethod
+    def prepare(cls, setup: Setup) -> "Hessian":
+        flat, unravel = setup.flatten()
+        solver = setup.solver
+        assert isinstance(solver, MatrixFreeSolver)
+        value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
+        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
+        memory = solver.arrive(setup.memory, flat, gradient)
+        gradient = gradient if free is None else gradient * free
+        system = HessianSystem(
+            gradient=gradient,
+            free=free,
+            parameter=setup.damping.parameter_operator(),
+            progress=measure_progress(gradient, setup.first_norm),
+            memory=memory,
+            rho=rho,
+            parts=parts,
+        )
+        counts = Counts(evaluations, 0, 1).plus(*count_preparation(setup, system, solver))
+        return cls(
+            **prepare_system(setup, system, solver),
+            loss=value,
+            energy=jnp.full((), jnp.nan),
+            report={},
+            counts=counts,
+            rho=rho,
+        )
+
+    def curvature(self, solution: Solution) -> Array:
+        """⟨η, Gη⟩ = −⟨∂_θ f, η⟩, because G is the Hessian itself."""
+        return -(self.gradient @ solution.eta)
+
+    def curvature_products(self, solution: Solution) -> int:
+        return 0
+
+
+Part = Callable[[Array], Array]
+
+
+def _differentiate_twice(setup: Setup) -> tuple[Array, PyTree, Array, tuple[Part, ...], int]:
+    """f, ρ, ∂_θ f, the parts whose sum is the product with ∇²_θ f, and the evaluations spent."""
+    problem, (flat, unravel) = setup.problem, setup.flatten()
+    if problem.objective is not None:
+        value, gradient, product = _differentiate_function(problem.objective, setup.theta)
+        return value, jnp.zeros(()), gradient, (product,), 1
+    found = problem.model.second_order(unravel, flat, setup.known, problem.loss)
+    if problem.regulariser is None:
+        return found.value, found.rho, found.gradient, (found.product,), found.evaluations
+    extra, slope, product = _differentiate_function(problem.regulariser, setup.theta)
+    parts = (found.product, product)
+    return found.value + extra, found.rho, found.gradient + slope, parts, found.evaluations
+
+
+@eqx.filter_jit
+def _differentiate_function(function: Callable[[PyTree], Array], theta: PyTree) -> Any:
+    """A function of θ, its gradient, and its Hessian as a product."""
+    flat, unravel = flatten(theta)
+    slope = jax.value_and_grad(lambda v: function(unravel(v)))
+    (value, gradient), tangent = jax.linearize(slope, flat)
+    return value, gradient, hoist(lambda eta: tangent(eta)[1], structure_of(flat))
