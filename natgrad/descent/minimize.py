@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import MiniBatch
+from ..core.outcomes import BUDGETS, Status
 from ..core.sharding import local
 from ..devices import Distribution
 from ..direction.damping import Damping, as_damping
@@ -25,25 +26,19 @@ from ..models.base import Evaluation
 from ..parameters import as_box, flatten, settled, unflattened
 from ..pinn.resampling import Resampled
 from ..problem import Problem
-from ..result import BUDGETS, Progress, Result, Status
+from ..result import Progress, Result
 from ..solvers import Auto, Solver
-from ..solvers.base import NOT_FINITE as FAILED_SOLVE
 from .attempt import Attempt, attempt
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .curves import as_route
 from .method import Method, sampler
 from .progress import Watch, watched
 from .run import Carried, Run, Snapshots, check_run
-from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, ModelStep, Step
+from .steps import ModelStep, Step
 from .stop import Budget
 
 MAX_REJECTIONS = 30
 PATIENCE = 10  # selections in a row that must agree before they end a run
-REASONS = {
-    NO_DECREASE: Status.NO_DECREASE,
-    NOT_FINITE: Status.NOT_FINITE,
-    INADMISSIBLE: Status.INADMISSIBLE,
-}
 
 
 def minimize(
@@ -267,7 +262,7 @@ def _numbers(result: Attempt) -> Attempt:
 
 def _failed(trial: Attempt) -> bool:
     """Whether the direction was not finite, which another λ does not mend."""
-    return not np.isfinite(trial.slope) or int(trial.info.reason) == FAILED_SOLVE
+    return not np.isfinite(trial.slope) or int(trial.info.reason) == Status.NOT_FINITE.code
 
 
 def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
@@ -276,7 +271,7 @@ def _why_rejected(trial: Attempt, loss: float, promised: float) -> Status:
         return Status.NOT_FINITE
     if slope >= 0:
         return Status.NOT_DESCENT
-    status = REASONS[int(outcome.reason)]
+    status = Status.from_code(outcome.reason)
     rounding = 8 * float(np.finfo(outcome.value.dtype).eps) * abs(loss)
     if status == Status.NO_DECREASE and 0 <= promised <= rounding:
         return Status.PRECISION

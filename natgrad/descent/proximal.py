@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import PyTree
 from scipy.optimize import minimize as scipy_minimize
 
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
 from ..direction.damping import ParameterOperator, Undamped
 from ..direction.linearisation import Linearisation, linearise
@@ -22,7 +22,7 @@ from ..metrics.diagonal import Euclidean
 from ..parameters import Bounds, flatten
 from ..problem import Problem
 from ..solvers import CG, Auto
-from .steps import ACCEPTED, INADMISSIBLE, NO_DECREASE, NOT_FINITE, Outcome, Path, Step, Trial
+from .steps import Outcome, Path, Step, Trial
 
 NO_DAMPING = Undamped()
 Nearness = Literal["information", "distance"]
@@ -93,16 +93,15 @@ def _outcome(
     path: Path, inner: "Inner", trial: Trial, tau: float, objective: float, iterations: int
 ) -> Outcome:
     value, finite = float(trial.value), np.isfinite(float(trial.value)) and np.isfinite(objective)
-    reason = (
-        ACCEPTED if objective < float(path.value) and value < float(path.value) else NO_DECREASE
-    )
-    reason = INADMISSIBLE if not bool(trial.admissible) else reason
-    reason = reason if finite else NOT_FINITE
+    decreased = objective < float(path.value) and value < float(path.value)
+    reason = Status.OK if decreased else Status.NO_DECREASE
+    reason = reason if bool(trial.admissible) else Status.INADMISSIBLE
+    reason = reason if finite else Status.NOT_FINITE
     promised = trial.linear_decrease
     spent = inner.counts
     return Outcome(
-        accepted=jnp.asarray(reason == ACCEPTED),
-        reason=jnp.asarray(reason),
+        accepted=jnp.asarray(reason == Status.OK),
+        reason=jnp.asarray(reason.code),
         tau=jnp.asarray(tau, path.value.dtype),
         theta=trial.theta,
         value=trial.value,

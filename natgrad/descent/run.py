@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..core.sharding import local
 from ..devices import ALONE
 from ..errors import InputError
 from ..parameters import flatten
-from ..result import Info, Result, Status
+from ..result import Info, Result
 from .attempt import Attempt
 from .checkpoint import restored
 from .stop import Budget, check_amount

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.compiled import loop
+from ..core.outcomes import Status
 from ..core.settings import Number, number, setting
-
-ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
 
 
 class Trial(NamedTuple):
@@ -41,7 +40,7 @@ class Outcome(NamedTuple):
     """What became of a step.
 
     `predicted` is the linear decrease promised by the first length tried, `ratio` the actual over
-    the linear decrease at the last one.
+    the linear decrease at the last one. `reason` is the code of a `Status`.
     """
 
     accepted: Array
@@ -149,7 +148,8 @@ class ModelStep(Step):
 def refused(path: Path, theta: Array) -> Outcome:
     """No step, without looking: there is no direction, or not a finite one."""
     zero, none = jnp.zeros_like(path.value), jnp.zeros((), int)
-    reason = jnp.where(jnp.isfinite(path.slope), NO_DECREASE, NOT_FINITE)
+    no_decrease, not_finite = Status.NO_DECREASE.code, Status.NOT_FINITE.code
+    reason = jnp.where(jnp.isfinite(path.slope), no_decrease, not_finite)
     return Outcome(
         accepted=jnp.asarray(False),
         reason=reason,
@@ -202,14 +202,12 @@ def _outcome(
     linearised: int,
 ) -> tuple[Outcome, Any]:
     finite = jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta))
-    reason = jnp.where(
-        ~finite,
-        NOT_FINITE,
-        jnp.where(~trial.admissible, INADMISSIBLE, jnp.where(sufficient, ACCEPTED, NO_DECREASE)),
-    )
+    reason = jnp.where(sufficient, Status.OK.code, Status.NO_DECREASE.code)
+    reason = jnp.where(trial.admissible, reason, Status.INADMISSIBLE.code)
+    reason = jnp.where(finite, reason, Status.NOT_FINITE.code)
     predicted = jnp.where(trial.linear_decrease == 0, 1.0, trial.linear_decrease)
     outcome = Outcome(
-        accepted=reason == ACCEPTED,
+        accepted=reason == Status.OK.code,
         reason=reason,
         tau=tau,
         theta=trial.theta,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.outcomes import Status
 from ..errors import InputError
-from ..result import Status
 
 
 @dataclass(frozen=True)

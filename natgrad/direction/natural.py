@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..core.sharding import local
 from ..devices import Distribution
 from ..metrics.base import Metric
@@ -20,7 +20,7 @@ from ..models.base import Evaluation
 from ..parameters import flatten
 from ..problem import Problem
 from ..result import Direction, Info
-from ..solvers import REASONS, Auto, SolveInfo, Solver
+from ..solvers import Auto, SolveInfo, Solver
 from .damping import Damping, Undamped, as_damping
 from .inputs import check_inputs
 from .linearisation import Linearisation, linearise, solve
@@ -130,8 +130,10 @@ def describe(
     info, damping, finite, reach, counts, report = jax.device_get(
         (info, damping, finite, reach, lin.counts, lin.report)
     )
-    status = REASONS.get(int(info.reason), "rank_deficient" if info.rank_deficient else "ok")
-    status = status if finite else "not_finite"
+    status = Status.from_code(info.reason)
+    if status == Status.OK and info.rank_deficient:
+        status = Status.RANK_DEFICIENT
+    status = status if finite else Status.NOT_FINITE
     spent = [int(a) + int(b) for a, b in zip(counts, info.counts, strict=True)]
     gave_up = [n for n, value in report.items() if n.split(".")[-1] == "converged" and not value]
     return Info(
@@ -139,7 +141,7 @@ def describe(
         rank=None if np.isnan(info.rank) else int(info.rank),
         condition=float(info.condition),
         damping=float(damping),
-        status="metric_not_converged" if gave_up else status,
+        status=Status.METRIC_NOT_CONVERGED if gave_up else status,
         iterations=int(info.iterations),
         counts=Counts(spent[0] + evaluations, *spent[1:]),
         residual=float(info.residual),
