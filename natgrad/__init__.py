@@ -5,7 +5,7 @@ from .batches import MiniBatch
 from .checks.derivatives import AdjointReport, GradientReport, check_adjoint, check_gradient
 from .comparison import Comparison, compare
 from .core.operators import AdjointOperator
-from .core.outcomes import Counts
+from .core.outcomes import Counts, Status
 from .core.sparse import as_linear_operator, as_lineax_operator
 from .descent.checkpoint import Checkpoint
 from .descent.lbfgs import lbfgs
@@ -49,7 +49,7 @@ from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, So
 from .pinn.collocation import Collocation, Residual, derivative, laplacian
 from .pinn.resampling import Resampled
 from .problem import KullbackLeibler, LeastSquares, Problem, SquaredDistance
-from .result import Direction, Info, Progress, Result, Status, load_result
+from .result import Direction, Info, Progress, Result, load_result
 from .solvers import (
     CG,
     LSMR,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from .core.outcomes import BUDGETS
 from .descent.lbfgs import lbfgs as run_lbfgs
 from .descent.minimize import minimize
 from .descent.progress import named
@@ -17,7 +18,7 @@ from .descent.stop import Budget
 from .errors import InputError
 from .metrics.base import Metric
 from .problem import Problem
-from .result import AXES, BUDGETS, Result
+from .result import AXES, Result
 from .solvers import Solver
 
 SHARES = (0.25, 0.5, 1.0)

@@ -4,7 +4,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +12,9 @@ from jax import Array
 from jaxtyping import PyTree
 
 from .core.archive import HEADER, named_leaves, read_archive, with_leaves, write_archive
-from .core.outcomes import Counts
+from .core.outcomes import Counts, Status
 from .errors import InputError
 
-
-class Status(StrEnum):
-    """Why a run ended."""
-
-    CONVERGED = "converged"
-    LOSS_REACHED = "loss_reached"
-    SMALL_STEP = "small_step"
-    PRECISION = "precision"
-    MAX_ITERATIONS = "max_iterations"
-    MAX_SECONDS = "max_seconds"
-    MAX_PROPAGATIONS = "max_propagations"
-    STOPPED = "stopped"
-    NO_DECREASE = "no_decrease"
-    NOT_FINITE = "not_finite"
-    INADMISSIBLE = "inadmissible"
-    NOT_DESCENT = "not_descent"
-    FAILED = "failed"
-
-    @property
-    def message(self) -> str:
-        """The status in a sentence."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    Status.CONVERGED: "the gradient norm fell below the tolerance",
-    Status.LOSS_REACHED: "the loss reached its target",
-    Status.SMALL_STEP: "the step became shorter than the step tolerance",
-    Status.PRECISION: "the decrease still to be had is below the rounding error of the loss",
-    Status.MAX_ITERATIONS: "the iterations were used up",
-    Status.MAX_SECONDS: "the time was used up",
-    Status.MAX_PROPAGATIONS: "the model evaluations were used up",
-    Status.STOPPED: "a callback asked to stop",
-    Status.NO_DECREASE: "no step along the direction decreased the loss; none was taken",
-    Status.NOT_FINITE: "the loss or the direction was not finite; the step was not taken",
-    Status.INADMISSIBLE: "the step left the states on which the metric is defined; not taken",
-    Status.NOT_DESCENT: "the direction found does not descend: G is singular or not positive",
-    Status.FAILED: "an exception ended the run; this is what it had reached",
-}
-
-
-# The reasons that say nothing about the problem: with more to spend such a run goes on.
-BUDGETS = (
-    Status.MAX_ITERATIONS,
-    Status.MAX_PROPAGATIONS,
-    Status.MAX_SECONDS,
-    Status.STOPPED,
-)
 AXES = ("iterations", "propagations", "seconds")
 
 
@@ -96,7 +47,7 @@ class Info:
     rank: int | None
     condition: float
     damping: float
-    status: str
+    status: Status
     iterations: int
     counts: Counts
     metric: Mapping[str, float | str] = field(default_factory=dict)
@@ -109,7 +60,8 @@ class Info:
         """From what `dataclasses.asdict` made of one; None from None."""
         if values is None:
             return None
-        return cls(**{**values, "counts": Counts(*values["counts"])})
+        status, counts = Status(values["status"]), Counts(*values["counts"])
+        return cls(**{**values, "status": status, "counts": counts})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from scipy.optimize import lsq_linear
 
 import natgrad as ng
 from natgrad.solvers import preconditioners as recycling
-from natgrad.solvers.base import RECYCLED
 from problems_for_tests import bumps_problem, close, linear_problem
 
 EYE = ng.MatrixMetric(jnp.eye(20))
@@ -103,7 +102,7 @@ def test_a_direction_without_products_says_so():
     assert np.isnan(result.info.residual)
     alone = ng.natural_gradient(*small()[:2], metric=EYE, solver=SECANTS)
     assert alone.info.status == "max_iterations"  # there is nothing to recycle
-    assert ng.solvers.REASONS[RECYCLED] == "recycled"
+    assert ng.Status.from_code(ng.Status.RECYCLED.code) == "recycled"
 
 
 def test_a_curved_model():

@@ -1,9 +1,78 @@
-"""How often a model was evaluated, linearised and transposed."""
+"""What became of a solve, a step or a run: how it ended, and what it cost."""
 
+from enum import StrEnum
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+
+
+class Status(StrEnum):
+    """How a solve, a step or a run ended.
+
+    A status is a string, `result.status == "converged"`, with a `message`, the status in a
+    sentence. Compiled code carries its `code`, an integer; `Status.from_code` is the way back. Code
+    0 is `OK`, which is also what a loop carries while there is no reason to end it.
+    """
+
+    message: str
+    code: int
+
+    OK = "ok", "there is nothing to report"
+    RANK_DEFICIENT = "rank_deficient", "G is singular; the direction is the one of least norm"
+    CONVERGED = "converged", "the gradient norm fell below the tolerance"
+    RECYCLED = "recycled", "the direction was made of pairs from earlier solves, without products"
+    LOSS_REACHED = "loss_reached", "the loss reached its target"
+    SMALL_STEP = "small_step", "the step became shorter than the step tolerance"
+    PRECISION = (
+        "precision",
+        "the decrease still to be had is below the rounding error of the loss",
+    )
+    MAX_ITERATIONS = "max_iterations", "the iterations were used up"
+    MAX_SECONDS = "max_seconds", "the time was used up"
+    MAX_PROPAGATIONS = "max_propagations", "the model evaluations were used up"
+    STOPPED = "stopped", "a callback asked to stop"
+    BREAKDOWN = "breakdown", "the curvature along a direction of the solver was not positive"
+    NO_DECREASE = (
+        "no_decrease",
+        "no step along the direction decreased the loss; none was taken",
+    )
+    NOT_FINITE = (
+        "not_finite",
+        "the loss or the direction was not finite; the step was not taken",
+    )
+    INADMISSIBLE = (
+        "inadmissible",
+        "the step left the states on which the metric is defined; not taken",
+    )
+    NOT_DESCENT = (
+        "not_descent",
+        "the direction found does not descend: G is singular or not positive",
+    )
+    METRIC_NOT_CONVERGED = (
+        "metric_not_converged",
+        "an iteration inside the metric did not converge; the direction is not a number",
+    )
+    FAILED = "failed", "an exception ended the run; this is what it had reached"
+
+    def __new__(cls, value: str, message: str) -> "Status":
+        member = str.__new__(cls, value)
+        member._value_, member.message, member.code = value, message, len(cls.__members__)
+        return member
+
+    @classmethod
+    def from_code(cls, code: Array | int) -> "Status":
+        """The status with this code."""
+        return list(cls)[int(code)]
+
+
+# These say nothing about the problem: with more to spend, such a run goes on.
+BUDGETS = (
+    Status.MAX_ITERATIONS,
+    Status.MAX_PROPAGATIONS,
+    Status.MAX_SECONDS,
+    Status.STOPPED,
+)
 
 
 class Counts(NamedTuple):

@@ -10,6 +10,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from ..core.outcomes import Status
 from ..direction.damping import Damping
 from ..direction.linearisation import Linearisation, solve
 from ..metrics.base import Metric
@@ -18,7 +19,6 @@ from ..models.base import Evaluation, Products
 from ..parameters import Bounds, flatten
 from ..problem import Problem
 from ..solvers import SolveInfo
-from ..solvers.base import RECYCLED
 from .curves import Route, curve
 from .proximal import Inner
 from .steps import Outcome, Path, Step, Trial, refused
@@ -105,7 +105,8 @@ def _attempt(
         if newton:
             return -slope
         found = _curvature(problem, theta, eta, carried, lin.products)
-        unseen = free & (info.reason == RECYCLED)  # Zη was to be carried along, and was not made
+        # Zη was to be carried along, and was not made
+        unseen = free & (info.reason == Status.RECYCLED.code)
         return jnp.where(unseen, -slope, found)
 
     path = Path(

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from scipy.optimize import minimize as scipy_minimize
 
+from ..core.outcomes import Status
 from ..core.sharding import local
 from ..devices import Distribution
 from ..direction.damping import Undamped
@@ -22,7 +23,7 @@ from ..metrics.diagonal import Euclidean
 from ..models.base import Evaluation
 from ..parameters import Bounds, as_box, flatten, settled
 from ..problem import Problem
-from ..result import Progress, Result, Status
+from ..result import Progress, Result
 from ..solvers import Auto
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .progress import Watch, watched

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import Structure, flat_product
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..direction.damping import Undamped
 from ..direction.linearisation import linearise, solve
 from ..errors import check_instance
@@ -20,7 +20,6 @@ from ..metrics.diagonal import L2
 from ..models.base import Evaluation, Model, Products
 from ..problem import LeastSquares, Problem
 from ..solvers import Solver
-from ..solvers.base import BREAKDOWN, MAX_ITERATIONS
 
 
 def as_lineax_solver(solver: Solver) -> lx.AbstractLinearSolver:
@@ -57,9 +56,9 @@ class LeastSquaresSolver(lx.AbstractLinearSolver):
         x, info, *_ = solve(lin, jnp.zeros_like(lin.trace))
         reason, results = jnp.asarray(info.reason), lx.RESULTS
         result = results.where(
-            reason == MAX_ITERATIONS, results.max_steps_reached, results.successful
+            reason == Status.MAX_ITERATIONS.code, results.max_steps_reached, results.successful
         )
-        result = results.where(reason == BREAKDOWN, results.breakdown, result)
+        result = results.where(reason == Status.BREAKDOWN.code, results.breakdown, result)
         stats = {"rank": info.rank, "condition": info.condition, "num_steps": info.iterations}
         return unravel(x), result, jax.tree.map(jnp.asarray, stats)
 

@@ -2,7 +2,6 @@
 
 from .auto import Auto
 from .base import (
-    REASONS,
     DenseSolver,
     InformationSolver,
     MatrixFreeSolver,
@@ -21,7 +20,6 @@ __all__ = [
     "CG",
     "LSMR",
     "QR",
-    "REASONS",
     "SVD",
     "Auto",
     "Cholesky",

@@ -7,28 +7,19 @@ import equinox as eqx
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..errors import InputError
 from .system import LinearSystem
-
-# Why an iterative solver stopped; 0 while it runs, and for the solvers that do not iterate.
-RUNNING, CONVERGED, MAX_ITERATIONS, BREAKDOWN, NOT_FINITE, RECYCLED = range(6)
-REASONS = {
-    CONVERGED: "converged",
-    MAX_ITERATIONS: "max_iterations",
-    BREAKDOWN: "breakdown",
-    NOT_FINITE: "not_finite",
-    RECYCLED: "recycled",
-}
 
 
 class SolveInfo(NamedTuple):
     """What the solver saw: numerical rank, condition number of the (damped) Y, and how it went.
 
     Iterative solvers do not know the rank (NaN) but tell the relative residual of
-    (G + λD) η = −∂_θ f, why they stopped, and the products that they used. Low-rank solvers tell
-    that residual too, and `truncation`, the largest singular value that they estimate to have cut,
-    relative to the largest of all.
+    (G + λD) η = −∂_θ f, why they stopped (`reason`, the code of a `Status`; `OK` from a solver that
+    does not iterate), and the products that they used. Low-rank solvers tell that residual too, and
+    `truncation`, the largest singular value that they estimate to have cut, relative to the largest
+    of all.
     """
 
     rank: Array | float
@@ -36,7 +27,7 @@ class SolveInfo(NamedTuple):
     rank_deficient: Array | bool
     iterations: Array | int = 0
     residual: Array | float = float("nan")
-    reason: Array | int = 0
+    reason: Array | int = Status.OK.code
     counts: Counts = Counts()
     truncation: Array | float = float("nan")
 

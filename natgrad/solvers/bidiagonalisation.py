@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.operators import axpy, dot, norm, pick, scaled
-from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE
+from ..core.outcomes import Status
 from .recurrences import Precondition, Stop, first_reason, right_hand_side
 
 
@@ -129,10 +129,10 @@ def _lsmr_update(
     largest = jnp.maximum(old.largest, jnp.maximum(rho, rho_bar))
     count = old.iterations + 1
     reason = first_reason(
-        (~jnp.isfinite(rho + alpha), NOT_FINITE),
-        (jnp.minimum(rho, rho_bar) <= old.floor * largest, BREAKDOWN),
-        (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), CONVERGED),
-        (count >= stop.max_iterations, MAX_ITERATIONS),
+        (~jnp.isfinite(rho + alpha), Status.NOT_FINITE),
+        (jnp.minimum(rho, rho_bar) <= old.floor * largest, Status.BREAKDOWN),
+        (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), Status.CONVERGED),
+        (count >= stop.max_iterations, Status.MAX_ITERATIONS),
     )
     new = LSMRState(
         eta=axpy(length, h_bar, old.eta),
@@ -159,7 +159,7 @@ def _lsmr_update(
         iterations=count,
         reason=reason,
     )
-    taken = (reason != NOT_FINITE) & (reason != BREAKDOWN)
+    taken = (reason != Status.NOT_FINITE.code) & (reason != Status.BREAKDOWN.code)
     return pick(taken, new, old._replace(iterations=count, reason=reason))
 
 

@@ -11,10 +11,10 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.operators import pick, scaled
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
 from ..errors import InputError
-from .base import BREAKDOWN, NOT_FINITE, RUNNING, MatrixFreeSolver, Solution, SolveInfo
+from .base import MatrixFreeSolver, Solution, SolveInfo
 from .bidiagonalisation import LSMRState, lsmr_start, lsmr_step
 from .preconditioners import Preconditioner, Recycled, as_preconditioner
 from .recurrences import (
@@ -97,7 +97,8 @@ class CG(MatrixFreeSolver):
             )
             new = cg_step(state, lambda _: product, precondition, stop)
             if pairs is not None:
-                taken = (new.reason != BREAKDOWN) & (new.reason != NOT_FINITE)
+                broken = new.reason == Status.BREAKDOWN.code
+                taken = ~broken & (new.reason != Status.NOT_FINITE.code)
                 pairs = pick(taken, pairs.record(d, undamped), pairs)
             return new, pairs
 
@@ -106,7 +107,7 @@ class CG(MatrixFreeSolver):
         memory = system.memory if recycles else None
         if memory is not None and memory.last is not None:
             start = without_products(start, memory.last.served)
-        state, memory = loop(lambda carry: carry[0].reason == RUNNING, step, (start, memory))
+        state, memory = loop(lambda carry: carry[0].reason == Status.OK.code, step, (start, memory))
         if system.indefinite:
             state = descending(state)
         return _solution(state, jnp.nan, memory)
@@ -181,7 +182,7 @@ class LSMR(MatrixFreeSolver):
         start = lsmr_start(g, whitened, (factor.zero(), nothing), motion, precondition)
         stop = _stop(self, system)
         step = lambda state: lsmr_step(state, forward, backward, precondition, stop)
-        state = loop(lambda state: state.reason == RUNNING, step, start)
+        state = loop(lambda state: state.reason == Status.OK.code, step, start)
         condition = jnp.maximum(state.largest / state.smallest, 1.0)
         return _solution(state, condition)
 

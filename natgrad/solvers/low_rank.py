@@ -17,11 +17,11 @@ from jaxtyping import PyTree
 
 from ..core.compiled import each
 from ..core.dense import accurate_product
-from ..core.outcomes import Counts
+from ..core.outcomes import Counts, Status
 from ..core.randomised import LowRank, basis_sizes, decomposed, range_basis
 from ..core.settings import Number, number, whole
 from ..errors import InputError
-from .base import NOT_FINITE, MatrixFreeSolver, Solution, SolveInfo
+from .base import MatrixFreeSolver, Solution, SolveInfo
 from .system import System
 
 
@@ -115,7 +115,7 @@ def _checked(info: SolveInfo, product: Array, gradient: Array) -> SolveInfo:
     """With the residual of (G + λI) η = −∂_θ f, and whether everything is finite."""
     length = jnp.linalg.norm(gradient)
     residual = jnp.linalg.norm(product + gradient) / jnp.where(length > 0, length, 1.0)
-    reason = jnp.where(jnp.isfinite(residual), 0, NOT_FINITE)
+    reason = jnp.where(jnp.isfinite(residual), Status.OK.code, Status.NOT_FINITE.code)
     return info._replace(residual=residual, reason=reason)
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.operators import axpy, pick
-from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE, RECYCLED, RUNNING
+from ..core.outcomes import Status
 
 
 class Stop(NamedTuple):
@@ -91,11 +91,11 @@ def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> Conj
     length = jnp.linalg.norm(residual)
     count = state.iterations + 1
     reason = first_reason(
-        (~jnp.isfinite(curvature) | ~jnp.isfinite(state.energy), NOT_FINITE),
-        (~positive, BREAKDOWN),
-        (~jnp.isfinite(length), NOT_FINITE),
-        (length <= jnp.maximum(stop.tolerance, eps), CONVERGED),
-        (count >= stop.max_iterations, MAX_ITERATIONS),
+        (~jnp.isfinite(curvature) | ~jnp.isfinite(state.energy), Status.NOT_FINITE),
+        (~positive, Status.BREAKDOWN),
+        (~jnp.isfinite(length), Status.NOT_FINITE),
+        (length <= jnp.maximum(stop.tolerance, eps), Status.CONVERGED),
+        (count >= stop.max_iterations, Status.MAX_ITERATIONS),
     )
     return state._replace(
         eta=state.eta + alpha * d,
@@ -116,7 +116,7 @@ def _cg_turn(
     energy = new.residual @ preconditioned
     ratio = energy / jnp.where(old.energy > 0, old.energy, 1.0)
     new = new._replace(direction=preconditioned + ratio * old.direction, energy=energy)
-    taken = (new.reason != NOT_FINITE) & (new.reason != BREAKDOWN)
+    taken = (new.reason != Status.NOT_FINITE.code) & (new.reason != Status.BREAKDOWN.code)
     told = {"iterations": new.iterations, "reason": new.reason, "stiffness": new.stiffness}
     return pick(taken, new, old._replace(**told))
 
@@ -126,11 +126,12 @@ def without_products(start: ConjugateGradients, served: Array) -> ConjugateGradi
 
     Its residual, and Zη, are not known.
     """
-    done = served & (start.reason == RUNNING) & (start.energy > 0) & jnp.isfinite(start.energy)
+    usable = (start.energy > 0) & jnp.isfinite(start.energy)
+    done = served & (start.reason == Status.OK.code) & usable
     return start._replace(
         eta=jnp.where(done, start.direction, start.eta),
         relative_residual=jnp.where(done, jnp.nan, start.relative_residual),
-        reason=jnp.where(done, jnp.int32(RECYCLED), start.reason),
+        reason=jnp.where(done, jnp.int32(Status.RECYCLED.code), start.reason),
     )
 
 
@@ -140,7 +141,7 @@ def descending(state: ConjugateGradients) -> ConjugateGradients:
     The first direction, as long as if its curvature were positive.
     """
     d = state.direction
-    at_once = (state.reason == BREAKDOWN) & (state.iterations == 1)
+    at_once = (state.reason == Status.BREAKDOWN.code) & (state.iterations == 1)
     curvature = state.stiffness * (d @ d)
     length = state.energy / jnp.where(curvature > 0, curvature, 1.0)
     return state._replace(eta=jnp.where(at_once, length * d, state.eta))
@@ -155,10 +156,11 @@ def right_hand_side(gradient: Array) -> tuple[Array, Array, Array]:
     length = jnp.linalg.norm(reduced)
     unit = -reduced / jnp.where(usable, length, 1.0)
     scale = jnp.where(usable, largest * length, 0.0)
-    return scale, unit, first_reason((~finite, NOT_FINITE), (~usable, CONVERGED))
+    return scale, unit, first_reason((~finite, Status.NOT_FINITE), (~usable, Status.CONVERGED))
 
 
-def first_reason(*cases: tuple[Array, int]) -> Array:
+def first_reason(*cases: tuple[Array, Status]) -> Array:
     """The code of the first case that holds, or that of a loop that goes on."""
-    conditions, codes = zip(*cases, strict=True)
-    return jnp.select(conditions, [jnp.int32(code) for code in codes], jnp.int32(RUNNING))
+    conditions, reasons = zip(*cases, strict=True)
+    codes = [jnp.int32(reason.code) for reason in reasons]
+    return jnp.select(conditions, codes, jnp.int32(Status.OK.code))

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from natgrad import Auto, Backtracking, Damping, Metric, MiniBatch, Problem, Progress, Status
 from natgrad.descent.attempt import attempt
 from natgrad.descent.curves import Route
-from natgrad.descent.minimize import REASONS
 from natgrad.direction.damping import as_damping
 from natgrad.direction.inputs import check_inputs
 from natgrad.direction.linearisation import linearise
@@ -54,7 +53,7 @@ def doubling_descent(
         if not accepted:
             refused += 1
             if draws is None or refused == PATIENCE:
-                return REASONS[int(reason)]
+                return Status.from_code(reason)
             continue
         theta, tau, refused = unravel(outcome.theta), float(length), 0
         row = {"loss": float(value), "gradient_norm": float(norm), "step": tau}
