@@ -1,55 +1,48 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
-from . import checks, fem, interop, metrics, models, plot, samples, solvers, waves
+from . import checks as checks
+from . import fem as fem
+from . import interop as interop
+from . import metrics as metrics
+from . import models as models
+from . import plot as plot
+from . import report as report
+from . import samples as samples
+from . import solvers as solvers
+from . import waves as waves
 from .batches import MiniBatch
-from .checks.derivatives import AdjointReport, GradientReport, check_adjoint, check_gradient
 from .comparison import Comparison, compare
-from .core.operators import AdjointOperator
 from .core.outcomes import Counts, Status
-from .core.sparse import as_linear_operator, as_lineax_operator
 from .descent.checkpoint import Checkpoint
-from .descent.lbfgs import lbfgs
+from .descent.lbfgs import LBFGS
+from .descent.methods import GradientDescent, NaturalGradient, Newton
 from .descent.minimize import minimize
 from .descent.proximal import ProximalStep
-from .descent.recipes import recipe
-from .descent.steps import Backtracking, FixedStep, ModelStep, Outcome, Step
-from .descent.stop import Budget
-from .direction.damping import (
-    AbsoluteDamping,
-    Damping,
-    LevenbergMarquardt,
-    ParameterDamping,
-    RelativeDamping,
-    Undamped,
-)
-from .direction.information import information_factor, information_operator
+from .descent.recipes import gauss_newton, levenberg_marquardt, matrix_free, nystrom, spring
+from .descent.steps import Backtracking, FixedStep, ModelStep
+from .descent.stop import Stop
+from .direction.damping import AbsoluteDamping, LevenbergMarquardt, ParameterDamping
 from .direction.natural import information_matrix, natural_gradient
-from .direction.spectrum import Spectrum, information_spectrum
-from .errors import InputError, PeerError, PrecisionWarning
+from .direction.spectrum import information_spectrum
+from .errors import InputError
 from .grids import Grid
-from .interop.lineax import as_lineax_solver
-from .interop.optax import scale_by_natural_gradient
 from .interop.torch import TorchModel
 from .metrics import (
     L2,
     Blocks,
-    Euclidean,
     FactorMetric,
     FisherRao,
     HomogeneousSobolev,
     MatrixMetric,
-    Metric,
     Mobility,
-    Newton,
     Sobolev,
     Wasserstein,
 )
-from .metrics.elliptic.methods import Elliptic
-from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, Sourcewise, SparseLU
+from .models import ExternalModel, ImplicitModel, Pointwise, Sourcewise
 from .pinn.collocation import Collocation, Residual, derivative, laplacian
 from .pinn.resampling import Resampled
 from .problem import KullbackLeibler, LeastSquares, Problem, SquaredDistance
-from .result import Direction, Info, Progress, Result, load_result
+from .result import Result, load_result
 from .solvers import (
     CG,
     LSMR,
@@ -57,126 +50,79 @@ from .solvers import (
     SVD,
     Auto,
     Cholesky,
-    DenseSolver,
-    Diagonal,
     Hutchinson,
-    InformationSolver,
     Kernel,
-    MatrixFreeSolver,
-    Nystrom,
     NystromKernel,
     PivotedQR,
     RandomizedSVD,
-    Recycled,
-    SolveInfo,
-    Solver,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CG",
     "L2",
+    "LBFGS",
     "LSMR",
     "QR",
     "SVD",
     "AbsoluteDamping",
-    "AdjointOperator",
-    "AdjointReport",
     "Auto",
     "Backtracking",
     "Blocks",
-    "Budget",
     "Checkpoint",
     "Cholesky",
     "Collocation",
     "Comparison",
     "Counts",
-    "Damping",
-    "DenseSolver",
-    "Diagonal",
-    "Direction",
-    "Elliptic",
-    "Euclidean",
-    "Explicit",
     "ExternalModel",
     "FactorMetric",
     "FisherRao",
     "FixedStep",
-    "GradientReport",
+    "GradientDescent",
     "Grid",
     "HomogeneousSobolev",
     "Hutchinson",
     "ImplicitModel",
-    "Info",
-    "InformationSolver",
     "InputError",
     "Kernel",
     "KullbackLeibler",
     "LeastSquares",
     "LevenbergMarquardt",
-    "MatrixFreeSolver",
     "MatrixMetric",
-    "Metric",
     "MiniBatch",
     "Mobility",
-    "Model",
     "ModelStep",
+    "NaturalGradient",
     "Newton",
-    "Nystrom",
     "NystromKernel",
-    "Outcome",
     "ParameterDamping",
-    "PeerError",
     "PivotedQR",
     "Pointwise",
-    "PrecisionWarning",
     "Problem",
-    "Progress",
     "ProximalStep",
     "RandomizedSVD",
-    "Recycled",
-    "RelativeDamping",
     "Resampled",
     "Residual",
     "Result",
     "Sobolev",
-    "SolveInfo",
-    "Solver",
     "Sourcewise",
-    "SparseLU",
-    "Spectrum",
     "SquaredDistance",
     "Status",
-    "Step",
+    "Stop",
     "TorchModel",
-    "Undamped",
     "Wasserstein",
-    "as_linear_operator",
-    "as_lineax_operator",
-    "as_lineax_solver",
-    "check_adjoint",
-    "check_gradient",
-    "checks",
     "compare",
     "derivative",
-    "fem",
-    "information_factor",
+    "gauss_newton",
     "information_matrix",
-    "information_operator",
     "information_spectrum",
-    "interop",
     "laplacian",
-    "lbfgs",
+    "levenberg_marquardt",
     "load_result",
-    "metrics",
+    "matrix_free",
     "minimize",
-    "models",
     "natural_gradient",
-    "plot",
-    "recipe",
-    "samples",
-    "scale_by_natural_gradient",
-    "solvers",
-    "waves",
+    "nystrom",
+    "spring",
 ]

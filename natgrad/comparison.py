@@ -1,25 +1,24 @@
 """Several methods on one problem, held side by side: who is ahead after so much work."""
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .core.outcomes import BUDGETS
-from .descent.lbfgs import lbfgs as run_lbfgs
-from .descent.minimize import minimize
+from .core.settings import check_instance
+from .descent.methods import Method
+from .descent.minimize import Callback, minimize
 from .descent.progress import named
-from .descent.stop import Budget
+from .descent.stop import Stop
 from .errors import InputError
-from .metrics.base import Metric
 from .problem import Problem
 from .result import AXES, Result
-from .solvers import Solver
 
 SHARES = (0.25, 0.5, 1.0)
 LEVEL = 1e-6  # losses this close to the lowest are the same
@@ -142,6 +141,7 @@ class Comparison:
         failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
         return "\n\n".join([self.table().text(), self.winners().text(), *failed])
 
+
 Entry = Method | tuple[Problem, Method]
 
 
@@ -191,7 +191,7 @@ def compare(
             if not (own.model.on_host or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
                 minimize(own, theta0, method, stop=once, progress=False, **settings)
-            with show_as(name):
+            with named(name):
                 results[name] = minimize(
                     own,
                     theta0,

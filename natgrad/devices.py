@@ -15,8 +15,9 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .core.archive import digest
+from .core.settings import check_instance
 from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
-from .errors import InputError, PeerError, check_instance
+from .errors import InputError, PeerError
 from .metrics.base import Metric
 from .models.checks import check_model, check_parameters
 from .parameters import flatten
@@ -49,9 +50,7 @@ class Devices(NamedTuple):
         check_parameters(theta, flatten(theta)[0])
         self._check_same(theta0=theta, **settings)
 
-    def spread(
-        self, problem: Problem, theta: PyTree
-    ) -> tuple[Problem, Callable[[Metric], Metric]]:
+    def spread(self, problem: Problem, theta: PyTree) -> tuple[Problem, Callable[[Metric], Metric]]:
         """The problem for a state in parts, and the function that spreads a metric with it."""
         if self.mesh is None:
             return problem, lambda metric: metric
@@ -129,8 +128,6 @@ class Devices(NamedTuple):
         assert self.mesh is not None
         shape = (self.mesh.size, *value.shape)
         return jax.make_array_from_callback(shape, in_parts(self.mesh), lambda _: value[None])
-
-
 
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:

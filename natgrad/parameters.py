@@ -11,7 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from .core.compiled import is_traced
+from .core.compiled import traced
 from .errors import InputError
 
 
@@ -57,7 +57,7 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
         raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
     flat, _ = flatten(theta)
     lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
-    if is_traced((flat, lower, upper)):
+    if traced((flat, lower, upper)):
         return Bounds(lower, upper)  # nothing can be said of values that are not there yet
     if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
         raise InputError("bounds", "have entries that are not numbers", "None for no bound")

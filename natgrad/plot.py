@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .direction.inputs import evaluated
 from .errors import InputError
 from .grids import Grid
 from .parameters import flatten
@@ -50,7 +49,7 @@ def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 
 
 def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
     theta = flatten(like)[1](place)
-    return float(problem.value(theta, evaluated(problem.model, theta).rho))
+    return float(problem.value(theta, problem.evaluate(theta).rho))
 
 
 @eqx.filter_jit

@@ -12,12 +12,16 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from .core.compiled import jit_forwarding
+from .core.outcomes import Counts
 from .core.selection import Selection
 from .core.settings import Number, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
+from .models.base import Evaluation, Model, Products
 from .models.explicit import as_model
+from .parameters import flatten
 
 
 class Problem(eqx.Module):
@@ -59,8 +63,7 @@ class Problem(eqx.Module):
 
     def evaluate(self, theta: PyTree) -> Evaluation:
         """ρ(θ), with what the model keeps of it; compiled, unless the model is outside JAX."""
-        run = type(self.model).evaluate if self.model.on_host else _evaluate_compiled
-        return run(self.model, theta)
+        return evaluate(self.model, theta)
 
     def value(self, theta: PyTree, rho: PyTree) -> Array:
         """F at θ, given the state ρ(θ)."""
@@ -271,6 +274,11 @@ def _differentiate(problem: Problem, theta: PyTree, known: Evaluation | None) ->
 
 
 _differentiate_compiled = jit_forwarding(_differentiate)
+
+
+def evaluate(model: Model, theta: PyTree) -> Evaluation:
+    """The evaluation of a model at θ; compiled, unless it is outside JAX."""
+    return model.evaluate(theta) if model.on_host else _evaluate_compiled(model, theta)
 
 
 @eqx.filter_jit

@@ -14,19 +14,14 @@ from jaxtyping import PyTree
 
 from ..core.operators import structure_of
 from ..core.settings import whole
-from ..direction.damping import Undamped
-from ..direction.inputs import evaluated
-from ..direction.linearisation import linearise
 from ..errors import InputError
-from ..metrics.diagonal import Euclidean
 from ..models.base import Evaluation, Model, Products
 from ..models.checks import check_model, check_parameters, check_state
 from ..models.explicit import as_model
 from ..models.external import ExternalModel
 from ..models.implicit import ImplicitModel
-from ..parameters import flatten, settled
-from ..problem import Problem, slopes
-from ..solvers import Auto
+from ..parameters import flatten, strengthen
+from ..problem import Problem, differentiate_loss, evaluate, value_and_gradient
 from .taylor import Taylor, norm, ratio, steps_for, taylor_test, worst, worst_number
 
 
@@ -157,7 +152,7 @@ def check_adjoint(
     Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
     """
     model, trials = as_model(model), whole(trials, "trials", 1)
-    at, theta = _Place(model, theta), settled(theta)
+    at, theta = _Place(model, theta), strengthen(theta)
     products = at.products()
     scale, rng = _scale(theta), np.random.default_rng(seed)
     gaps, forward, backward = [], [], []
@@ -203,15 +198,15 @@ def check_gradient(
     if not isinstance(problem, Problem):
         raise InputError("problem", f"is {problem!r}", "ng.Problem(model, loss)")
     trials = whole(trials, "trials", 1)
-    at, theta = _Place(problem.model, theta), settled(theta)
+    at, theta = _Place(problem.model, theta), strengthen(theta)
     problem.check(theta, structure_of(at.known.rho))
     flat, unravel = flatten(theta)
     known = at.known if problem.model.solves else None
-    lin = linearise(problem, theta, Euclidean(), Auto(), Undamped(), None, None, known)
-    gradient, loss = np.asarray(lin.gradient, float), float(lin.loss)
+    found = value_and_gradient(problem, theta, known)
+    gradient, loss = np.asarray(found.gradient, float), float(found.value)
     scale, rng, whole_test = _scale(theta), np.random.default_rng(seed), []
     objective_only = problem.objective is not None
-    eps = max(at.eps, float(jnp.finfo(lin.loss.dtype).eps))
+    eps = max(at.eps, float(jnp.finfo(found.value.dtype).eps))
     for _ in range(trials):
         eta = scale * rng.normal(size=scale.size)
 
@@ -237,7 +232,7 @@ class _Place:
     """A model at θ as functions of flat NumPy vectors, compiled where it is written in JAX."""
 
     def __init__(self, model: Model, theta: PyTree):
-        self.model, self.theta = model, settled(theta)
+        self.model, self.theta = model, strengthen(theta)
         self.flat, self.unravel = flatten(self.theta)
         check_parameters(theta, self.flat)
         if not model.on_host:
@@ -253,7 +248,7 @@ class _Place:
         self.eps = max(float(jnp.finfo(dtype).eps) for dtype in dtypes)
 
     def evaluated(self, theta: PyTree) -> Evaluation:
-        return evaluated(self.model, theta)
+        return evaluate(self.model, theta)
 
     def moved(self, step: np.ndarray) -> np.ndarray:
         point = self.unravel(self.flat + jnp.asarray(step, self.flat.dtype))
@@ -307,7 +302,7 @@ def _parts(
     problem: Problem, theta: PyTree, at: _Place, rng: np.random.Generator, eps: float
 ) -> dict[str, Taylor]:
     """The loss along a random tangent of the state, and the regulariser along one of θ."""
-    _, covector, direct = slopes(problem, theta, at.known.rho)
+    _, covector, direct = differentiate_loss(problem, theta, at.known.rho)
     zeta = max(norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
     state = lambda v: at.shaped(jnp.asarray(v, at.dtype))
     loss = lambda v: float(_applied(problem.loss, state(v)))

@@ -68,7 +68,7 @@ class RunFile:
     checkpoint: Checkpoint
     parts: dict[str, str]  # what the run was started with, digested
     loss: float  # f(θ₀)
-    devices: Devices = Devices()  # whose leader has the file
+    devices: Devices  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
 
@@ -88,7 +88,7 @@ class RunFile:
         return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
 
     def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
-        """How to have the run between two iterations in values and arrays; written if it is time."""
+        """How to have the run between two iterations; it is written when it is time."""
         self._waiting = snapshot
         if time.monotonic() - self._written >= self.checkpoint.seconds:
             self.flush()

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import is_traced, loop
+from ..core.compiled import loop, traced
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, check_instance, number, replace_fields
 from ..direction.damping import Damping, as_damping
@@ -158,7 +158,7 @@ class Method(eqx.Module):
         bounds = as_bounds(bounds, theta)
         local = self.linearise(problem, theta, state, bounds=bounds)
         tries = jnp.zeros((), int)
-        compiled = is_traced((theta, state))
+        compiled = traced((theta, state))
         fresh = lambda state: state.without_evaluation() if compiled else state
 
         def again(carry: tuple[PyTree, State, Record, Array]) -> Array:
@@ -244,7 +244,7 @@ class _Descent(Method):
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
         on_host = local.on_host or self.step_rule.on_host
-        if on_host and is_traced((local, state)):
+        if on_host and traced((local, state)):
             name = type(self.step_rule).__name__
             what = f"{name} is driven from Python and cannot be part of a compiled program"
             raise InputError("step", what, "Backtracking(), or the call outside of jax.jit")
@@ -252,9 +252,7 @@ class _Descent(Method):
         return run(self, local, dataclasses.replace(state, known=None))
 
 
-def _try_step(
-    method: _Descent, local: Local, state: State
-) -> tuple[PyTree, State, Record]:
+def _try_step(method: _Descent, local: Local, state: State) -> tuple[PyTree, State, Record]:
     damping = method.damping.strength(state.damping, local.trace, local.size)
     solution = local.solve(damping)
     reach = -(local.gradient @ solution.eta) / local.energy
@@ -355,7 +353,9 @@ class NaturalGradient(_Descent):
         self.step_rule, self.order = step, order
         self.momentum = None if _is_zero(share) else share
         if not step.follows_curves and (order > 1 or self.momentum is not None):
-            what = f"{type(step).__name__} minimises around θ and takes neither a curve nor momentum"
+            what = (
+                f"{type(step).__name__} minimises around θ and takes neither a curve nor momentum"
+            )
             name = "order" if order > 1 else "momentum"
             raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
 
@@ -448,4 +448,4 @@ class Newton(_Descent):
 
 
 def _is_zero(value: Any) -> bool:
-    return not is_traced(value) and not isinstance(value, jax.Array) and float(value) == 0
+    return not traced(value) and not isinstance(value, jax.Array) and float(value) == 0

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
-from ..core.outcomes import Status
+from ..core.outcomes import BUDGETS, Status
 from ..core.settings import check_instance
 from ..core.sharding import local_copy
 from ..devices import Devices
@@ -22,10 +22,10 @@ from ..errors import InputError
 from ..models.base import Evaluation
 from ..parameters import Bounds, as_bounds, strengthen
 from ..problem import Problem
-from ..result import BUDGETS, Progress, Result
+from ..result import Progress, Result
 from .checkpoint import Checkpoint, RunFile, as_checkpoint
 from .methods import Method, Record
-from .progress import Watch, watch_run
+from .progress import Watch, watched
 from .run import Run, Snapshots
 from .stop import Stop
 
@@ -111,7 +111,7 @@ def minimize(
         run.keep_if_it_fails(),
         file or nullcontext(),
         devices.explain(),
-        nullcontext() if shown is False else watch_run(stop, shown) as watch,
+        nullcontext() if shown is False else watched(stop, shown) as watch,
     ):
         status = loop.run_to_the_end(known, file, watch)
         if batch is not None:

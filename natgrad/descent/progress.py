@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from .stop import Budget
+from .stop import Stop
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
@@ -23,7 +23,7 @@ UNLIMITED = 10**6  # iterations that no run is meant to take
 class View:
     """One run as it is shown: where it stands, how it got there, and how long it may still take."""
 
-    def __init__(self, name: str, budget: Budget):
+    def __init__(self, name: str, budget: Stop):
         self.name, self.budget = name, budget
         self.losses: list[float] = []
         self._began = self._said = time.monotonic()
@@ -143,7 +143,7 @@ def named(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def watched(budget: Budget, asked: bool | None = None) -> Iterator["Watch"]:
+def watched(budget: Stop, asked: bool | None = None) -> Iterator["Watch"]:
     """Show one run. Of runs inside of runs only the outermost is shown.
 
     Unasked (None), it is shown in place on a terminal, from two seconds on, and not at all in logs

@@ -8,7 +8,7 @@
 | `nystrom` | p > k, and more than some thousand points |
 | `matrix_free` | neither G nor the kernel matrix fits |
 
-Each returns a `NaturalGradient`; its arguments are there to be changed, `ng.spring(metric, momentum=0.9)`.
+Each returns a `NaturalGradient`, whose settings may be changed: `ng.spring(metric, momentum=0.9)`.
 """
 
 from typing import Any

@@ -236,9 +236,7 @@ def refuse(path: Path) -> Outcome:
     )
 
 
-def backtrack(
-    path: Path, tau: Array, rule: "Backtracking | ModelStep", linearised: int
-) -> Outcome:
+def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearised: int) -> Outcome:
     """Shorten τ until the decrease is sufficient; `linearised` products were spent before."""
     shrink = jnp.asarray(rule.shrink, tau.dtype)
 

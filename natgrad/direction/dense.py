@@ -104,7 +104,8 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     """The factorised least-squares problem, from ρ and the columns of Z."""
     flat, _ = setup.flatten()
     metric, chooser = setup.metric, setup.solver
-    assert metric is not None and chooser is not None
+    assert metric is not None
+    assert chooser is not None
     geometry = metric.at(rho)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
     whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))

@@ -1,4 +1,4 @@
-"""Where an iteration is put together: checks of what is given, and the choice among five systems."""
+"""Where an iteration is put together: what is given is checked, and one of five systems chosen."""
 
 import dataclasses
 import math

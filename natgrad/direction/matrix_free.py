@@ -44,7 +44,8 @@ class MatrixFree(Iterative):
     def prepare(cls, setup: Setup) -> "MatrixFree":
         flat, unravel = setup.flatten()
         metric, solver = setup.metric, setup.solver
-        assert metric is not None and isinstance(solver, MatrixFreeSolver)
+        assert metric is not None
+        assert isinstance(solver, MatrixFreeSolver)
         products = setup.model.products(unravel, flat, setup.known)
         derivatives = differentiate_loss(setup.problem, setup.theta, products.rho)
         value, covector, direct = derivatives
@@ -121,7 +122,9 @@ def make_system(
     """
     rho, uses = products.rho, solver.uses
     gradient = gradient if free is None else gradient * free
-    whitened = None if covector is None or "factor" not in uses else whiten_at(metric, rho, covector)
+    whitened = (
+        None if covector is None or "factor" not in uses else whiten_at(metric, rho, covector)
+    )
     return System(
         products=products,
         gradient=gradient,

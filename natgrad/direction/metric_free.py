@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.operators import hoist, structure_of
+from ..core.operators import hoisted, structure_of
 from ..core.outcomes import Counts
 from ..models.base import Products
 from ..parameters import find_free, flatten
@@ -27,9 +27,7 @@ class PlainGradient(Local):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "PlainGradient":
-        return cls.from_gradient(
-            setup, value_and_gradient(setup.problem, setup.theta, setup.known)
-        )
+        return cls.from_gradient(setup, value_and_gradient(setup.problem, setup.theta, setup.known))
 
     @classmethod
     def from_gradient(cls, setup: Setup, found: ValueAndGradient) -> "PlainGradient":
@@ -67,8 +65,7 @@ class Hessian(Iterative):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "Hessian":
-        flat, unravel = setup.flatten()
-        solver = setup.solver
+        flat, solver = setup.flatten()[0], setup.solver
         assert isinstance(solver, MatrixFreeSolver)
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
@@ -124,4 +121,4 @@ def _differentiate_function(function: Callable[[PyTree], Array], theta: PyTree) 
     flat, unravel = flatten(theta)
     slope = jax.value_and_grad(lambda v: function(unravel(v)))
     (value, gradient), tangent = jax.linearize(slope, flat)
-    return value, gradient, hoist(lambda eta: tangent(eta)[1], structure_of(flat))
+    return value, gradient, hoisted(lambda eta: tangent(eta)[1], structure_of(flat))

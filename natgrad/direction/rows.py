@@ -198,7 +198,7 @@ def has_rows(model: Model, geometry: Geometry) -> bool:
 
 
 class ByRows(Factorised):
-    """The system from Y = A^½ Z of a pointwise model in a diagonal metric, or from blocks of rows."""
+    """The system of a pointwise model in a diagonal metric, from Y = A^½ Z or from blocks of it."""
 
     @classmethod
     def prepare(cls, setup: Setup) -> "ByRows":
@@ -217,7 +217,8 @@ def _assemble(setup: Setup) -> Assembly:
     flat, unravel = setup.flatten()
     model = cast(RowModel, setup.model)
     rho = model(setup.theta)
-    assert setup.metric is not None and setup.solver is not None
+    assert setup.metric is not None
+    assert setup.solver is not None
     geometry = setup.metric.at(rho)
     root = jax.tree.map(jnp.sqrt, geometry.diagonal)
     scale = ravel_pytree(root)[0]

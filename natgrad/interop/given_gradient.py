@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
+from ..core.settings import check_instance
 from ..direction.damping import Damping
-from ..direction.inputs import check_structures
-from ..direction.linearisation import linearise, solve
-from ..errors import InputError, check_instance
+from ..direction.linearise import check_structure, linearise
+from ..direction.local import Setup
+from ..errors import InputError
 from ..metrics.base import Metric
-from ..metrics.newton import Newton
 from ..models.base import Model
 from ..parameters import flatten
 from ..problem import Problem
@@ -42,10 +42,6 @@ def check_method(metric: Metric, solver: Solver) -> None:
     """What can be said before there is a θ."""
     check_instance("metric", metric, Metric)
     check_instance("solver", solver, Solver)
-    if isinstance(metric, Newton):
-        raise InputError(
-            "metric", "Newton needs the loss, and only its gradient is given", "a metric on states"
-        )
 
 
 def raised(
@@ -74,8 +70,9 @@ def raised(
         )
     flat, _ = flatten(theta)
     problem = Problem(model, objective=Along(flatten(slope)[0].astype(flat.dtype)))
-    _, known = check_structures(problem, theta, metric, solver, damping)
-    lin = linearise(problem, theta, metric, solver, damping, None, first_norm, known)
-    strength = damping.strength(damping_state, lin.trace, flat.size)
-    eta, info, *_ = solve(lin, strength)
-    return Raised(flatten(parameters)[1](-eta), info, strength, lin.gradient_norm)
+    setup = Setup(problem, theta, metric, solver, damping, first_norm=first_norm)
+    _, known = check_structure(setup)
+    local = linearise(setup.at(known))
+    strength = damping.strength(damping_state, local.trace, local.size)
+    eta, info, *_ = local.solve(strength)
+    return Raised(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)

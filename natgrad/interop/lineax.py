@@ -13,9 +13,9 @@ from jaxtyping import PyTree
 
 from ..core.operators import Structure, flat_product
 from ..core.outcomes import Counts, Status
-from ..direction.damping import Undamped
-from ..direction.linearisation import linearise, solve
-from ..errors import check_instance
+from ..core.settings import check_instance
+from ..direction.linearise import linearise
+from ..direction.local import Setup
 from ..metrics.diagonal import L2
 from ..models.base import Evaluation, Model, Products
 from ..problem import LeastSquares, Problem
@@ -52,8 +52,8 @@ class LeastSquaresSolver(lx.AbstractLinearSolver):
     ) -> tuple[PyTree, lx.RESULTS, dict[str, Any]]:
         start, unravel = ravel_pytree(Structure(state.in_structure()).zeros())
         problem = Problem(LinearModel(state), LeastSquares(ravel_pytree(vector)[0]))
-        lin = linearise(problem, start, L2(), self.solver, Undamped(), None)
-        x, info, *_ = solve(lin, jnp.zeros_like(lin.trace))
+        local = linearise(Setup(problem, start, L2(), self.solver))
+        x, info, *_ = local.solve(jnp.zeros_like(local.trace))
         reason, results = jnp.asarray(info.reason), lx.RESULTS
         result = results.where(
             reason == Status.MAX_ITERATIONS.code, results.max_steps_reached, results.successful

@@ -13,7 +13,6 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..descent.steps import Outcome
 from ..direction.damping import Damping, as_damping
 from ..errors import InputError, not_installed
 from ..metrics.base import Metric
@@ -119,7 +118,7 @@ def scale_by_natural_gradient(
         value = jnp.asarray(jnp.nan if value is None else value, state.value.dtype)
         first = state.count == 0
         before = jnp.asarray(damping.initial_state(), state.damping.dtype)
-        followed = damping.update(state.damping, _outcome(value < state.value))
+        followed = damping.update(state.damping, _Fate(value < state.value, jnp.zeros(())))
         found = raised(
             at(model, batch),
             params,
@@ -177,10 +176,11 @@ def _like(new: NaturalGradientState, old: NaturalGradientState) -> NaturalGradie
     return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
 
 
-def _outcome(lower: Array) -> Outcome:
-    """An update as a step that is accepted where it has lowered the loss."""
-    zero = jnp.zeros(())
-    return Outcome(lower, zero, zero, zero, zero, zero, zero, zero, zero, zero)
+class _Fate(NamedTuple):
+    """An update as a step, which is accepted where it has lowered the loss."""
+
+    accepted: Array
+    halvings: Array
 
 
 def _optax() -> Any:

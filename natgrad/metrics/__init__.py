@@ -2,23 +2,20 @@
 
 from .base import Metric
 from .combine import Blocks
-from .diagonal import L2, Euclidean, FisherRao
+from .diagonal import L2, FisherRao
 from .matrix import FactorMetric, MatrixMetric
-from .newton import Newton
 from .sobolev import HomogeneousSobolev, Sobolev
 from .transport import Mobility, Wasserstein
 
 __all__ = [
     "L2",
     "Blocks",
-    "Euclidean",
     "FactorMetric",
     "FisherRao",
     "HomogeneousSobolev",
     "MatrixMetric",
     "Metric",
     "Mobility",
-    "Newton",
     "Sobolev",
     "Wasserstein",
 ]

@@ -279,3 +279,46 @@ def floored(density: Array, floor: float | None, axes: tuple[int, ...] | None) -
     """max(ρ, floor · max ρ), the maximum taken over each function of a batch."""
     relative = default_floor(density.dtype) if floor is None else floor
     return jnp.maximum(density, relative * jnp.max(density, axis=axes, keepdims=True))
+
+
+class Geometry:
+    def __init__(self, metric, rho):
+        self.metric, self.rho = metric, rho
+
+    @property
+    def factor(self):
+        return self.metric.factor(self.rho)
+
+    @property
+    def gram(self):
+        return self.metric.gram(self.rho)
+
+    def whiten(self, c):
+        return self.metric.whiten(self.rho, c)
+
+    def remainder(self, c):
+        return self.metric.remainder(self.rho, c)
+
+    def image(self, columns):
+        return self.metric.image(self.rho, columns)
+
+    def information(self, columns):
+        return self.metric.information(self.rho, columns)
+
+    @property
+    def diagonal(self):
+        return self.metric.diagonal(self.rho)
+
+    @property
+    def annihilates(self):
+        return self.metric.annihilates
+
+    @property
+    def whitens_shortest(self):
+        return self.metric.whitens_shortest
+
+    def report(self):
+        return self.metric.report(self.rho)
+
+
+Metric.at = lambda self, rho: Geometry(self, rho)

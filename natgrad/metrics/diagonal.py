@@ -24,26 +24,6 @@ from .base import (
 )
 
 
-class Euclidean(Metric):
-    """The flat metric on parameters, G = I: plain gradient descent, η = −∂_θ f.
-
-    The only metric that is not on states: no Z is formed and no system solved.
-    """
-
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        raise InputError(
-            "metric",
-            "Euclidean measures parameters, not states, so it has no factor on ρ",
-            "AbsoluteDamping(λ) to add a multiple of the identity to G",
-        )
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return self.factor(rho)
-
-    def restricted(self, selection: Selection) -> Metric:
-        return self
-
-
 class L2(FlatMetric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ dx, so A = w I with the cell volume w; A = I where no grid is given.
 

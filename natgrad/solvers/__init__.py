@@ -9,10 +9,11 @@ from .base import (
     SolveInfo,
     Solver,
 )
+from .cg import CG
 from .dense import QR, SVD, Cholesky, PivotedQR
 from .kernel import Kernel, NystromKernel
-from .krylov import CG, LSMR
 from .low_rank import Hutchinson, RandomizedSVD
+from .lsmr import LSMR
 from .preconditioners import Diagonal, Nystrom, Preconditioner, Recycled
 from .system import System
 

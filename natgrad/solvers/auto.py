@@ -1,9 +1,9 @@
 """The choice of a solver by shape, memory and damping."""
 
 from .base import MatrixFreeSolver, Solver
+from .cg import CG
 from .dense import Cholesky, PivotedQR
 from .kernel import Kernel
-from .krylov import CG
 
 DENSE_LIMIT = 2 * 2**30
 SOLVES_LIMIT = 100

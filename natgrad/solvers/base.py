@@ -60,7 +60,7 @@ class Solver(eqx.Module):
         """
         return None
 
-    def aimed(self, prepared: Any, b: PyTree, g: Array) -> Any:
+    def aim(self, prepared: Any, b: PyTree, g: Array) -> Any:
         """The same G with g = Yᵀb in place of ∂_θ f: what `solve` then gives is −(G + λD)⁻¹g."""
         raise InputError(
             "solver",
@@ -117,7 +117,7 @@ class MatrixFreeSolver(Solver):
         """
         return None
 
-    def arrived(self, memory: Any, theta: Array, gradient: Array) -> Any:
+    def arrive(self, memory: Any, theta: Array, gradient: Array) -> Any:
         """The memory at the θ of another iteration, with all of ∂_θ f there, bounds or not."""
         return memory
 

@@ -46,7 +46,7 @@ class Cholesky(InformationSolver):
         tolerance = max(k, len(G)) * jnp.finfo(G.dtype).eps
         return _Normal(G, gradient, jnp.asarray(tolerance, G.dtype))
 
-    def aimed(self, prepared: _Normal, b: Array, g: Array) -> _Normal:
+    def aim(self, prepared: _Normal, b: Array, g: Array) -> _Normal:
         return prepared._replace(gradient=g)
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
@@ -112,7 +112,7 @@ class QR(DenseSolver):
     def prepare(self, Y: Array, b: Array, r: Array) -> _Triangular:
         return triangularise(Y, b, r)
 
-    def aimed(self, prepared: _Triangular, b: Array, g: Array) -> _Triangular:
+    def aim(self, prepared: _Triangular, b: Array, g: Array) -> _Triangular:
         return prepared._replace(c=jnp.zeros_like(prepared.c), r=g)  # Q is not kept
 
     def solve(self, prepared: _Triangular, damping: Array) -> tuple[Array, SolveInfo]:
@@ -176,7 +176,7 @@ class PivotedQR(DenseSolver):
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         return minimum_norm_factor(Y, self.rtol), b, r
 
-    def aimed(self, prepared: Any, b: Array, g: Array) -> Any:
+    def aim(self, prepared: Any, b: Array, g: Array) -> Any:
         return prepared[0], b, jnp.zeros_like(g)
 
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
@@ -216,7 +216,7 @@ class SVD(DenseSolver):
         rtol = triangle.tolerance if self.rtol is None else jnp.asarray(self.rtol, Y.dtype)
         return _Spectral(U.T @ triangle.c, values, Vt, r, rtol)
 
-    def aimed(self, prepared: _Spectral, b: Array, g: Array) -> _Spectral:
+    def aim(self, prepared: _Spectral, b: Array, g: Array) -> _Spectral:
         return prepared._replace(c=jnp.zeros_like(prepared.c), r=g)
 
     def solve(self, prepared: _Spectral, damping: Array) -> tuple[Array, SolveInfo]:

@@ -40,7 +40,7 @@ class Kernel(DenseSolver):
         """As `prepare`, from K = YYᵀ and a Y of which only products are there."""
         return _Dual(Y, K, b, r)
 
-    def aimed(self, prepared: _Dual, b: Array, g: Array) -> _Dual:
+    def aim(self, prepared: _Dual, b: Array, g: Array) -> _Dual:
         return prepared._replace(b=b, r=jnp.zeros_like(prepared.r))
 
     def solve(self, prepared: _Dual, damping: Array) -> tuple[Array, SolveInfo]:
@@ -78,10 +78,12 @@ def _combined(
     """η from K⁻¹b, K⁻¹Yr and K⁻²Yr, with the damped K: one product with Yᵀ for all."""
     divisor = jnp.where(damping > 0, damping, 1.0)
     beside = jnp.where(damping > 0, r / divisor, 0.0)
-    return -pulled(Y, inside + jnp.where(damping > 0, -lifted / divisor, twice)) - beside
+    return (
+        -transposed_product(Y, inside + jnp.where(damping > 0, -lifted / divisor, twice)) - beside
+    )
 
 
-def pulled(Y: Any, v: Array) -> Array:
+def transposed_product(Y: Any, v: Array) -> Array:
     """Yᵀv; for an array as v Y, which reads it by rows."""
     return v @ Y if isinstance(Y, Array) else Y.T @ v
 
@@ -130,7 +132,7 @@ class NystromKernel(DenseSolver):
         vectors, values = from_sketch(sketch, images)
         return _Sketched(Y, vectors, values, b, r)
 
-    def aimed(self, prepared: _Sketched, b: Array, g: Array) -> _Sketched:
+    def aim(self, prepared: _Sketched, b: Array, g: Array) -> _Sketched:
         return prepared._replace(b=b, r=jnp.zeros_like(g))
 
     def solve(self, prepared: _Sketched, damping: Array) -> tuple[Array, SolveInfo]:

@@ -209,9 +209,9 @@ class Pairs(NamedTuple):
             count=self.count + 1,
         )
 
-    def arrived(self, theta: Array, gradient: Array) -> "Pairs":
+    def arrive(self, theta: Array, gradient: Array) -> "Pairs":
         """These pairs and the secant of the step to θ, where steps are recorded."""
-        return self if self.last is None else _arrived(self, theta, gradient)
+        return self if self.last is None else _arrive(self, theta, gradient)
 
     def elsewhere(self) -> "Pairs":
         """The same for another right-hand side, to which the last step says nothing."""
@@ -221,7 +221,7 @@ class Pairs(NamedTuple):
 
 
 @jax.jit
-def _arrived(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
+def _arrive(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
     last = pairs.last
     assert last is not None
     gradient = gradient.astype(theta.dtype)

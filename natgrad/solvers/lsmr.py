@@ -1,19 +1,108 @@
-"""LSMR as pure functions, by the bidiagonalisation of Golub and Kahan: a start and a step.
+"""LSMR: the bidiagonalisation of Golub and Kahan as pure functions, and the solver.
 
-As in `recurrences.py`, a step calls the products it is given and is otherwise arithmetic.
+As in `cg.py`, a step calls the products it is given and is otherwise arithmetic.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
+from ..core.compiled import loop
 from ..core.operators import axpy, dot, norm, pick, scaled
-from ..core.outcomes import Status
-from .recurrences import Precondition, Stop, first_reason, right_hand_side
+from ..core.outcomes import Counts, Status
+from ..core.settings import Number, count, setting
+from ..errors import InputError
+from .base import MatrixFreeSolver, Solution
+from .cg import (
+    Precondition,
+    PreparedSystem,
+    Stop,
+    find_stop,
+    first_reason,
+    make_solution,
+    right_hand_side,
+)
+from .preconditioners import Preconditioner, Recycled, as_preconditioner
+from .system import LinearSystem, System
+
+
+class LSMR(MatrixFreeSolver):
+    """LSMR on the least-squares problem ‖Yη + b‖² + λ‖Cη‖² → min, D = CᵀC.
+
+    In exact arithmetic it minimises the residual of (G + λD) η = −∂_θ f over the Krylov space in
+    which `CG` minimises the energy, so the residual falls monotonically; it works with Y and
+    never with its square. Where the whitened gradient leaves something over (an objective of θ, a
+    regulariser, a metric that gives some tangent length zero) the bidiagonalisation starts from
+    the gradient instead of from b, which costs nothing more and solves the same equation.
+
+    `info.condition` is a lower bound for that of Y with its damping. Settings and statuses are
+    those of `CG`; a `ParameterDamping` must be a matrix or a diagonal, since C is needed.
+
+    ```python
+    ng.natural_gradient(problem, theta, metric=ng.Sobolev(grid, 1), solver=ng.LSMR(1e-10))
+    ```
+
+    Cost: one linearised and one adjoint product and one each with L and Lᵀ per iteration; memory
+    for four vectors like θ, three like ρ and one like Lρ.
+
+    Reference: Fong and Saunders, SIAM J. Sci. Comput. 33 (2011); for the two starts of the
+    bidiagonalisation Paige and Saunders, ACM Trans. Math. Softw. 8 (1982).
+    """
+
+    tolerance: Number = setting("tolerance", 1e-6, below=1.0)
+    max_iterations: Number = count("max_iterations", 200)
+    forcing: bool = eqx.field(static=True, default=False)
+    preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
+
+    def __check_init__(self):
+        if isinstance(self.preconditioner, Recycled):
+            raise InputError(
+                "preconditioner",
+                "Recycled takes its pairs from conjugate gradients, which LSMR does not make",
+                "CG, or another preconditioner",
+            )
+
+    @property
+    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+        return ("factor",)
+
+    def prepare(self, system: LinearSystem) -> "PreparedSystem":
+        return PreparedSystem.of(system, self.preconditioner)
+
+    def spent(self, system: LinearSystem) -> Counts:
+        return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
+
+    def aim(self, prepared: "PreparedSystem", b: PyTree, g: Array) -> "PreparedSystem":
+        return prepared.aim(g)
+
+    def solve(self, prepared: "PreparedSystem", damping: Array) -> Solution:
+        system, g = prepared.system, prepared.system.gradient
+        assert isinstance(system, System)
+        assert system.factor is not None
+        factor, root = system.factor, jnp.sqrt(damping).astype(g.dtype)
+        precondition = prepared.product(damping.astype(g.dtype))
+
+        def forward(v: Array) -> tuple[PyTree, PyTree]:
+            image = system.push(v)
+            return image, (factor.mv(image), root * system.rows(v).astype(g.dtype))
+
+        def backward(u: PyTree) -> Array:
+            y, rows = u
+            return system.pull(factor.rmv(y)) + root * system.rows_transposed(rows).astype(g.dtype)
+
+        nothing, motion = jnp.zeros_like(g), system.zero_motion()
+        whitened = None if system.whitened is None else (system.whitened, nothing)
+        start = lsmr_start(g, whitened, (factor.zero(), nothing), motion, precondition)
+        stop = find_stop(self, system)
+        step = lambda state: lsmr_step(state, forward, backward, precondition, stop)
+        state = loop(lambda state: state.reason == Status.OK.code, step, start)
+        condition = jnp.maximum(state.largest / state.smallest, 1.0)
+        return make_solution(state, condition)
 
 
 class LSMRState(NamedTuple):
