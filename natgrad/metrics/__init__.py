@@ -1,7 +1,7 @@
 """Metrics on states, each given by its factor L."""
 
-from .base import Metric
-from .combine import Blocks
+from .base import Geometry, Metric
+from .combine import Blocks, WrappedGeometry
 from .diagonal import L2, FisherRao
 from .matrix import FactorMetric, MatrixMetric
 from .sobolev import HomogeneousSobolev, Sobolev
@@ -12,10 +12,12 @@ __all__ = [
     "Blocks",
     "FactorMetric",
     "FisherRao",
+    "Geometry",
     "HomogeneousSobolev",
     "MatrixMetric",
     "Metric",
     "Mobility",
     "Sobolev",
     "Wasserstein",
+    "WrappedGeometry",
 ]
