@@ -366,7 +366,7 @@ def test_what_was_rejected_is_forgotten(monkeypatch):
         seen.append((np.asarray(arguments[-1].previous), accepted, np.asarray(tried.eta)))
         return tried
 
-    monkeypatch.setattr(importlib.import_module("natgrad.minimize"), "attempt", spy)
+    monkeypatch.setattr(importlib.import_module("natgrad.descent.minimize"), "attempt", spy)
     damping = ng.LevenbergMarquardt(initial=1e-6, decrease=0.01)
     run(FAR, START, damping=damping, step=ng.FixedStep(3.0), momentum=0.9, max_iterations=4)
     fates = [accepted for _, accepted, _ in seen]

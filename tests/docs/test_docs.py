@@ -3,12 +3,14 @@ command there could be run, and every file that a page names is there."""
 
 import ast
 import dataclasses
+import importlib
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,7 @@ FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+
 def blocks(page: Path, package: str | None = None) -> str:
     """The blocks that import the optional package; by default those that import none."""
     python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
-    imports = lambda p, code: f"import {p}" in code or f"integrations.{p} import" in code
+    imports = lambda p, code: f"import {p}" in code or f".{p} import" in code
     needed = lambda code: next((p for p in OPTIONAL if imports(p, code)), None)
     return "\n".join(code for code in python if needed(code) == package)
 
@@ -70,6 +72,17 @@ def test_files_exist():
     named = {(page.name, name) for page in PAGES for name in FILE.findall(page.read_text())}
     missing = {(page, name) for page, name in named if not (ROOT / name).is_file()}
     assert missing == {("add_a_metric.md", "natgrad/metrics/weighted_l2.py")}
+
+
+def test_public_names_stay_what_they_are_when_their_modules_are_imported():
+    importlib.import_module("natgrad.descent.minimize")
+    assert ng.minimize.__name__ == "minimize"
+    modules = {name for name in ng.__all__ if isinstance(getattr(ng, name), ModuleType)}
+    assert all(importlib.import_module(f"natgrad.{name}") is getattr(ng, name) for name in modules)
+    assert all(callable(getattr(ng, name)) for name in {*ng.__all__} - modules)
+    assert {*ng.__all__} <= {*dir(ng)}
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ng.nonsense  # noqa: B018
 
 
 def test_the_contract_of_the_public_api():

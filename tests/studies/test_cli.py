@@ -74,18 +74,6 @@ def test_help_and_list_do_not_wait_for_jax():
     assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
-def test_public_names_stay_what_they_are_when_their_modules_are_imported():
-    script = (
-        "import natgrad.minimize, natgrad.compare, natgrad.display as d, natgrad as ng;"
-        "print(ng.minimize.__name__, ng.compare.__name__, ng.display is d, 'L2' in dir(ng))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["minimize", "compare", "True", "True"], done.stderr
-    assert all(callable(getattr(natgrad, name)) for name in natgrad.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        natgrad.nonsense  # noqa: B018
-
-
 def test_help_of_a_study_shows_the_defaults_of_the_preset(capsys):
     assert _exit_code("study", "gaussian-mixture", "--preset", "paper", "--help") == 0
     assert "--basin-starts" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 import natgrad as ng
 from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
+from natgrad.core.selection import Functions
 from natgrad.waves.storage import plan_storage
 from problems_for_tests import with_slow
 
@@ -193,7 +194,7 @@ def test_an_inversion_descends_and_stays_within_its_bounds():
 def test_a_batch_of_shots_propagates_only_those():
     problem, theta, model = small_inversion()
     rows = jnp.array([1])
-    part = model.restricted(ng.selection.Functions(rows, 2))
+    part = model.restricted(Functions(rows, 2))
     assert np.allclose(simulated(part, theta), simulated(model, theta)[1:], rtol=1e-5, atol=1e-7)
     result = ng.minimize(
         problem,
