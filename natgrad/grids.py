@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -46,7 +46,9 @@ class Grid:
     | `"periodic"` | cell centres, the ends identified | (b−a)/n | FFT |
     | `"dirichlet"` | interior nodes a + (i+1)h, i < n | (b−a)/(n+1) | DST-I |
 
-    Integrals are sums times `cell_volume`, so inner products, and with them natural
+    `dimension` is the number of axes, `size` that of the unknowns, `spacing` the distance h of
+    neighbours along each axis, and `cell_volume` the quadrature weight w = ∏ hᵢ that every unknown
+    carries. Integrals are sums times `cell_volume`, so inner products, and with them natural
     gradients, converge as the grid is refined.
 
     ```python
@@ -59,6 +61,10 @@ class Grid:
     upper: tuple[float, ...]
     shape: tuple[int, ...]
     boundary: Boundary
+    dimension: int = field(compare=False, repr=False)
+    size: int = field(compare=False, repr=False)
+    spacing: tuple[float, ...] = field(compare=False, repr=False)
+    cell_volume: float = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -90,34 +96,16 @@ class Grid:
             raise InputError(
                 "boundary", f"{boundary!r} is unknown", "one of " + ", ".join(map(repr, BOUNDARIES))
             )
-        for name, value in zip(
-            ("lower", "upper", "shape", "boundary"), (lower_, upper_, shape_, boundary), strict=True
-        ):
+        extra = 1 if boundary == "dirichlet" else 0
+        sides = zip(lower_, upper_, shape_, strict=True)
+        spacing = tuple((b - a) / (n + extra) for a, b, n in sides)
+        values = {
+            **{"lower": lower_, "upper": upper_, "shape": shape_, "boundary": boundary},
+            **{"dimension": len(shape_), "size": math.prod(shape_), "spacing": spacing},
+            "cell_volume": math.prod(spacing),
+        }
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def dimension(self) -> int:
-        """Number of axes d."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of unknowns k."""
-        return math.prod(self.shape)
-
-    @property
-    def spacing(self) -> tuple[float, ...]:
-        """Distance h between neighbours along each axis."""
-        extra = 1 if self.boundary == "dirichlet" else 0
-        return tuple(
-            (b - a) / (n + extra)
-            for a, b, n in zip(self.lower, self.upper, self.shape, strict=True)
-        )
-
-    @property
-    def cell_volume(self) -> float:
-        """The quadrature weight w = ∏ hᵢ carried by every unknown."""
-        return math.prod(self.spacing)
 
     @cached_property
     def _axes(self) -> tuple[np.ndarray, ...]:

@@ -50,11 +50,8 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
 Result = TypeVar("Result")
 
 
-class _Input:
+class _Input(int):
     """Stands in a result for the argument's leaf of this number."""
-
-    def __init__(self, number: int):
-        self.number = number
 
 
 class _Given(NamedTuple):
@@ -90,7 +87,7 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
     def run(*args: Any, **kwargs: Any) -> Result:
         given = _Given(args, kwargs)
         leaves = jax.tree.leaves(given)
-        put = lambda leaf: leaves[leaf.number] if isinstance(leaf, _Input) else leaf
+        put = lambda leaf: leaves[leaf] if isinstance(leaf, _Input) else leaf
         return jax.tree.map(put, traced(given))
 
     run.traced = traced  # pyright: ignore[reportFunctionMemberAccess]

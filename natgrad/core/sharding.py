@@ -90,7 +90,11 @@ def _put(x: Any, sharding: NamedSharding) -> Any:
 
 def local_copy(tree: PyTree) -> PyTree:
     """Arrays that are whole on every device, as this process has them on its first one."""
-    here = lambda x: x.addressable_data(0) if _spread(x) else x
+
+    def here(x: Any) -> Any:
+        spread = isinstance(x, jax.Array) and x.is_fully_replicated and len(x.sharding.device_set) > 1
+        return x.addressable_data(0) if spread else x
+
     return jax.tree.map(here, tree)
 
 
@@ -98,10 +102,6 @@ def at_hand(x: Any) -> Any:
     """An array on the host, or as it is where other processes have parts of it."""
     whole = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
     return np.asarray(x) if whole else x
-
-
-def _spread(x: Any) -> bool:
-    return isinstance(x, jax.Array) and x.is_fully_replicated and len(x.sharding.device_set) > 1
 
 
 def on_each_device(function: Callable, mesh: Mesh | None, whole: int = 0, summed: bool = False):

@@ -49,15 +49,6 @@ class Checkpoint:
             raise InputError("checkpoint", f"{self.path} is a folder", "the path of a file")
 
 
-def as_checkpoint(given: Any) -> Checkpoint | None:
-    """A checkpoint, or a path, as given to `minimize`."""
-    if given is None or isinstance(given, Checkpoint):
-        return given
-    if isinstance(given, (str, Path)):
-        return Checkpoint(Path(given))
-    raise InputError("checkpoint", f"is a {type(given).__name__}", "checkpoint='run.npz'")
-
-
 @dataclass
 class RunFile:
     """The checkpoint of one run: what it must agree with, and what is to be written next.
@@ -68,21 +59,26 @@ class RunFile:
     checkpoint: Checkpoint
     parts: dict[str, str]  # what the run was started with, digested
     loss: float  # f(θ₀)
-    devices: Devices  # whose leader has the file
+    devices: Devices | None  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
 
     @classmethod
     def of(
         cls,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | str | Path,
         problem: Problem,
         theta0: PyTree,
         known: Evaluation | None,
-        devices: Devices,
+        devices: Devices | None,
         **settings: Any,
     ) -> "RunFile":
         """The checkpoint of a run with these settings on a problem, which f(θ₀) stands for."""
+        if not isinstance(checkpoint, (Checkpoint, str, Path)):
+            what = f"is a {type(checkpoint).__name__}"
+            raise InputError("checkpoint", what, "checkpoint='run.npz'")
+        if not isinstance(checkpoint, Checkpoint):
+            checkpoint = Checkpoint(Path(checkpoint))
         known = problem.evaluate(theta0) if known is None else known
         parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
         return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
@@ -95,7 +91,7 @@ class RunFile:
 
     def flush(self) -> None:
         """Write what is waiting. A full disk ends no run: there is a warning, and the old file."""
-        if self._waiting is None or not self.devices.leads:
+        if self._waiting is None or not (self.devices is None or self.devices.leads):
             return
         (values, tree), self._waiting = self._waiting(), None
         identity = {"parts": self.parts, "loss": self.loss}
@@ -118,7 +114,10 @@ class RunFile:
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""
         path = self.checkpoint.path
-        content = self.devices.agree_on_bytes(_read(path) if self.devices.leads else None)
+        if self.devices is None:
+            content = _read(path)
+        else:
+            content = self.devices.agree_on_bytes(_read(path) if self.devices.leads else None)
         if content is None:
             return None
         values, leaves = read_archive(path, KIND, content)

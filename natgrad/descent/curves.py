@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts
 from ..direction.local import Local, Responder
 from ..models.base import Model
+from ..parameters import flatten
 from ..solvers.base import Solution
 from .steps import Path, offset
 
@@ -54,10 +55,10 @@ def bend(
         counts = counts.plus(*spent)
     if order == 1:
         return Path(local, solution, damping, counts=counts)
-    flat, unravel = local.setup.flatten()
+    flat, unravel = flatten(local.setup.theta)
     coefficients = [solution.eta]
     for n in range(2, order + 1):
-        tangent = _taylor_coefficient(local.setup.model, unravel, flat, coefficients, n)
+        tangent = _taylor_coefficient(local.setup.problem.model, unravel, flat, coefficients, n)
         coefficient, spent = responder.respond(tangent)
         small = jnp.linalg.norm(coefficient) < SHRINKAGE * jnp.linalg.norm(coefficients[-1])
         coefficients.append(jnp.where(small, coefficient, 0.0))

@@ -8,10 +8,9 @@ takes a step. `step` is both, for loops of one's own.
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -182,6 +181,8 @@ class _Descent(Method):
 
     damping: eqx.AbstractVar[Damping]
     step_rule: eqx.AbstractVar[Step]
+    order: eqx.AbstractVar[int]
+    momentum: eqx.AbstractVar[Array | None]
 
     @abc.abstractmethod
     def _setup(self, problem: Problem, theta: PyTree) -> Setup:
@@ -191,19 +192,17 @@ class _Descent(Method):
     def tries(self) -> int:
         return MOST_REJECTIONS if self.damping.adapts else 1
 
-    @property
-    def _momentum(self) -> Array | None:
-        return None
-
-    @property
-    def _order(self) -> int:
-        return 1
-
     def check(
         self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
     ) -> Evaluation | None:
+        known = check(self._setup(problem, theta))
+        model = problem.model
+        if self.order > 1 and (model.on_host or model.solves):
+            kind = type(model).__name__
+            what = f"{self.order} needs derivatives of that order, which a {kind} does not have"
+            raise InputError("order", what, "order=1")
         as_bounds(bounds, theta)
-        return check(self._setup(problem, theta))
+        return known
 
     def init(
         self,
@@ -220,9 +219,9 @@ class _Descent(Method):
         if isinstance(solver, MatrixFreeSolver):
             memory = solver.initial_memory(flat.size, flat.dtype, batches)
         return State(
-            damping=jnp.asarray(self.damping.initial_state(), dtype=float),  # strong, as θ is
+            damping=jnp.asarray(self.damping.initial, dtype=float),  # strong, as θ is
             memory=memory,
-            previous=None if self._momentum is None else jnp.zeros(flat.size, flat.dtype),
+            previous=None if self.momentum is None else jnp.zeros(flat.size, flat.dtype),
             rule=self.step_rule.init(flat),
             first_norm=jnp.asarray(jnp.nan, float),
             known=None if batches else setup.known,
@@ -243,7 +242,7 @@ class _Descent(Method):
         )
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
-        on_host = local.on_host or self.step_rule.on_host
+        on_host = local.setup.problem.model.on_host or self.step_rule.on_host
         if on_host and traced((local, state)):
             name = type(self.step_rule).__name__
             what = f"{name} is driven from Python and cannot be part of a compiled program"
@@ -253,15 +252,16 @@ class _Descent(Method):
 
 
 def _try_step(method: _Descent, local: Local, state: State) -> tuple[PyTree, State, Record]:
-    damping = method.damping.strength(state.damping, local.trace, local.size)
+    damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
     solution = local.solve(damping)
     reach = -(local.gradient @ solution.eta) / local.energy
-    order, momentum = method._order, method._momentum
+    order, momentum = method.order, method.momentum
     if order == 1 and momentum is None:
         path = Path(local, solution, damping)
     else:
         path = bend(local, solution, damping, order, momentum, state.previous)
-    if local.on_host and not bool(jnp.isfinite(path.slope) & (path.slope != 0)):
+    on_host = local.setup.problem.model.on_host
+    if on_host and not bool(jnp.isfinite(path.slope) & (path.slope != 0)):
         outcome, rule = refuse(path), state.rule  # not worth a call of the outside code
     else:
         outcome, rule = method.step_rule.take(path, state.rule)
@@ -277,7 +277,7 @@ def _try_step(method: _Descent, local: Local, state: State) -> tuple[PyTree, Sta
         known=outcome.known,
         batches=state.batches,
     )
-    theta = local.setup.flatten()[1](jnp.where(outcome.accepted, outcome.theta, path.flat))
+    theta = path.unravel(jnp.where(outcome.accepted, outcome.theta, path.flat))
     return theta, new, _record(path, outcome, reach)
 
 
@@ -351,7 +351,7 @@ class NaturalGradient(_Descent):
         share = number(momentum, "momentum", below=1.0)
         self.metric, self.solver, self.damping = metric, solver, as_damping(damping)
         self.step_rule, self.order = step, order
-        self.momentum = None if _is_zero(share) else share
+        self.momentum = None if isinstance(share, np.ndarray) and share == 0 else share
         if not step.follows_curves and (order > 1 or self.momentum is not None):
             what = (
                 f"{type(step).__name__} minimises around θ and takes neither a curve nor momentum"
@@ -359,27 +359,8 @@ class NaturalGradient(_Descent):
             name = "order" if order > 1 else "momentum"
             raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
 
-    @property
-    def _momentum(self) -> Array | None:
-        return self.momentum
-
-    @property
-    def _order(self) -> int:
-        return self.order
-
     def _setup(self, problem: Problem, theta: PyTree) -> Setup:
         return Setup(problem, theta, self.metric, self.solver, self.damping)
-
-    def check(
-        self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
-    ) -> Evaluation | None:
-        known = super().check(problem, theta, bounds=bounds)
-        model = problem.model
-        if self.order > 1 and (model.on_host or model.solves):
-            kind = type(model).__name__
-            what = f"{self.order} needs derivatives of that order, which a {kind} does not have"
-            raise InputError("order", what, "order=1")
-        return known
 
     def map_metric(self, function: Callable[[Metric], Metric]) -> "NaturalGradient":
         return replace_fields(self, metric=function(self.metric))
@@ -397,11 +378,13 @@ class GradientDescent(_Descent):
 
     damping: Damping
     step_rule: Step
+    order: ClassVar[int] = 1
+    momentum: ClassVar[None] = None
 
     def __init__(self, *, step: Step = ModelStep(), damping: Damping | float = 0.0):
         check_instance("step", step, Step)
         self.step_rule, self.damping = step, as_damping(damping)
-        if self.damping.parameter_operator() is not None:
+        if self.damping.operator is not None:
             what = "gradient descent has G = I and no system to add an operator to"
             raise InputError("damping", what, "AbsoluteDamping(λ), or NaturalGradient(metric)")
 
@@ -428,6 +411,8 @@ class Newton(_Descent):
     solver: CG
     damping: Damping
     step_rule: Step
+    order: ClassVar[int] = 1
+    momentum: ClassVar[None] = None
 
     def __init__(
         self,
@@ -445,7 +430,3 @@ class Newton(_Descent):
 
     def _setup(self, problem: Problem, theta: PyTree) -> Setup:
         return Setup(problem, theta, solver=self.solver, damping=self.damping)
-
-
-def _is_zero(value: Any) -> bool:
-    return not traced(value) and not isinstance(value, jax.Array) and float(value) == 0

@@ -1,6 +1,7 @@
 """The loop: linearise, test, try a step, record, stop."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from ..models.base import Evaluation
 from ..parameters import Bounds, as_bounds, strengthen
 from ..problem import Problem
 from ..result import Progress, Result
-from .checkpoint import Checkpoint, RunFile, as_checkpoint
-from .methods import Method, Record
+from .checkpoint import Checkpoint, RunFile
+from .methods import Method, Record, State
 from .progress import Watch, watched
 from .run import Run, Snapshots
 from .stop import Stop
@@ -90,27 +91,27 @@ def minimize(
     check_instance("stop", stop, Stop)
     if not all(callable(callback) for callback in callbacks):
         raise InputError("callbacks", "are not all callable", "callbacks=[function]")
-    devices, given = Devices.over(mesh), (problem, method)
-    devices.check(problem, theta0, method=method)
-    problem, spread_metric = devices.spread(problem, theta0)
-    method = method.map_metric(spread_metric)
-    theta0 = devices.replicate(theta0)
+    devices, given = None, (problem, method)
+    if mesh is not None:
+        devices = Devices.over(mesh)
+        devices.check(problem, theta0, method=method)
+        problem, spread_metric = devices.spread(problem, theta0)
+        method, theta0 = method.map_metric(spread_metric), devices.replicate(theta0)
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
-    run = Run(strengthen(theta0), Snapshots.start(snapshots, theta0))
+    run = Run(strengthen(theta0), Snapshots(snapshots, theta0))
     run.count(forward=int(known is not None))  # the check at θ₀
     box = as_bounds(bounds, theta0)
     loop = _Loop(problem, method, run, stop, box, callbacks, devices, draw)
-    kept = as_checkpoint(checkpoint)
     file = None
-    if kept is not None:
+    if checkpoint is not None:
         settings = _settings(given[1]) | {"bounds": box, "batch": batch}
-        file = RunFile.of(kept, problem, theta0, known, devices, **settings)
-    shown = progress if devices.leads else False
+        file = RunFile.of(checkpoint, problem, theta0, known, devices, **settings)
+    shown = progress if devices is None or devices.leads else False
     with (
         run.keep_if_it_fails(),
         file or nullcontext(),
-        devices.explain(),
+        nullcontext() if devices is None else devices.explain(),
         nullcontext() if shown is False else watched(stop, shown) as watch,
     ):
         status = loop.run_to_the_end(known, file, watch)
@@ -127,11 +128,13 @@ def _make_draws(
     method: Method,
     theta: PyTree,
     known: Evaluation | None,
-    devices: Devices,
+    devices: Devices | None,
 ) -> Draw:
     """The draws of a batch, checked against the state at θ, over the devices of the run."""
     check_instance("batch", batch, Batch)
     draw = batch.sampler(problem, method, theta, known)
+    if devices is None:
+        return draw
 
     def spread(iteration: int) -> tuple[Problem, Method]:
         problem, method = draw(iteration)
@@ -157,7 +160,7 @@ class _Loop:
     stop: Stop
     bounds: Bounds | None
     callbacks: Sequence[Callback]
-    devices: Devices
+    devices: Devices | None
     draw: Draw | None
 
     def run_to_the_end(
@@ -190,7 +193,7 @@ class _Loop:
         if saved is None:
             return None
         ended = run.restore(*saved)
-        run.theta = self.devices.replicate(run.theta)
+        run.theta = run.theta if self.devices is None else self.devices.replicate(run.theta)
         if ended is not None and ended not in BUDGETS:
             return ended
         if spent := self._find_spent() or self._find_last():
@@ -201,10 +204,10 @@ class _Loop:
 
     def _find_spent(self) -> Status | None:
         """Which budget is used up, other than the iterations, if one is."""
-        seconds = self.run.elapsed()
-        if self.stop.seconds is not None:
+        seconds = time.perf_counter() - self.run.began
+        if self.stop.seconds is not None and self.devices is not None:
             seconds = float(self.devices.agree(seconds))  # clocks differ
-        return self.stop.find_spent(self.run.propagations, seconds)
+        return self.stop.find_spent(sum(map(int, self.run.counts)), seconds)
 
     def _find_last(self) -> Status | None:
         last = self.stop.iterations
@@ -243,8 +246,10 @@ class _Loop:
         run = self.run
         promised = np.nan  # the decrease predicted by the first try, before λ grew
         for _ in range(method.tries):
-            theta, run.state, found = self._replicate(*method.try_step(local, run.state))
-            record: Record = jax.device_get(found)
+            theta, run.state, record = method.try_step(local, run.state)
+            if self.devices is not None:
+                theta, run.state = self._replicate(self.devices, theta, run.state)
+            record: Record = jax.device_get(record)
             run.count(*record.counts)
             promised = float(record.predicted) if np.isnan(promised) else promised
             if record.accepted or record.failed or self._find_spent() is not None:
@@ -257,20 +262,24 @@ class _Loop:
         if not record.accepted:
             run.state = run.state.without_evaluation()
             return self._find_spent() or _explain_rejection(record, run.loss, promised)
-        run.move(theta, float(record.value))
-        seen = Progress(run.iteration, local_copy(run.theta), run.loss, dict(run.rows[-1]))
-        asked = [bool(callback(seen)) for callback in self.callbacks]
-        if asked and self.devices.agree(any(asked)):
+        run.theta, run.loss = theta, float(record.value)
+        run.snapshots.note(run.iteration, theta)
+        if self.callbacks and self._ask_callbacks():
             return Status.STOPPED
         return self.stop.find_goal(run.loss, record.step_norm, record.theta_norm)
 
-    def _replicate(self, theta: PyTree, state: Any, record: Record) -> tuple[PyTree, Any, Record]:
+    def _ask_callbacks(self) -> bool:
+        """Whether a callback wants to stop; in every process what the leader's say."""
+        run, devices = self.run, self.devices
+        seen = Progress(run.iteration, local_copy(run.theta), run.loss, dict(run.rows[-1]))
+        answers = [bool(callback(seen)) for callback in self.callbacks]  # all are asked
+        asked = any(answers)
+        return asked if devices is None else bool(devices.agree(asked))
+
+    def _replicate(self, devices: Devices, theta: PyTree, state: State) -> tuple[PyTree, State]:
         """θ and the state whole on every device; the evaluation of the model stays in parts."""
-        if self.devices.mesh is None:
-            return theta, state, record
-        whole = self.devices.replicate(state.without_evaluation())
-        state = dataclasses.replace(whole, known=state.known)
-        return self.devices.replicate(theta), state, record
+        whole = devices.replicate(state.without_evaluation())
+        return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
 
 
 def _explain_rejection(record: Record, loss: float, promised: float) -> Status:

@@ -1,7 +1,7 @@
 """Implicit Euler and proximal steps: an inner problem around θ in place of a step along η."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from ..direction.local import Local
 from ..direction.matrix_free import make_system
 from ..errors import InputError
 from ..metrics.base import Metric
+from ..parameters import flatten
 from ..problem import Problem, value_and_gradient
 from ..solvers.cg import CG
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, OK, Outcome, Path, Step, Trial
@@ -52,30 +53,23 @@ class ProximalStep(Step):
     nearness: Nearness = eqx.field(static=True, default="information")
     tolerance: Number = setting("tolerance", 1e-3, positive=True, below=1.0)
     max_iterations: Number = count("max_iterations", 50)
+    on_host: ClassVar[bool] = True
+    follows_curves: ClassVar[bool] = False
 
     def __check_init__(self):
         if self.nearness not in ("information", "distance"):
             advice = "'information' or 'distance'"
             raise InputError("nearness", f"{self.nearness!r} is unknown", advice)
 
-    @property
-    def on_host(self) -> bool:
-        return True
-
-    @property
-    def follows_curves(self) -> bool:
-        return False
-
-    def _first_length(self, path: Path, tau: float) -> float:
-        """t with f′t + (f″ − f′/τ)t²/2 → min along η, where ⟨η, (G + λD)η⟩ = −f′."""
-        fall, curvature = -float(path.slope), float(path.curvature())
-        return fall / (max(curvature, 0.0) + fall / tau) if fall > 0 else tau
-
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = float(self.size)
         inner = _Inner(path, tau, self.nearness)
         wanted = float(self.tolerance) * np.linalg.norm(inner.slope)
-        start = inner.start(self._first_length(path, tau))
+        # t with f′t + (f″ − f′/τ)t²/2 → min along η, where ⟨η, (G + λD)η⟩ = −f′
+        curvature, products = path.local.curvature(path.solution)
+        fall = -float(path.slope)
+        first = fall / (max(float(curvature), 0.0) + fall / tau) if fall > 0 else tau
+        start = inner.start(first)
         found = scipy_minimize(
             inner.value_and_gradient,
             start,
@@ -86,6 +80,7 @@ class ProximalStep(Step):
             options={"maxiter": int(self.max_iterations), "ftol": 0.0, "gtol": 0.0},
         )
         trial = path.at(jnp.asarray(found.x, inner.dtype))
+        inner.counts = inner.counts.plus(linearised=products)
         return _conclude(path, inner, trial, tau, float(found.fun)), memory
 
 
@@ -104,7 +99,7 @@ def _conclude(path: Path, inner: "_Inner", trial: Trial, tau: float, objective: 
         halvings=jnp.zeros((), int),
         ratio=(path.value - trial.value) / jnp.where(promised == 0, 1.0, promised),
         predicted=promised,
-        counts=inner.counts.plus(forward=1, linearised=path.curvature_products),
+        counts=inner.counts.plus(forward=1),
         known=trial.known,
     )
 
@@ -114,11 +109,11 @@ class _Inner:
 
     def __init__(self, path: Path, tau: float, nearness: Nearness):
         local = path.local
-        setup, (flat, self._unravel) = local.setup, local.setup.flatten()
+        setup, (flat, self._unravel) = local.setup, flatten(local.setup.theta)
         self._flat, self.dtype, self._tau = np.asarray(flat, float), flat.dtype, tau
         self._eta, self._bounds = np.asarray(path.eta, float), setup.bounds
         self._strength = float(path.damping)
-        self._operator = setup.damping.parameter_operator()
+        self._operator = setup.damping.operator
         self.slope, self.counts = np.asarray(local.gradient), Counts(0, 0, 0)
         self._problem, self._information = setup.problem, None
         self._plain = setup.metric is None
@@ -177,20 +172,19 @@ class _Inner:
 
     def _products(self, local: Local, metric: Metric) -> Callable[[Array], Array]:
         """v ↦ Gv at θₗ."""
-        flat, unravel = local.setup.flatten()
-        products = local.setup.model.products(unravel, flat)
+        model, (flat, unravel) = local.setup.problem.model, flatten(local.setup.theta)
+        products = model.products(unravel, flat)
         self._count(products.evaluations, 0, 0)
         system = make_system(products, local.gradient, metric, CG())
-        if local.on_host:
+        if model.on_host:
             return lambda v: system.information(v)[1]
         return lambda v: _apply_information(system, v)
 
     def _anchor(self, local: Local) -> PyTree:
-        rho = local.state
-        if rho is not None:
-            return rho
+        if local.rho is not None:
+            return local.rho
         self._count(1, 0, 0)
-        return local.setup.model(local.setup.theta)
+        return local.setup.problem.model(local.setup.theta)
 
 
 class _Anchored(eqx.Module):

@@ -42,16 +42,7 @@ class Run:
         self.iteration = self.agreeing = self.accepted = 0
         self.rows: list[dict[str, float]] = []
         self.counts = Counts(0, 0, 0)
-        self._start = time.perf_counter()
-
-    def elapsed(self) -> float:
-        """Seconds since the run began, interruptions left out."""
-        return time.perf_counter() - self._start
-
-    @property
-    def propagations(self) -> int:
-        """Forward, linearised and adjoint ones together."""
-        return sum(map(int, self.counts))
+        self.began = time.perf_counter()  # earlier for a run taken up again
 
     def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
         """Add to what was spent."""
@@ -61,7 +52,11 @@ class Run:
     def begin(self, loss: float, gradient_norm: float) -> None:
         """A new row of the history, for the point where the run stands."""
         row = dict.fromkeys(COLUMNS, np.nan)
-        row |= {"loss": loss, "gradient_norm": gradient_norm, "seconds": self.elapsed()}
+        row |= {
+            "loss": loss,
+            "gradient_norm": gradient_norm,
+            "seconds": time.perf_counter() - self.began,
+        }
         self.rows.append(row | self.counts._asdict())
 
     def finish(self, record: Record) -> None:
@@ -81,11 +76,6 @@ class Run:
             "decreased": float(bool(record.value < self.rows[-1]["loss"])),
         }
 
-    def move(self, theta: PyTree, loss: float) -> None:
-        """The run stands at another point."""
-        self.theta, self.loss = theta, loss
-        self.snapshots.note(self.iteration, theta)
-
     def save(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
         """The run in plain values and arrays."""
         table = [[row[name] for name in COLUMNS] for row in self.rows]
@@ -99,7 +89,7 @@ class Run:
             "rows": [[None if np.isnan(x) else float(x) for x in row] for row in table],
             "counts": [int(count) for count in self.counts],
             "accepted": self.accepted,
-            "seconds": self.elapsed(),
+            "seconds": time.perf_counter() - self.began,
             "snapshots": list(self.snapshots.kept),
         }
         assert self.state is not None
@@ -123,7 +113,7 @@ class Run:
             for row in values["rows"]
         ]
         self.counts = Counts(*values["counts"])
-        self._start = time.perf_counter() - values["seconds"]
+        self.began = time.perf_counter() - values["seconds"]
         return None if values["status"] is None else Status(values["status"])
 
     def result(self, status: Status) -> Result:
@@ -131,7 +121,7 @@ class Run:
         if not self.rows or self.rows[-1]["step"] > 0:  # which led to a point not recorded
             self.begin(self.loss, np.nan)
         # no later row will tell what was spent on the last one
-        self.rows[-1] |= self.counts._asdict() | {"seconds": self.elapsed()}
+        self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
         theta, loss = local_copy(self.theta), float(self.loss)
         history = {name: np.array([row[name] for row in self.rows]) for name in COLUMNS}
         iterates = self.snapshots.iterates(len(self.rows) - 1, theta)
@@ -154,20 +144,15 @@ class Snapshots:
     in the checkpoint.
     """
 
-    def __init__(self, most: int):
-        self.most, self.every = most, 1
-        self.kept: dict[int, np.ndarray] = {}
-
-    @classmethod
-    def start(cls, asked: int | None, theta: PyTree) -> "Snapshots":
+    def __init__(self, asked: int | None, theta: PyTree):
         """As asked of `minimize`, with θ₀ as the first."""
         if asked is None:
             asked = MANY if flatten(theta)[0].size <= FEW_PARAMETERS else 0
         if isinstance(asked, bool) or not isinstance(asked, (int, np.integer)) or asked < 0:
             raise InputError("snapshots", f"{asked!r} is no number of iterates", "20, or None")
-        made = cls(int(asked))
-        made.note(0, theta)
-        return made
+        self.most, self.every = int(asked), 1
+        self.kept: dict[int, np.ndarray] = {}
+        self.note(0, theta)
 
     def note(self, iterate: int, theta: PyTree) -> None:
         """Keep this iterate if it is one of those wanted."""

@@ -1,7 +1,7 @@
 """How far along a direction: fixed, backtracking and model steps. None knows how it was found."""
 
 import abc
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from ..core.settings import Number, number, setting
 from ..direction.local import Local
 from ..metrics.base import Metric
 from ..models.base import Evaluation
+from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.base import Solution
 
@@ -48,14 +49,9 @@ class Path:
     ):
         self.local, self.solution, self.damping = local, solution, damping
         self.coefficients, self.counts = coefficients, counts
-        self.flat, self._unravel = local.setup.flatten()
+        self.flat, self.unravel = flatten(local.setup.theta)
         self.eta, self.value = solution.eta, local.loss
         self.slope = local.gradient @ solution.eta
-
-    @property
-    def length(self) -> Array:
-        """‖η‖."""
-        return jnp.linalg.norm(self.eta)
 
     def trial(self, tau: Array) -> Trial:
         """θ(τ), with the decrease that the gradient promises for it."""
@@ -71,20 +67,11 @@ class Path:
 
     def at(self, point: Array) -> Trial:
         """Any other point."""
-        problem, moved = self.local.setup.problem, self._unravel(point)
+        problem, moved = self.local.setup.problem, self.unravel(point)
         known = problem.model.evaluate(moved)
         value, admissible = _assess(problem, self.local.setup.metric, moved, known.rho)
         decrease = -self.local.gradient @ (point - self.flat)
         return Trial(point, value, admissible, decrease, known if problem.model.solves else None)
-
-    def curvature(self) -> Array:
-        """⟨Zη, ∇²f Zη⟩, the second derivative of the Gauss–Newton model along η."""
-        return self.local.curvature(self.solution)
-
-    @property
-    def curvature_products(self) -> int:
-        """What `curvature` costs; nothing where Zη is known."""
-        return self.local.curvature_products(self.solution)
 
 
 def offset(coefficients: Array, tau: Array) -> Array:
@@ -125,17 +112,14 @@ class Outcome(NamedTuple):
 
 
 class Step(eqx.Module):
-    """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next."""
+    """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next.
 
-    @property
-    def on_host(self) -> bool:
-        """Whether the step is driven from Python."""
-        return False
+    `on_host` says that the step is driven from Python, `follows_curves` that it is taken along a
+    path, which may then be a curve.
+    """
 
-    @property
-    def follows_curves(self) -> bool:
-        """Whether the step is taken along a path, which may then be a curve."""
-        return True
+    on_host: ClassVar[bool] = False
+    follows_curves: ClassVar[bool] = True
 
     def init(self, theta: Array) -> PyTree:
         """The memory before the first step."""
@@ -168,7 +152,8 @@ class FixedStep(Step):
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = jnp.asarray(self.size, path.value.dtype)
         if self.limit is not None:
-            longest = jnp.asarray(self.limit) / jnp.where(path.length > 0, path.length, 1.0)
+            length = jnp.linalg.norm(path.eta)
+            longest = jnp.asarray(self.limit) / jnp.where(length > 0, length, 1.0)
             tau = jnp.minimum(tau, longest.astype(tau.dtype))
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
@@ -214,10 +199,10 @@ class ModelStep(Step):
     max_halvings: int = eqx.field(static=True, default=30)
 
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
-        curvature = path.curvature()
+        curvature, products = path.local.curvature(path.solution)
         length = -path.slope / jnp.where(curvature > 0, curvature, 1.0)
         tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, 1.0)
-        return backtrack(path, tau, self, path.curvature_products), memory
+        return backtrack(path, tau, self, products), memory
 
 
 def refuse(path: Path) -> Outcome:
@@ -246,7 +231,9 @@ def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearis
 
     def searching(carry: tuple[Array, Trial, Array]) -> Array:
         _, trial, halvings = carry
-        return ~(enough(trial) & _usable(trial)) & (halvings < rule.max_halvings)
+        finite = jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta))
+        usable = finite & trial.admissible
+        return ~(enough(trial) & usable) & (halvings < rule.max_halvings)
 
     def halve(carry: tuple[Array, Trial, Array]) -> tuple[Array, Trial, Array]:
         tau, _, halvings = carry
@@ -256,10 +243,6 @@ def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearis
     start = (tau, first, jnp.zeros((), int))
     tau, trial, halvings = loop(searching, halve, start)
     return conclude(path, tau, trial, enough(trial), halvings, first.linear_decrease, linearised)
-
-
-def _usable(trial: Trial) -> Array:
-    return jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta)) & trial.admissible
 
 
 def conclude(

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,14 +40,20 @@ class Stop:
     def __post_init__(self) -> None:
         if self.iterations is None and self.propagations is None and self.seconds is None:
             object.__setattr__(self, "iterations", DEFAULT_ITERATIONS)
-        whole = isinstance(self.iterations, (int, np.integer)) and self.iterations >= 1
-        if self.iterations is not None and (isinstance(self.iterations, bool) or not whole):
-            raise InputError("iterations", f"{self.iterations!r} is no positive integer", "100")
+        number = lambda x: isinstance(x, (int, float, np.number)) and not isinstance(x, bool)
+        amount = lambda x: number(x) and math.isfinite(x) and x >= 0
+        n = self.iterations
+        if n is not None and not (amount(n) and isinstance(n, (int, np.integer)) and n >= 1):
+            raise InputError("iterations", f"{n!r} is no positive integer", "100")
         for name in ("propagations", "seconds"):
-            _check_amount(name, getattr(self, name), "nothing that can be spent", optional=True)
+            value = getattr(self, name)
+            if value is not None and not amount(value):
+                advice = "a number from zero on, or None for no limit"
+                raise InputError(name, f"{value!r} is nothing that can be spent", advice)
         for name in ("gradient", "step"):
-            _check_amount(name, getattr(self, name), "no tolerance", optional=False)
-        if self.loss is not None and not (_is_number(self.loss) and not math.isnan(self.loss)):
+            if not amount(getattr(self, name)):
+                raise InputError(name, f"{getattr(self, name)!r} is no tolerance", "1e-6")
+        if self.loss is not None and not (number(self.loss) and not math.isnan(self.loss)):
             raise InputError("loss", f"{self.loss!r} is no loss to reach", "1e-6, or None")
 
     def find_spent(self, propagations: int, seconds: float) -> Status | None:
@@ -66,16 +71,3 @@ class Stop:
         if step_norm <= self.step * max(1.0, theta_norm):
             return Status.SMALL_STEP
         return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-
-
-def _check_amount(argument: str, value: Any, what: str, *, optional: bool) -> None:
-    """Raise `InputError` for an amount that is not a finite number from zero on."""
-    if optional and value is None:
-        return
-    if not (_is_number(value) and math.isfinite(value) and value >= 0):
-        advice = "a number from zero on, or None for no limit" if optional else "1e-6"
-        raise InputError(argument, f"{value!r} is {what}", advice)

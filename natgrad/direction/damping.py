@@ -3,7 +3,7 @@
 import abc
 import functools
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import equinox as eqx
 import jax
@@ -29,53 +29,40 @@ class Fate(Protocol):
 
 
 class Damping(eqx.Module):
-    """Solves use (G + λD) η = −∂_θ f, with D = I unless `parameter_operator` says otherwise."""
+    """Solves use (G + λD) η = −∂_θ f. A new damping has `strength`, and the constants it changes.
+
+    | constant | what it says |
+    |---|---|
+    | `damps` | λ > 0, so that G + λD is positive definite whatever G is |
+    | `adapts` | a rejected step is worth another solve, with the λ that `update` gives |
+    | `trace_samples` | how many products Zη a matrix-free direction spends to estimate trace G |
+    | `operator` | D on the flattened parameters; None for the identity |
+    | `initial` | what is remembered before the first step; λ itself where it adapts |
+    """
+
+    damps: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
+    trace_samples: ClassVar[int] = 8
+    operator: "ClassVar[ParameterOperator | None]" = None
+    initial: ClassVar[Number] = 0.0
 
     @abc.abstractmethod
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         """λ for this iteration, given the trace of the p × p matrix G."""
 
-    def initial_state(self) -> Number:
-        """What the damping remembers from one step to the next; λ itself where it adapts."""
-        return 0.0
-
     def update(self, strength: Array, outcome: Fate) -> Array:
         """The state after a step with this outcome, taken with the damping λ = `strength`."""
         return strength
-
-    @property
-    def damps(self) -> bool:
-        """Whether λ > 0, so that G + λD is positive definite whatever G is."""
-        return True
-
-    @property
-    def adapts(self) -> bool:
-        """Whether a rejected step is worth another solve, with the λ that `update` gives."""
-        return False
-
-    def parameter_operator(self) -> "ParameterOperator | None":
-        """D on the flattened parameters; None for the identity."""
-        return None
-
-    @property
-    def trace_samples(self) -> int:
-        """How many products Zη a matrix-free direction spends on its estimate of trace G."""
-        return 8
 
 
 class Undamped(Damping):
     """λ = 0: the natural gradient itself, of minimum norm where G is singular."""
 
+    damps: ClassVar[bool] = False
+    trace_samples: ClassVar[int] = 0
+
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.zeros_like(trace)
-
-    @property
-    def damps(self) -> bool:
-        return False
-
-    @property
-    def trace_samples(self) -> int:
-        return 0
 
 
 class RelativeDamping(Damping):
@@ -91,13 +78,10 @@ class AbsoluteDamping(Damping):
     """A fixed λ, in the units of G."""
 
     value: Number = setting("damping")
+    trace_samples: ClassVar[int] = 0
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.asarray(self.value, trace.dtype)
-
-    @property
-    def trace_samples(self) -> int:
-        return 0
 
 
 class ParameterDamping(Damping):
@@ -115,8 +99,9 @@ class ParameterDamping(Damping):
     one triangular solve with Y, O(kp²).
     """
 
-    operator: "ParameterOperator"
+    operator: "ParameterOperator"  # pyright: ignore[reportIncompatibleVariableOverride]
     value: Number
+    trace_samples: ClassVar[int] = 0
 
     def __init__(self, operator: lx.AbstractLinearOperator | Array, strength: float = 1.0):
         self.operator = as_parameter_operator(operator)
@@ -124,13 +109,6 @@ class ParameterDamping(Damping):
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.asarray(self.value, trace.dtype)
-
-    def parameter_operator(self) -> "ParameterOperator":
-        return self.operator
-
-    @property
-    def trace_samples(self) -> int:
-        return 0
 
 
 class LevenbergMarquardt(Damping):
@@ -155,9 +133,8 @@ class LevenbergMarquardt(Damping):
     decrease: Number = setting("decrease", 1.0 / 3.0, positive=True, below=1.0)
     increase: Number = setting("increase", 4.0, above=1.0)
     floor: Number = setting("floor", 1e-15)
-
-    def initial_state(self) -> Number:
-        return self.initial
+    adapts: ClassVar[bool] = True
+    trace_samples: ClassVar[int] = 1  # enough for a floor
 
     def strength(self, state: Array, trace: Array, p: int) -> Array:
         return jnp.maximum(state, jnp.asarray(self.floor) * trace).astype(trace.dtype)
@@ -167,14 +144,6 @@ class LevenbergMarquardt(Damping):
         hard = ~outcome.accepted | (outcome.halvings > 1)
         factor = jnp.where(easy, self.decrease, jnp.where(hard, self.increase, 1.0))
         return strength * factor
-
-    @property
-    def trace_samples(self) -> int:
-        return 1  # enough for a floor
-
-    @property
-    def adapts(self) -> bool:
-        return True
 
 
 def as_damping(damping: Damping | Number) -> Damping:

@@ -1,7 +1,7 @@
 """The least-squares problem from a dense Z: Y = LZ or G = YᵀY, factorised."""
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..metrics.base import Geometry, Report
-from ..parameters import find_free
+from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solution
 from .local import Local, Setup, measure_energy
@@ -23,11 +23,15 @@ class Factorised(Local):
     """A system that a `DenseSolver` has prepared.
 
     `triangle` is the F of D = FᵀF: the solver works in the coordinates Fη, where D is the identity.
+    ρ and the columns of Z are kept where each column is a solve with a PDE, so that Zη costs none.
     """
 
     solver: DenseSolver
     prepared: Any
     triangle: Array | None
+    rho: PyTree | None = None
+    columns: PyTree | None = None
+    products: ClassVar[None] = None
 
     @property
     def name(self) -> str:
@@ -37,11 +41,11 @@ class Factorised(Local):
         eta, info = self.solver.solve(self.prepared, damping)
         if self.triangle is not None:
             eta = solve_triangular(self.triangle, eta)
-        return Solution(eta.astype(self.gradient.dtype), info, self._push(eta))
-
-    def _push(self, eta: Array) -> PyTree | None:
-        """Zη, where that costs no propagation."""
-        return None
+        motion = None
+        if self.columns is not None:
+            push = lambda Z: jnp.tensordot(eta.astype(Z.dtype), Z, 1)
+            motion = jax.tree.map(push, self.columns)
+        return Solution(eta.astype(self.gradient.dtype), info, motion)
 
     def aim(self, image: PyTree, gradient: Array) -> "Factorised":
         dtype = self.trace.dtype  # that of Y
@@ -51,36 +55,18 @@ class Factorised(Local):
 
 
 class Dense(Factorised):
-    """The system from the columns of Z.
-
-    ρ and the columns are kept where each of them is a solve with a PDE, so that Zη costs none.
-    """
-
-    rho: PyTree | None = None
-    columns: PyTree | None = None
+    """The system from the columns of Z."""
 
     @classmethod
     def prepare(cls, setup: Setup) -> "Dense":
-        flat, unravel = setup.flatten()
-        rho, columns, counts = setup.model.jacobian(unravel, flat, setup.known)
+        flat, unravel = flatten(setup.theta)
+        model = setup.problem.model
+        rho, columns, counts = model.jacobian(unravel, flat, setup.known)
         setup = setup.forget()
         found = _assemble(setup, rho, columns)
-        counts = counts.plus(*found.counts)
-        kept = (rho, columns) if setup.model.solves else (None, None)
-        fields = found._asdict() | {"counts": counts}
+        fields = found._asdict() | {"counts": counts.plus(*found.counts)}
+        kept = (rho, columns) if model.solves else (None, None)
         return cls(setup=setup, **fields, rho=kept[0], columns=kept[1])
-
-    def _push(self, eta: Array) -> PyTree | None:
-        if self.columns is None:
-            return None
-        return jax.tree.map(lambda Z: jnp.tensordot(eta.astype(Z.dtype), Z, 1), self.columns)
-
-    @property
-    def state(self) -> PyTree | None:
-        return self.rho
-
-    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
-        return None if solution.motion is None else (self.rho, solution.motion)
 
 
 class Assembly(NamedTuple):
@@ -102,7 +88,7 @@ class Assembly(NamedTuple):
 @eqx.filter_jit
 def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     """The factorised least-squares problem, from ρ and the columns of Z."""
-    flat, _ = setup.flatten()
+    flat, _ = flatten(setup.theta)
     metric, chooser = setup.metric, setup.solver
     assert metric is not None
     assert chooser is not None
@@ -126,20 +112,22 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
         if direct is not None:
             gradient, r = gradient + direct, r + direct
 
-    free = find_free(flat, gradient, setup.bounds)
-    r, gradient = r * free, gradient * free
-    D = setup.damping.parameter_operator()
+    D, free = setup.damping.operator, None
     triangle = None if D is None else D.triangle()
-    if triangle is not None and setup.bounds is not None:
-        triangle = restrict_triangle(triangle, free)
+    if setup.bounds is not None:
+        free = find_free(flat, gradient, setup.bounds)
+        r, gradient = r * free, gradient * free
+        triangle = None if triangle is None else restrict_triangle(triangle, free)
     if isinstance(solver, InformationSolver):
         G, report = geometry.information(columns)
-        G = to_coordinates(to_coordinates(G * free * free[:, None], triangle).T, triangle)
+        G = G if free is None else G * free * free[:, None]
+        G = to_coordinates(to_coordinates(G, triangle).T, triangle)
         slope = to_coordinates(gradient, triangle).astype(G.dtype)
         prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
     else:
         Yt, report = geometry.image(columns)
-        Yt, r = to_coordinates(Yt * free[:, None], triangle), to_coordinates(r, triangle)
+        Yt = Yt if free is None else Yt * free[:, None]
+        Yt, r = to_coordinates(Yt, triangle), to_coordinates(r, triangle)
         dtype = jnp.result_type(Yt, b, r)
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
         prepared, trace = solver.prepare(Yt.T, b, r), jnp.sum(Yt**2)
@@ -149,7 +137,7 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
         gradient=gradient,
         gradient_norm=jnp.linalg.norm(gradient),
         energy=energy,
-        free=None if setup.bounds is None else free,
+        free=free,
         trace=trace,
         counts=counts.plus(),
         report=geometry.report() | report,

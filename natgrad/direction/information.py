@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from ..core.operators import AdjointOperator
 from ..metrics.base import POSITIVE, Metric
 from ..models.base import Products
+from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.cg import CG
 from .linearise import check
@@ -91,8 +92,8 @@ def _put_together(problem: Problem, theta: PyTree, metric: Metric, at: Any) -> _
 
 
 def _make(setup: Setup, at: Any) -> _Operators:
-    flat, unravel = setup.flatten()
-    products = setup.model.products(unravel, flat, setup.known)
+    flat, unravel = flatten(setup.theta)
+    products = setup.problem.model.products(unravel, flat, setup.known)
     like = eqx.filter(setup.theta, eqx.is_inexact_array)
     return _Operators(products, at(setup.metric, products.rho), like)
 

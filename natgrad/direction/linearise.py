@@ -13,9 +13,10 @@ from ..core.operators import structure_of
 from ..core.settings import check_instance
 from ..errors import InputError, warn_once
 from ..metrics.base import Metric
-from ..models.base import Evaluation, Model
+from ..models.base import Evaluation
 from ..models.checks import check_model, check_parameters, check_state
 from ..models.pointwise import RowModel
+from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.base import Solver
 from .dense import Dense
@@ -31,11 +32,11 @@ def linearise(setup: Setup) -> Local:
     Everything that does not depend on λ happens here: ρ, Z, L, Y = LZ and the solver's
     factorisation, or the products that stand for them. Another λ costs only `Local.solve`.
     """
-    if not setup.model.on_host:
+    if not setup.problem.model.on_host:
         return _linearise_compiled(setup)
     if setup.metric is None or setup.known is not None:
         return _linearise(setup)
-    local = _linearise(dataclasses.replace(setup, known=setup.model.evaluate(setup.theta)))
+    local = _linearise(dataclasses.replace(setup, known=setup.problem.model.evaluate(setup.theta)))
     return eqx.tree_at(lambda x: x.counts, local, local.counts.plus(forward=1))
 
 
@@ -57,16 +58,17 @@ def choose(setup: Setup) -> tuple[type[Local], Solver | None]:
     | diagonal | that of a pointwise model | `ByRows` |
     | any | formed by columns | `Dense` |
     """
-    model, metric, solver = setup.model, setup.metric, setup.solver
+    model, metric, solver = setup.problem.model, setup.metric, setup.solver
     if metric is None:
         return (PlainGradient if solver is None else Hessian), solver
     assert solver is not None
-    flat, unravel = setup.flatten()
+    flat, unravel = flatten(setup.theta)
     if setup.known is not None:
         state = structure_of(setup.known.rho)
     else:
         state = jax.eval_shape(lambda v: model(unravel(v)), flat)
-    by_rows = _has_rows(model, metric, state)
+    rows = isinstance(model, RowModel)  # which can be made by themselves
+    by_rows = rows and jax.eval_shape(lambda rho: metric.at(rho).diagonal, state) is not None
     leaves = jax.tree.leaves(state)
     k, p = sum(math.prod(leaf.shape) for leaf in leaves), flat.size
     entries = min(k, p) ** 2 if by_rows and setup.damping.damps else k * p  # then G or K is enough
@@ -75,12 +77,6 @@ def choose(setup: Setup) -> tuple[type[Local], Solver | None]:
     if iterative is not None:
         return MatrixFree, iterative
     return (ByRows if by_rows else Dense), solver
-
-
-def _has_rows(model: Model, metric: Metric, state: PyTree) -> bool:
-    """Whether Y has rows that can be made by themselves."""
-    diagonal = lambda rho: metric.at(rho).diagonal
-    return isinstance(model, RowModel) and jax.eval_shape(diagonal, state) is not None
 
 
 def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
@@ -92,16 +88,16 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
     if setup.metric is not None:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
-    flat, unravel = setup.flatten()
+    flat, unravel = flatten(setup.theta)
     check_parameters(setup.theta, flat)
-    model, known = setup.model, None
+    model, known = setup.problem.model, None
     if model.on_host:
         known = setup.problem.evaluate(setup.theta)
         structure = check_state(structure_of(known.rho))
     else:
         structure = check_model(lambda v: model(unravel(v)), flat)
     setup.problem.check(setup.theta, structure)
-    D = setup.damping.parameter_operator()
+    D = setup.damping.operator
     if D is not None and D.size != flat.size:
         what = f"acts on {D.size} parameters, theta has {flat.size}"
         raise InputError("damping", what, "a p × p D")
@@ -117,7 +113,7 @@ def check(setup: Setup) -> Evaluation | None:
     solves no equation takes none.
     """
     structure, known = check_structure(setup)
-    model, metric = setup.model, setup.metric
+    model, metric = setup.problem.model, setup.metric
     if setup.solver is None and not model.solves:
         return None
     known = setup.problem.evaluate(setup.theta) if known is None else known

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts, Status
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, Report
-from ..models.base import Evaluation, Model, Products
+from ..models.base import Evaluation, Products
 from ..parameters import Bounds, flatten
 from ..problem import LossDerivatives, Problem
 from ..result import Info
@@ -43,17 +43,9 @@ class Setup(eqx.Module):
     memory: PyTree = None
     first_norm: Array | None = None
 
-    @property
-    def model(self) -> Model:
-        return self.problem.model
-
-    def flatten(self) -> tuple[Array, Callable[[Array], PyTree]]:
-        """θ as one vector, and the way back."""
-        return flatten(self.theta)
-
     def at(self, known: Evaluation | None) -> "Setup":
         """With an evaluation of the model at θ, where its products can use one."""
-        return dataclasses.replace(self, known=known if self.model.solves else None)
+        return dataclasses.replace(self, known=known if self.problem.model.solves else None)
 
     def forget(self) -> "Setup":
         """Without what only the linearisation needs, which may be large."""
@@ -78,6 +70,10 @@ class Local(eqx.Module):
     where that is known, else NaN. `counts` has the propagations spent so far.
     """
 
+    rho: eqx.AbstractVar[PyTree | None]  # the state, where it was kept
+    products: eqx.AbstractVar[Products | None]  # those that gave the gradient, where kept
+    name: eqx.AbstractVar[str]  # of the solver, for `info.solver`
+
     setup: Setup
     loss: Array
     gradient: Array
@@ -97,33 +93,14 @@ class Local(eqx.Module):
     def _solve(self, damping: Array) -> Solution:
         """η for this λ."""
 
-    @property
-    @abc.abstractmethod
-    def name(self) -> str:
-        """The solver, as `info.solver` tells it."""
-
-    @property
-    def size(self) -> int:
-        """The number of parameters p."""
-        return self.gradient.size
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the products of the model are outside JAX."""
-        return self.setup.model.on_host
-
-    @property
-    def state(self) -> PyTree | None:
-        """ρ(θ), where it was kept."""
-        return None
-
     def solve(self, damping: Array) -> Solution:
         """η for this λ; compiled, unless the model is outside JAX."""
-        return self._solve(damping) if self.on_host else _solve_compiled(self, damping)
+        on_host = self.setup.problem.model.on_host
+        return self._solve(damping) if on_host else _solve_compiled(self, damping)
 
     def aim(self, image: PyTree, gradient: Array) -> "Local":
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
-        raise InputError("order", f"{self.name} has no tangents of a state", "order=1")
+        raise InputError("order", "there are no tangents of a state to answer to", "order=1")
 
     def _tangent_factor(self, geometry: Geometry) -> lx.AbstractLinearOperator:
         """The L that the prepared Y was made with."""
@@ -133,8 +110,8 @@ class Local(eqx.Module):
         """The answers of θ to tangents of the state, by the factors that η was found with."""
         metric = self.setup.metric
         assert metric is not None
-        flat, unravel = self.setup.flatten()
-        products = self.setup.model.products(unravel, flat)
+        flat, unravel = flatten(self.setup.theta)
+        products = self.setup.problem.model.products(unravel, flat)
         L = self._tangent_factor(metric.at(products.rho))
 
         def respond(zeta: PyTree) -> tuple[Array, Counts]:
@@ -149,32 +126,26 @@ class Local(eqx.Module):
         """The vector on the parameters that may move, zero on those held by bounds."""
         return vector if self.free is None else vector * self.free
 
-    def curvature(self, solution: Solution) -> Array:
-        """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η); for an objective of θ its second derivative along η."""
-        problem, (flat, unravel) = self.setup.problem, self.setup.flatten()
-        moved = self._motion(solution)
-        if problem.objective is None and moved is None:
-            products = self._products()
-            products = self.setup.model.products(unravel, flat) if products is None else products
-            moved = products.rho, products.push(solution.eta)
-        found = _curve_loss(problem, self.setup.theta, solution.eta, moved)
-        # Zη was to be carried along, and a recycled direction has none
-        unseen = self._motion(solution) is not None and problem.objective is None
-        recycled = solution.info.reason == Status.RECYCLED.code
-        return jnp.where(unseen & recycled, -(self.gradient @ solution.eta), found)
+    def curvature(self, solution: Solution) -> tuple[Array, int]:
+        """⟨Zη, ∇²f Zη⟩ (+ ηᵀ∇²R η), and the products spent on it: none where Zη came with η.
 
-    def curvature_products(self, solution: Solution) -> int:
-        """How many products `curvature` takes; none where Zη came with η."""
-        known = self._motion(solution) is not None and self.setup.problem.objective is None
-        return 0 if known else 1
-
-    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
-        """ρ and Zη, where the solver has found them on its way."""
-        return None
-
-    def _products(self) -> Products | None:
-        """The products that the gradient took, where they were kept."""
-        return None
+        For an objective of θ it is the second derivative along η.
+        """
+        problem = self.setup.problem
+        if problem.objective is not None:
+            return _curve_loss(problem, self.setup.theta, solution.eta, None), 1
+        if solution.motion is not None:
+            moved = self.rho, solution.motion
+            found = _curve_loss(problem, self.setup.theta, solution.eta, moved)
+            # a recycled direction was made without Zη
+            recycled = solution.info.reason == Status.RECYCLED.code
+            return jnp.where(recycled, -(self.gradient @ solution.eta), found), 0
+        products = self.products
+        if products is None:
+            flat, unravel = flatten(self.setup.theta)
+            products = problem.model.products(unravel, flat)
+        moved = products.rho, products.push(solution.eta)
+        return _curve_loss(problem, self.setup.theta, solution.eta, moved), 1
 
     def describe(self, info: SolveInfo, damping: Any, finite: Any, reach: Any) -> Info:
         """The solve as a user reads it, in one transfer from the device.
@@ -239,16 +210,17 @@ def measure_energy(
 def _curve_loss(
     problem: Problem, theta: PyTree, eta: Array, moved: tuple[PyTree, PyTree] | None
 ) -> Array:
+    """The second derivative of the loss along Zη at ρ, and of what sees θ directly along η."""
     flat, unravel = flatten(theta)
+
+    def differentiate_twice(function: Callable[[PyTree], Array], x: PyTree, v: PyTree) -> Array:
+        _, product = jax.jvp(jax.grad(function), (x,), (v,))
+        return ravel_pytree(v)[0] @ ravel_pytree(product)[0]
+
     if problem.objective is not None:
-        return _second_derivative(lambda v: problem.objective(unravel(v)), flat, eta)
+        return differentiate_twice(lambda v: problem.objective(unravel(v)), flat, eta)
     assert moved is not None
-    curvature = _second_derivative(problem.loss, *moved)
+    curvature = differentiate_twice(problem.loss, *moved)
     if problem.regulariser is not None:
-        curvature += _second_derivative(lambda v: problem.regulariser(unravel(v)), flat, eta)
+        curvature += differentiate_twice(lambda v: problem.regulariser(unravel(v)), flat, eta)
     return curvature
-
-
-def _second_derivative(function: Callable[[PyTree], Array], x: PyTree, v: PyTree) -> Array:
-    _, product = jax.jvp(jax.grad(function), (x,), (v,))
-    return ravel_pytree(v)[0] @ ravel_pytree(product)[0]

@@ -1,6 +1,6 @@
 """The system as products: a model's in a metric, never formed."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts
 from ..metrics.base import Metric
 from ..models.base import Products
-from ..parameters import find_free
+from ..parameters import find_free, flatten
 from ..problem import LossDerivatives, differentiate_loss
 from ..solvers.base import MatrixFreeSolver, Solution
 from ..solvers.system import Factor, Gram, System
@@ -24,14 +24,11 @@ class Iterative(Local):
     solver: MatrixFreeSolver
     prepared: Any
     rho: PyTree
+    products: ClassVar[None] = None
 
     @property
     def name(self) -> str:
         return self.solver.name
-
-    @property
-    def state(self) -> PyTree | None:
-        return self.rho
 
     def _solve(self, damping: Array) -> Solution:
         return self.solver.solve(self.prepared, damping)
@@ -42,11 +39,11 @@ class MatrixFree(Iterative):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "MatrixFree":
-        flat, unravel = setup.flatten()
+        flat, unravel = flatten(setup.theta)
         metric, solver = setup.metric, setup.solver
         assert metric is not None
         assert isinstance(solver, MatrixFreeSolver)
-        products = setup.model.products(unravel, flat, setup.known)
+        products = setup.problem.model.products(unravel, flat, setup.known)
         derivatives = differentiate_loss(setup.problem, setup.theta, products.rho)
         value, covector, direct = derivatives
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
@@ -57,7 +54,7 @@ class MatrixFree(Iterative):
             metric,
             solver,
             free=None if setup.bounds is None else find_free(flat, gradient, setup.bounds),
-            parameter=setup.damping.parameter_operator(),
+            parameter=setup.damping.operator,
             first_norm=setup.first_norm,
             covector=covector if direct is None else None,
             memory=solver.arrive(setup.memory, flat, gradient),
@@ -73,9 +70,6 @@ class MatrixFree(Iterative):
             ),
             rho=products.rho,
         )
-
-    def _motion(self, solution: Solution) -> tuple[PyTree, PyTree] | None:
-        return None if solution.motion is None else (self.rho, solution.motion)
 
     def aim(self, image: PyTree, gradient: Array) -> "MatrixFree":
         prepared = self.solver.aim(self.prepared, image, gradient)

@@ -1,7 +1,7 @@
 """Directions without a metric on states: the plain gradient, and Newton's."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,6 +24,8 @@ class PlainGradient(Local):
     """G = I: η = −∂_θ f/(1 + λ)."""
 
     products: Products | None
+    rho: ClassVar[None] = None
+    name: ClassVar[str] = "gradient"
 
     @classmethod
     def prepare(cls, setup: Setup) -> "PlainGradient":
@@ -32,8 +34,9 @@ class PlainGradient(Local):
     @classmethod
     def from_gradient(cls, setup: Setup, found: ValueAndGradient) -> "PlainGradient":
         """From a value and a gradient that are known already."""
-        flat, _ = setup.flatten()
-        gradient = found.gradient * find_free(flat, found.gradient, setup.bounds)
+        flat, gradient = flatten(setup.theta)[0], found.gradient
+        if setup.bounds is not None:
+            gradient = gradient * find_free(flat, gradient, setup.bounds)
         return cls(
             setup=setup.forget(),
             loss=found.value,
@@ -47,17 +50,10 @@ class PlainGradient(Local):
             products=found.products,
         )
 
-    @property
-    def name(self) -> str:
-        return "gradient"
-
     def _solve(self, damping: Array) -> Solution:
         one = jnp.ones((), self.gradient.dtype)
-        info = SolveInfo(jnp.asarray(self.size), one, jnp.asarray(False))
+        info = SolveInfo(jnp.asarray(self.gradient.size), one, jnp.asarray(False))
         return Solution(-self.gradient / (1 + damping), info)
-
-    def _products(self) -> Products | None:
-        return self.products
 
 
 class Hessian(Iterative):
@@ -65,7 +61,7 @@ class Hessian(Iterative):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "Hessian":
-        flat, solver = setup.flatten()[0], setup.solver
+        flat, solver = flatten(setup.theta)[0], setup.solver
         assert isinstance(solver, MatrixFreeSolver)
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
@@ -74,7 +70,7 @@ class Hessian(Iterative):
         system = HessianSystem(
             gradient=gradient,
             free=free,
-            parameter=setup.damping.parameter_operator(),
+            parameter=setup.damping.operator,
             progress=measure_progress(gradient, setup.first_norm),
             memory=memory,
             rho=rho,
@@ -90,12 +86,9 @@ class Hessian(Iterative):
             rho=rho,
         )
 
-    def curvature(self, solution: Solution) -> Array:
+    def curvature(self, solution: Solution) -> tuple[Array, int]:
         """⟨η, Gη⟩ = −⟨∂_θ f, η⟩, because G is the Hessian itself."""
-        return -(self.gradient @ solution.eta)
-
-    def curvature_products(self, solution: Solution) -> int:
-        return 0
+        return -(self.gradient @ solution.eta), 0
 
 
 Part = Callable[[Array], Array]
@@ -103,7 +96,7 @@ Part = Callable[[Array], Array]
 
 def _differentiate_twice(setup: Setup) -> tuple[Array, PyTree, Array, tuple[Part, ...], int]:
     """f, ρ, ∂_θ f, the parts whose sum is the product with ∇²_θ f, and the evaluations spent."""
-    problem, (flat, unravel) = setup.problem, setup.flatten()
+    problem, (flat, unravel) = setup.problem, flatten(setup.theta)
     if problem.objective is not None:
         value, gradient, product = _differentiate_function(problem.objective, setup.theta)
         return value, jnp.zeros(()), gradient, (product,), 1

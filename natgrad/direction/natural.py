@@ -13,6 +13,7 @@ from ..core.outcomes import Counts
 from ..core.sharding import local_copy
 from ..devices import Devices
 from ..metrics.base import Metric
+from ..parameters import flatten
 from ..problem import Problem
 from ..result import Direction
 from ..solvers import Auto, Solver
@@ -51,7 +52,7 @@ def natural_gradient(
     setup = Setup(problem, theta, metric, solver, rule)
     setup = setup.at(check(setup))
     local = linearise(setup)
-    strength = rule.strength(jnp.asarray(rule.initial_state()), local.trace, local.size)
+    strength = rule.strength(jnp.asarray(rule.initial), local.trace, local.gradient.size)
     eta, info, *_ = local.solve(strength)
     unravel = ravel_pytree(eqx.filter(theta, eqx.is_inexact_array))[1]
     reach = -(local.gradient @ eta) / local.energy
@@ -80,8 +81,8 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
 
 
 def _information_matrix(setup: Setup) -> Array:
-    flat, unravel = setup.flatten()
-    rho, columns, _ = setup.model.jacobian(unravel, flat, setup.known)
+    flat, unravel = flatten(setup.theta)
+    rho, columns, _ = setup.problem.model.jacobian(unravel, flat, setup.known)
     return _information(setup.metric, rho, columns)
 
 

@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..metrics.base import Geometry
 from ..models.base import Model, Products
 from ..models.pointwise import Part, RowModel, is_part
-from ..parameters import find_free
+from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solver
 from ..solvers.kernel import Kernel, transposed_product
@@ -214,8 +214,8 @@ class ByRows(Factorised):
 
 def _assemble(setup: Setup) -> Assembly:
     """The factorised least-squares problem, from all rows of Y at once or from blocks of them."""
-    flat, unravel = setup.flatten()
-    model = cast(RowModel, setup.model)
+    flat, unravel = flatten(setup.theta)
+    model = cast(RowModel, setup.problem.model)
     rho = model(setup.theta)
     assert setup.metric is not None
     assert setup.solver is not None
@@ -224,7 +224,7 @@ def _assemble(setup: Setup) -> Assembly:
     scale = ravel_pytree(root)[0]
     shape = k, p = scale.size, flat.size
     solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
-    D = setup.damping.parameter_operator()
+    D = setup.damping.operator
     rows = Rows(model, unravel, flat, root)
     blocks = _takes_blocks(solver, D)
     whole = rows.fit and not (blocks and model.mesh is not None)  # whose rows would be sent around

@@ -236,8 +236,8 @@ def find_leading_pairs(setup: Setup, prior: Prior, sketch: Sketch) -> tuple[Spec
 
     Runs compiled, or as it is for a model whose products cannot be traced.
     """
-    vector, unravel = setup.flatten()
-    products = setup.model.products(unravel, vector, setup.known)
+    vector, unravel = flatten(setup.theta)
+    products = setup.problem.model.products(unravel, vector, setup.known)
     assert setup.metric is not None
     L, dtype = factor_at(setup.metric, products.rho), vector.dtype
     rank, power_iterations, oversampling, seed, batch_size = sketch

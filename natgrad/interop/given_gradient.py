@@ -73,6 +73,6 @@ def raised(
     setup = Setup(problem, theta, metric, solver, damping, first_norm=first_norm)
     _, known = check_structure(setup)
     local = linearise(setup.at(known))
-    strength = damping.strength(damping_state, local.trace, local.size)
+    strength = damping.strength(damping_state, local.trace, local.gradient.size)
     eta, info, *_ = local.solve(strength)
     return Raised(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)

@@ -117,7 +117,7 @@ def scale_by_natural_gradient(
             )
         value = jnp.asarray(jnp.nan if value is None else value, state.value.dtype)
         first = state.count == 0
-        before = jnp.asarray(damping.initial_state(), state.damping.dtype)
+        before = jnp.asarray(damping.initial, state.damping.dtype)
         followed = damping.update(state.damping, _Fate(value < state.value, jnp.zeros(())))
         found = raised(
             at(model, batch),

@@ -64,7 +64,7 @@ class NaturalDescent(optx.AbstractDescent):
                 f"has no gradient but is a {type(f_info).__name__}",
                 "a minimiser that evaluates gradients, such as NaturalGradientDescent",
             )
-        nothing = jnp.asarray(self.damping.initial_state())
+        nothing = jnp.asarray(self.damping.initial)
         return raised(
             self.model, y, f_info.grad, self.metric, self.solver, self.damping, nothing
         ).direction
