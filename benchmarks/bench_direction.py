@@ -28,7 +28,7 @@ PARAMETERS = (2, 20, 200, 1331)
 LIMIT = 2e11
 
 
-def metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
+def metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
     """The metrics compared."""
     return {
         "L2": ng.L2(grid),
@@ -71,7 +71,7 @@ class Stages(eqx.Module):
     """The stages of `natgrad.linearisation.linearise`, each as a program of its own."""
 
     problem: ng.Problem
-    metric: ng.Metric
+    metric: ng.metrics.Metric
 
     def Z(self, theta):
         rho, columns, _ = self.problem.model.jacobian(lambda v: v, theta)
@@ -81,7 +81,7 @@ class Stages(eqx.Module):
         return jax.vmap(lambda z: ravel_pytree(L(z))[0])(columns).T
 
 
-def stage_times(n: int, p: int, metric_name: str, solvers: list[ng.Solver]):
+def stage_times(n: int, p: int, metric_name: str, solvers: list[ng.solvers.Solver]):
     """Seconds of each stage; the last two for every solver."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n))
     theta = jnp.full(p, 0.1)

@@ -22,11 +22,13 @@ from transport_cases import FLOOR, face_weights, log_normal, prepared
 import natgrad as ng
 
 OURS = {
-    "double": ng.Elliptic("multigrid", max_iterations=500),
-    "mixed": ng.Elliptic("multigrid", precision="mixed", max_iterations=500),
-    "single": ng.Elliptic("multigrid", precision="single", tolerance=1e-10, max_iterations=500),
-    "sparse": ng.Elliptic("sparse"),
-    "elimination": ng.Elliptic("elimination"),
+    "double": ng.metrics.Elliptic("multigrid", max_iterations=500),
+    "mixed": ng.metrics.Elliptic("multigrid", precision="mixed", max_iterations=500),
+    "single": ng.metrics.Elliptic(
+        "multigrid", precision="single", tolerance=1e-10, max_iterations=500
+    ),
+    "sparse": ng.metrics.Elliptic("sparse"),
+    "elimination": ng.metrics.Elliptic("elimination"),
 }
 RIVALS = {"spqr": "sparseqr", "cholmod": "sksparse", "superlu": "scipy"}
 

@@ -50,7 +50,7 @@ def slabs(side: int):
         return jnp.exp(-squares / 0.04) @ jnp.array([0.6, 0.4]) + 0.05
 
     problem = ng.Problem(density, ng.LeastSquares(density(jnp.array([0.3, 0.3, 0.7, 0.6])), grid))
-    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid"))
+    metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid"))
     method = {"metric": metric, "solver": ng.CG(0.0, max_iterations=10), "damping": 1.0}
     return problem, jnp.array([0.4, 0.35, 0.6, 0.55]), method
 

@@ -26,7 +26,7 @@ RATE = 0.1
 DAMPING = 0.1
 
 
-def bumps() -> tuple[ng.Problem, Any, ng.Metric]:
+def bumps() -> tuple[ng.Problem, Any, ng.metrics.Metric]:
     """Two Gaussians on 64 × 64 cells, in Fisher–Rao."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (64, 64))
 
@@ -39,7 +39,7 @@ def bumps() -> tuple[ng.Problem, Any, ng.Metric]:
     return ng.Problem(model, ng.LeastSquares(target, grid)), theta, ng.FisherRao(grid)
 
 
-def network() -> tuple[ng.Problem, Any, ng.Metric]:
+def network() -> tuple[ng.Problem, Any, ng.metrics.Metric]:
     """A network with 2 × 32 neurons at 400 points, in L²."""
     net = eqx.nn.MLP(2, "scalar", 32, 2, activation=jnp.tanh, key=jax.random.key(0))
     theta, static = eqx.partition(net, eqx.is_inexact_array)
@@ -60,11 +60,13 @@ def best(run: Callable[[], Any]) -> float:
     return min(times)
 
 
-def loops(problem: ng.Problem, theta: Any, metric: ng.Metric) -> dict[str, Callable[[], Any]]:
+def loops(
+    problem: ng.Problem, theta: Any, metric: ng.metrics.Metric
+) -> dict[str, Callable[[], Any]]:
     """Each runs all iterations and returns the last θ."""
     value = lambda t: problem.value(t, problem.model(t))
     optimiser = optax.chain(
-        ng.scale_by_natural_gradient(problem.model, metric=metric, damping=DAMPING),
+        ng.interop.scale_by_natural_gradient(problem.model, metric=metric, damping=DAMPING),
         optax.scale(-RATE),
     )
 

@@ -36,7 +36,7 @@ def mean_error(
     errors = []
     for seed in range(draws):
         z = cases.normal(count, dimension, seed)
-        if isinstance(metric, ng.Metric):
+        if isinstance(metric, ng.metrics.Metric):
             G = cases.information(map, theta, z, metric)
         else:
             G = metric(*samples_and_motions(map, theta, z))

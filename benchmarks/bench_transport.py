@@ -97,7 +97,7 @@ def our_information(precision: str, tolerance: float, density, tangents, n: int)
 
     jax.config.update("jax_enable_x64", True)
     grid = ng.Grid((-2.75,) * 2, (7.25,) * 2, (n, n))
-    elliptic = ng.Elliptic("multigrid", precision=precision, tolerance=tolerance)
+    elliptic = ng.metrics.Elliptic("multigrid", precision=precision, tolerance=tolerance)
     metric = ng.Wasserstein(grid, elliptic=elliptic)
     rho, columns = jnp.asarray(density), jnp.asarray(tangents)
     compiled = jax.jit(lambda rho, columns: metric.at(rho).information(columns)[0])

@@ -110,7 +110,7 @@ def irregular(level: int) -> skfem.MeshTri:
     return skfem.MeshTri(points, Delaunay(points.T).simplices.T).refined(level)
 
 
-def metrics_on(domain: ng.Grid | ng.fem.Space) -> dict[str, ng.Metric]:
+def metrics_on(domain: ng.Grid | ng.fem.Space) -> dict[str, ng.metrics.Metric]:
     """The same metrics on a grid or on a mesh."""
     kinds: Any = ng if isinstance(domain, ng.Grid) else ng.fem
     return {

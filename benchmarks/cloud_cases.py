@@ -36,7 +36,7 @@ def normal(count: int, dimension: int, seed: int) -> Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=(count, dimension)))
 
 
-def information(map: Callable, theta: PyTree, z: Array, metric: ng.Metric) -> np.ndarray:
+def information(map: Callable, theta: PyTree, z: Array, metric: ng.metrics.Metric) -> np.ndarray:
     """G of the samples."""
     theta, problem = jax.tree.map(jnp.asarray, theta), ng.Problem(Pushed(map, z), jnp.sum)
     return np.asarray(ng.information_matrix(problem, theta, metric=metric))
@@ -108,10 +108,9 @@ def flow(time: float) -> tuple[np.ndarray, np.ndarray]:
     return decay @ m, decay @ (A @ A.T - rest) @ decay + rest
 
 
-def descent(z: Array, metric: ng.Metric, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def descent(z: Array, metric: ng.metrics.Metric, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """m and Σ after TIME, by fixed steps of natural gradient descent."""
-    result = ng.minimize(divergence(z), affine_parameters(2), metric=metric, damping=1e-4,
-                         step=ng.FixedStep(TIME / steps), max_iterations=steps)  # fmt: skip
+    result = ng.minimize(divergence(z), affine_parameters(2), ng.NaturalGradient(metric, damping=1e-4, step=ng.FixedStep(TIME / steps)), stop=ng.Stop(iterations=steps))  # fmt: skip
     m, A = map(np.asarray, result.theta)
     return m, A @ A.T
 
@@ -158,7 +157,7 @@ def wave_density(theta: Array, points: Array) -> Array:
     return jnp.exp(-0.5 * (u**2 + v**2)) / (2 * jnp.pi * jnp.abs(determinant))
 
 
-def wave_information(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.ndarray:
+def wave_information(metric: Callable[[ng.Grid], ng.metrics.Metric], size: int) -> np.ndarray:
     """G of the density, by a metric on a grid of size × size cells."""
     grid = ng.Grid((-7.0, -7.0), (7.0, 7.0), (size, size))
     problem = ng.Problem(lambda theta: wave_density(theta, grid.points), jnp.sum)
@@ -194,7 +193,9 @@ def line_information() -> np.ndarray:
     return (motions * weights) @ motions.T
 
 
-def line_information_on_grid(metric: Callable[[ng.Grid], ng.Metric], size: int) -> np.ndarray:
+def line_information_on_grid(
+    metric: Callable[[ng.Grid], ng.metrics.Metric], size: int
+) -> np.ndarray:
     """G of the density, by a metric on a grid."""
     grid = ng.Grid(-7.0, 7.2, size)
     problem = ng.Problem(lambda theta: line_density(theta, grid.points[:, 0]), jnp.sum)

@@ -72,7 +72,10 @@ def run(count: int, table: Callable) -> None:
     problem, network = setting(count)
     points = (1 / count) * ng.L2()
     minimize = lambda metric, damping, iterations: ng.minimize(
-        problem, network, metric=metric, damping=damping, max_iterations=iterations
+        problem,
+        network,
+        ng.NaturalGradient(metric, damping=damping),
+        stop=ng.Stop(iterations=iterations),
     )
     rows = [[0, *anatomy(problem, network)]]
     for iterations in (3, 10, 30):

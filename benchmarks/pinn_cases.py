@@ -99,7 +99,7 @@ class Trace:
         self.rows: list[tuple[float, float]] = []
         self._start = clock()
 
-    def __call__(self, progress: ng.Progress) -> bool:
+    def __call__(self, progress: ng.result.Progress) -> bool:
         now = self._clock()
         elapsed = now - self._start
         spent = elapsed > self._seconds

@@ -55,11 +55,11 @@ METRICS = {
 }
 
 
-def run(metric: ng.Metric) -> tuple[np.ndarray, np.ndarray]:
+def run(metric: ng.metrics.Metric) -> tuple[np.ndarray, np.ndarray]:
     """The path of θ and the losses along it."""
     path = [np.array(START)]
     keep = lambda progress: path.append(np.asarray(progress.theta)) and None
-    result = ng.minimize(problem, jnp.array(START), metric=metric, callbacks=[keep])
+    result = ng.minimize(problem, jnp.array(START), ng.NaturalGradient(metric), callbacks=[keep])
     return np.stack(path), result.history["loss"]
 
 

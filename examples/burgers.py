@@ -83,7 +83,7 @@ def solve(width: int, depth: int, count: int, iterations: int, **settings: Any) 
     )
     recipe = {"tolerance": 0.0, "max_iterations": iterations, "batch": ng.Resampled(draw, 10)}
     recipe |= ng.recipe("levenberg-marquardt") | settings
-    return ng.minimize(pinn.problem, net, metric=pinn.metric, **recipe)
+    return ng.minimize(pinn.problem, net, ng.NaturalGradient(pinn.metric, **recipe))
 
 
 def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:

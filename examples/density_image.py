@@ -37,7 +37,7 @@ from natgrad.report.style import PALETTE, figure_style, save
 START, WIDTH = 0.25, 0.08  # both coordinates of the spot, and its standard deviation
 SCALE = 0.03  # ℓ² in W₂ + ℓ²·FR: below the length ℓ ≈ 1/6 growing is cheaper than moving
 CG_ITERATIONS = 20  # to stop this early is all the damping there is
-ELLIPTIC = ng.Elliptic(tolerance=1e-4, precision="single")  # 1e-12 moves the losses by 1%
+ELLIPTIC = ng.metrics.Elliptic(tolerance=1e-4, precision="single")  # 1e-12 moves the losses by 1%
 LOSSES = ("transport", "squares", "divergence")
 STYLES = {
     "w2+fr": ("W₂ + ℓ² FR", PALETTE["blue"], "-"),
@@ -116,7 +116,7 @@ def losses(grid: ng.Grid, target: Array) -> dict[str, Callable[[Array], Array]]:
     }
 
 
-def metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
+def metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
     """The rivals. h-1+fr is Gauss–Newton for the loss `transport`, held back like W₂."""
     transport, fisher_rao = ng.Wasserstein(grid, elliptic=ELLIPTIC), ng.FisherRao(grid)
     return {
@@ -129,17 +129,14 @@ def metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
     }
 
 
-def fit(problem: ng.Problem, theta: Array, metric: ng.Metric, iterations: int) -> Run:
+def fit(problem: ng.Problem, theta: Array, metric: ng.metrics.Metric, iterations: int) -> Run:
     """Twice: the first iteration by itself, to compile, and then the run that is timed."""
     # Without recycling, every metric is cut off in a Krylov space of its own G alone.
     solver = ng.CG(tolerance=1e-3, max_iterations=CG_ITERATIONS, preconditioner=None)
     thetas = [theta]
 
     def minimise(iterations: int, callbacks: Sequence[Callable] = ()) -> ng.Result:
-        return ng.minimize(
-            problem, theta, metric=metric, solver=solver, max_iterations=iterations,
-            callbacks=callbacks, tolerance=1e-9,
-        )  # fmt: skip
+        return ng.minimize(problem, theta, ng.NaturalGradient(metric, solver=solver), stop=ng.Stop(iterations=iterations, gradient=1e-9), callbacks=callbacks)  # fmt: skip
 
     first = minimise(1).history["seconds"][-1]
     result = minimise(iterations, [lambda progress: thetas.append(progress.theta)])

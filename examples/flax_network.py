@@ -71,7 +71,10 @@ def solve(network: Network, iterations: int = 40) -> float:
     )
     recipe = ng.recipe("levenberg-marquardt")
     result = ng.minimize(
-        pinn.problem, theta, metric=pinn.metric, max_iterations=iterations, **recipe
+        pinn.problem,
+        theta,
+        ng.NaturalGradient(pinn.metric, **recipe),
+        stop=ng.Stop(iterations=iterations),
     )
     x = jnp.linspace(0, 1, 201)[:, None]
     exact = jnp.sin(jnp.pi * x[:, 0])

@@ -57,7 +57,7 @@ def l_shape(refinements: int) -> skfem.MeshTri:
     return mesh.refined(np.flatnonzero(np.hypot(*centres) < 0.4))
 
 
-def metrics(space: ng.fem.Space) -> dict[str, ng.Metric]:
+def metrics(space: ng.fem.Space) -> dict[str, ng.metrics.Metric]:
     return {
         "gradient": ng.Euclidean(),
         "L2": ng.fem.L2(space),
@@ -72,10 +72,7 @@ def run(space: ng.fem.Space, iterations: int) -> dict[str, ng.Result]:
     problem = ng.Problem(model, ng.LeastSquares(model(END), space))
     step = ng.ModelStep()
     return {
-        name: ng.minimize(
-            problem, START, metric=metric, step=step, max_iterations=iterations,
-            snapshots=iterations + 1,
-        )
+        name: ng.minimize(problem, START, ng.NaturalGradient(metric, step=step), stop=ng.Stop(iterations=iterations), snapshots=iterations + 1)
         for name, metric in metrics(space).items()
     }  # fmt: skip
 

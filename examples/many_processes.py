@@ -38,10 +38,9 @@ def invert(shape: tuple[int, int], steps: int, shots: int, iterations: int, fold
     result = ng.minimize(
         ng.Problem(model, ng.LeastSquares(np.asarray(data), survey.gather_grid)),
         waves.squared_slowness(start),
-        metric=ng.L2(survey.gather_grid),
-        solver=ng.CG(0.0, max_iterations=4),
+        ng.NaturalGradient(ng.L2(survey.gather_grid), solver=ng.CG(0.0, max_iterations=4)),
+        stop=ng.Stop(iterations=iterations),
         bounds=model.bounds(1400.0, 6000.0),
-        max_iterations=iterations,
         checkpoint=folder / "many_processes.npz",
         mesh=mesh,
     )

@@ -66,11 +66,16 @@ def ring(count: int, seed: int) -> Array:
     return jnp.asarray(np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1))
 
 
-def natural(problem: ng.Problem, network: eqx.nn.MLP, metric: ng.Metric, iterations: int) -> Run:
+def natural(
+    problem: ng.Problem, network: eqx.nn.MLP, metric: ng.metrics.Metric, iterations: int
+) -> Run:
     """Twice, to leave out the compilation."""
     damping = 0.0 if isinstance(metric, ng.Euclidean) else DAMPING
     run = lambda iterations: ng.minimize(
-        problem, network, metric=metric, damping=damping, max_iterations=iterations
+        problem,
+        network,
+        ng.NaturalGradient(metric, damping=damping),
+        stop=ng.Stop(iterations=iterations),
     )
     run(1)
     result = run(iterations)

@@ -108,7 +108,7 @@ def run(
     missed = lambda layers: float(jnp.sqrt(jnp.mean((values(layers, test) - exact) ** 2)))
     clock, rows = time.perf_counter(), [(0.0, missed(start))]
 
-    def measure(progress: ng.Progress) -> bool:
+    def measure(progress: ng.result.Progress) -> bool:
         nonlocal clock
         now = time.perf_counter()
         clock = now if progress.iteration == 1 else clock  # the first iteration compiles
@@ -116,10 +116,7 @@ def run(
         clock += time.perf_counter() - now
         return seconds is not None and rows[-1][0] > seconds
 
-    result = ng.minimize(
-        pinn.problem, start, metric=pinn.metric, batch=batch, max_iterations=iterations,
-        tolerance=0.0, callbacks=[measure], **ng.recipe(recipe),
-    )  # fmt: skip
+    result = ng.minimize(pinn.problem, start, ng.NaturalGradient(pinn.metric, **ng.recipe(recipe)), stop=ng.Stop(iterations=iterations, gradient=0.0), batch=batch, callbacks=[measure])  # fmt: skip
     times, absolute = np.array(rows).T
     scale = float(jnp.sqrt(jnp.mean(exact**2)))
     return Errors(times, absolute, absolute / scale, result.iterations, result.status)

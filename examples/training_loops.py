@@ -4,7 +4,7 @@ A network u(θ, x) is fitted to a function of two variables by mini-batches. Bot
 chains of optax with the same schedule (warm-up, then a cosine), the same decay of the weights and
 the same batches; what differs is the first link:
 
-    optax.chain(ng.scale_by_natural_gradient(...), decay, rate)      optax.chain(scale_by_adam(), …)
+    optax.chain(ng.interop.scale_by_natural_gradient(...), decay, rate)      optax.chain(scale_by_adam(), …)
 
     python examples/training_loops.py
 
@@ -77,7 +77,7 @@ def target(x: Array) -> Array:
 def optimisers(u: Callable[[Any, Array], Array], rate: float, steps: int) -> dict[str, Any]:
     """Two chains that differ in their first link."""
     first = {
-        "natural gradient": ng.scale_by_natural_gradient(
+        "natural gradient": ng.interop.scale_by_natural_gradient(
             ng.Pointwise(u, jnp.zeros((1, 2))),  # the points come with each batch
             metric=(1 / BATCH) * ng.L2(),
             damping=ng.AbsoluteDamping(1e-3),

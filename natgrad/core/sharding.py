@@ -92,8 +92,8 @@ def local_copy(tree: PyTree) -> PyTree:
     """Arrays that are whole on every device, as this process has them on its first one."""
 
     def here(x: Any) -> Any:
-        spread = isinstance(x, jax.Array) and x.is_fully_replicated and len(x.sharding.device_set) > 1
-        return x.addressable_data(0) if spread else x
+        whole = isinstance(x, jax.Array) and x.is_fully_replicated
+        return x.addressable_data(0) if whole and len(x.sharding.device_set) > 1 else x
 
     return jax.tree.map(here, tree)
 

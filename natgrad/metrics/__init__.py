@@ -1,15 +1,19 @@
 """Metrics on states, each given by its factor L."""
 
+from ..core.operators import AdjointOperator
 from .base import Geometry, Metric
 from .combine import Blocks, WrappedGeometry
 from .diagonal import L2, FisherRao
+from .elliptic.methods import Elliptic
 from .matrix import FactorMetric, MatrixMetric
 from .sobolev import HomogeneousSobolev, Sobolev
 from .transport import Mobility, Wasserstein
 
 __all__ = [
     "L2",
+    "AdjointOperator",
     "Blocks",
+    "Elliptic",
     "FactorMetric",
     "FisherRao",
     "Geometry",

@@ -54,7 +54,7 @@ def transposed_wrong_jvp(theta, xi):
 @lru_cache
 def checked(kind: str):
     CODE.clear()
-    return ng.check_adjoint(model(kind), parameters(kind), trials=2, verbose=False)
+    return ng.checks.check_adjoint(model(kind), parameters(kind), trials=2, verbose=False)
 
 
 FURTHER = ("gmres", "preconditioned", "newton", "host newton", "solve", "observed nonlinear")
@@ -97,7 +97,7 @@ def test_products_are_those_of_the_dense_jacobian(kind: str):
 )
 def test_the_function_at_fault_is_named(functions, says: str, capsys):
     outside = ng.ExternalModel(right_forward, *functions)
-    report = ng.check_adjoint(outside, jnp.asarray(THETA))
+    report = ng.checks.check_adjoint(outside, jnp.asarray(THETA))
     assert not report.passed
     assert says in str(report)
     assert "Try: " in str(report)
@@ -108,13 +108,13 @@ def test_the_function_at_fault_is_named(functions, says: str, capsys):
 def test_products_that_are_not_finite_and_calls_that_fail():
     CODE.clear()
     CODE.spoil = {"vjp": 1}
-    report = ng.check_adjoint(model("external"), jnp.asarray(THETA), trials=1, verbose=False)
+    report = ng.checks.check_adjoint(model("external"), jnp.asarray(THETA), trials=1, verbose=False)
     assert not report.passed
     assert "vjp is not finite" in str(report)
     CODE.clear()
     CODE.fail = {"jvp": 1}
     with pytest.raises(ArithmeticError, match="jvp failed") as caught:
-        ng.check_adjoint(model("external"), jnp.asarray(THETA))
+        ng.checks.check_adjoint(model("external"), jnp.asarray(THETA))
     assert caught.value.__notes__ == ["raised by jvp of the model"]
     CODE.clear()
 
@@ -135,11 +135,15 @@ def _(primals, tangents):
 
 def test_plain_functions_and_single_precision():
     theta = jnp.asarray(THETA, jnp.float32)
-    assert ng.check_adjoint(single, theta, verbose=False).passed
-    assert ng.check_adjoint(lambda t: 1e6 + single(t), theta, verbose=False, seed=1).jvp.steps
-    report = ng.check_adjoint(lambda t: broken_sine(single(t)), theta, verbose=False)
+    assert ng.checks.check_adjoint(single, theta, verbose=False).passed
+    assert ng.checks.check_adjoint(
+        lambda t: 1e6 + single(t), theta, verbose=False, seed=1
+    ).jvp.steps
+    report = ng.checks.check_adjoint(lambda t: broken_sine(single(t)), theta, verbose=False)
     assert "jvp is not the derivative" in str(report)
-    gradient = ng.check_gradient(ng.Problem(single, lambda r: jnp.sum(r**2)), theta, verbose=False)
+    gradient = ng.checks.check_gradient(
+        ng.Problem(single, lambda r: jnp.sum(r**2)), theta, verbose=False
+    )
     assert gradient.passed, str(gradient)
 
 
@@ -148,9 +152,9 @@ def test_noise_of_an_iterative_solve_is_no_error():
     noise = np.random.default_rng(0)
     forward = lambda t: right_forward(t) * (1 + 1e-7 * noise.normal(size=12))
     noisy = ng.ExternalModel(forward, right_jvp, right_vjp)
-    assert ng.check_adjoint(noisy, jnp.asarray(THETA), verbose=False).passed
+    assert ng.checks.check_adjoint(noisy, jnp.asarray(THETA), verbose=False).passed
     wrong = ng.ExternalModel(forward, lambda t, v: 1.05 * right_jvp(t, v), right_vjp)
-    assert not ng.check_adjoint(wrong, jnp.asarray(THETA), verbose=False).passed
+    assert not ng.checks.check_adjoint(wrong, jnp.asarray(THETA), verbose=False).passed
 
 
 # --- gradients
@@ -165,7 +169,7 @@ objective = lambda t: jnp.sum(jnp.cos(t) * t)
 def test_gradients_are_right(kind: str):
     for settings in ({"loss": LOSS, "regulariser": square}, {"objective": objective}):
         problem = ng.Problem(model(kind), **settings)
-        report = ng.check_gradient(problem, jnp.asarray(THETA), trials=1, verbose=False)
+        report = ng.checks.check_gradient(problem, jnp.asarray(THETA), trials=1, verbose=False)
         assert report.passed, str(report)
         assert report.gradient.order > 1.9
         assert set(report.parts) == ({"loss", "regulariser"} if "loss" in settings else set())
@@ -180,7 +184,7 @@ def test_the_part_of_a_gradient_at_fault_is_named(capsys):
         (ng.Problem(model("external"), LOSS, regulariser=broken), "of the regulariser is wrong"),
         (ng.Problem(model("external"), objective=broken), "not the gradient of the objective"),
     ):
-        report = ng.check_gradient(problem, theta, trials=1)
+        report = ng.checks.check_gradient(problem, theta, trials=1)
         assert not report.passed
         assert says in str(report)
         assert capsys.readouterr().out == f"{report}\n"
@@ -188,17 +192,17 @@ def test_the_part_of_a_gradient_at_fault_is_named(capsys):
 
 def test_a_gradient_at_a_minimum_is_right():
     problem = ng.Problem(model("external"), ng.LeastSquares(jnp.asarray(RHO), GRID))
-    report = ng.check_gradient(problem, jnp.asarray(THETA), verbose=False)
+    report = ng.checks.check_gradient(problem, jnp.asarray(THETA), verbose=False)
     assert report.passed, str(report)
 
 
 def test_arguments_are_checked():
     for call, argument in (
-        (lambda: ng.check_adjoint(3.0, jnp.ones(2)), "model"),
-        (lambda: ng.check_adjoint(single, jnp.ones(2), trials=0), "trials"),
-        (lambda: ng.check_gradient(single, jnp.ones(2)), "problem"),
-        (lambda: ng.check_adjoint(lambda t: t * jnp.nan, jnp.ones(2)), "model"),
-        (lambda: ng.check_adjoint(lambda t: np.sin(np.asarray(t)), jnp.ones(2)), "model"),
+        (lambda: ng.checks.check_adjoint(3.0, jnp.ones(2)), "model"),
+        (lambda: ng.checks.check_adjoint(single, jnp.ones(2), trials=0), "trials"),
+        (lambda: ng.checks.check_gradient(single, jnp.ones(2)), "problem"),
+        (lambda: ng.checks.check_adjoint(lambda t: t * jnp.nan, jnp.ones(2)), "model"),
+        (lambda: ng.checks.check_adjoint(lambda t: np.sin(np.asarray(t)), jnp.ones(2)), "model"),
     ):
         with pytest.raises(ng.InputError) as caught:
             call()

@@ -88,7 +88,10 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_whole_iteration(tmp_path):
 def test_a_run_that_reached_its_goal_stays_there(tmp_path):
     path = tmp_path / "run.npz"
     go = lambda: ng.minimize(
-        PROBLEM, THETA0, metric=METRIC, damping=ng.LevenbergMarquardt(), checkpoint=path
+        PROBLEM,
+        THETA0,
+        ng.NaturalGradient(METRIC, damping=ng.LevenbergMarquardt()),
+        checkpoint=path,
     )
     first = go()
     assert first.status == "converged"
@@ -97,10 +100,11 @@ def test_a_run_that_reached_its_goal_stays_there(tmp_path):
 
 def test_lbfgs_is_replayed_without_a_propagation(tmp_path):
     path, calls = tmp_path / "run.npz", []
-    go = lambda budget, checkpoint=None: ng.lbfgs(
+    go = lambda budget, checkpoint=None: ng.minimize(
         PROBLEM,
         THETA0,
-        max_propagations=budget,
+        ng.LBFGS(10),
+        stop=ng.Stop(propagations=budget),
         checkpoint=checkpoint,
         callbacks=[lambda progress: calls.append(progress.iteration)],
     )
@@ -118,7 +122,9 @@ CHANGES = {
     "theta0": lambda path: ng.minimize(
         PROBLEM, {**THETA0, "centre": jnp.array(0.4)}, **METHODS["LM"], checkpoint=path
     ),
-    "damping": lambda path: ng.minimize(PROBLEM, THETA0, metric=METRIC, checkpoint=path),
+    "damping": lambda path: ng.minimize(
+        PROBLEM, THETA0, ng.NaturalGradient(METRIC), checkpoint=path
+    ),
     "metric": lambda path: ng.minimize(
         PROBLEM, THETA0, **METHODS["LM"] | {"metric": ng.Sobolev(GRID, 1)}, checkpoint=path
     ),
@@ -128,7 +134,9 @@ CHANGES = {
         **METHODS["LM"],
         checkpoint=path,
     ),
-    "method": lambda path: ng.lbfgs(PROBLEM, THETA0, checkpoint=path),
+    "method": lambda path: ng.minimize(
+        PROBLEM, THETA0, ng.LBFGS(10), stop=ng.Stop(iterations=1000), checkpoint=path
+    ),
 }
 
 

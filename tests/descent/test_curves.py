@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from natgrad.descent.attempt import attempt
+from natgrad.direction.linearisation import linearise, solve
 
 import natgrad as ng
 from natgrad.core.outcomes import Counts
-from natgrad.descent.attempt import attempt
 from natgrad.descent.curves import Curve, Route, _responses, curve
 from natgrad.direction.damping import Undamped
-from natgrad.direction.linearisation import linearise, solve
 from natgrad.parameters import Bounds, flatten
 from problems_for_tests import Linear, all_metrics, bumps_problem, close, with_slow
 
@@ -198,7 +198,7 @@ def answers(problem, theta, metric, solver, damping, box, strength, zeta):
 
 
 @every_solver
-def test_responses_with_an_operator_and_held_parameters(solver: ng.Solver):
+def test_responses_with_an_operator_and_held_parameters(solver: ng.solvers.Solver):
     """`aimed`: −(G + λD)⁻¹ZᵀAζ on the parameters that may move."""
     model = Wavy(7)
     problem, metric = near(model, START), ng.MatrixMetric(np.diag(np.linspace(1.0, 2.0, 7)))
@@ -296,7 +296,7 @@ def tikhonov(theta, previous, share: float, strength: float):
     [ng.Cholesky(), ng.Kernel(), ng.CG(1e-13), ng.NystromKernel(rank=7)],
     ids=lambda s: s.name,
 )
-def test_momentum_moves_the_centre_of_the_damping(solver: ng.Solver):
+def test_momentum_moves_the_centre_of_the_damping(solver: ng.solvers.Solver):
     """A run of three iterations against the stacked least-squares problem."""
     step = ng.FixedStep(0.4, require_decrease=False)
     damping = ng.AbsoluteDamping(0.3)

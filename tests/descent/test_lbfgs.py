@@ -19,7 +19,12 @@ def _clean():
 
 @pytest.mark.parametrize("kind", ["external", "external only linearize", "host", "lu"])
 def test_it_finds_the_minimiser_and_counts_exactly(kind: str):
-    result = ng.lbfgs(ng.Problem(model(kind), LOSS), START, tolerance=1e-7)
+    result = ng.minimize(
+        ng.Problem(model(kind), LOSS),
+        START,
+        ng.LBFGS(10),
+        stop=ng.Stop(gradient=1e-7, iterations=1000),
+    )
     np.testing.assert_allclose(result.theta, TRUTH, rtol=1e-3, atol=1e-4)
     assert result.status == ng.Status.CONVERGED
     history = result.history
@@ -39,37 +44,72 @@ def test_it_finds_the_minimiser_and_counts_exactly(kind: str):
 def test_a_function_in_jax_and_its_statuses():
     problem, theta, Z, target = linear_problem(20, 6, 6, grading=0.1)
     best = np.linalg.lstsq(Z, target, rcond=None)[0]
-    result = ng.lbfgs(problem, theta, tolerance=1e-9)
+    result = ng.minimize(problem, theta, ng.LBFGS(10), stop=ng.Stop(gradient=1e-9, iterations=1000))
     np.testing.assert_allclose(result.theta, best, rtol=1e-5)
     assert result.converged
-    assert ng.lbfgs(problem, theta, max_iterations=2).status == ng.Status.MAX_ITERATIONS
-    few = ng.lbfgs(problem, theta, max_propagations=6)
+    assert (
+        ng.minimize(problem, theta, ng.LBFGS(10), stop=ng.Stop(iterations=2)).status
+        == ng.Status.MAX_ITERATIONS
+    )
+    few = ng.minimize(problem, theta, ng.LBFGS(10), stop=ng.Stop(propagations=6))
     assert few.status == ng.Status.MAX_PROPAGATIONS
     assert 6 <= sum(few.history[name][-1] for name in ("forward", "adjoint")) <= 7
-    assert ng.lbfgs(problem, theta, max_seconds=0.0).status == ng.Status.MAX_SECONDS
+    assert (
+        ng.minimize(problem, theta, ng.LBFGS(10), stop=ng.Stop(seconds=0.0)).status
+        == ng.Status.MAX_SECONDS
+    )
     halfway = 0.5 * (result.history["loss"][0] + result.loss)
-    assert ng.lbfgs(problem, theta, loss_target=halfway).status == ng.Status.LOSS_REACHED
-    stopped = ng.lbfgs(problem, theta, callbacks=[lambda p: p.iteration == 2])
+    assert (
+        ng.minimize(
+            problem, theta, ng.LBFGS(10), stop=ng.Stop(loss=halfway, iterations=1000)
+        ).status
+        == ng.Status.LOSS_REACHED
+    )
+    stopped = ng.minimize(
+        problem,
+        theta,
+        ng.LBFGS(10),
+        stop=ng.Stop(iterations=1000),
+        callbacks=[lambda p: p.iteration == 2],
+    )
     assert (stopped.status, stopped.iterations) == (ng.Status.STOPPED, 2)
-    exact = ng.lbfgs(problem, jnp.asarray(result.theta), tolerance=0.0)
+    exact = ng.minimize(
+        problem,
+        jnp.asarray(result.theta),
+        ng.LBFGS(10),
+        stop=ng.Stop(gradient=0.0, iterations=1000),
+    )
     assert exact.status in (ng.Status.PRECISION, ng.Status.NO_DECREASE, ng.Status.CONVERGED)
 
 
 def test_bounds_hold_and_their_gradient_does_not_count():
     upper = np.array([0.4, 1.0, 1.0, 1.0])
-    result = ng.lbfgs(PROBLEM, START, bounds=(None, jnp.asarray(upper)), tolerance=1e-6)
+    result = ng.minimize(
+        PROBLEM,
+        START,
+        ng.LBFGS(10),
+        stop=ng.Stop(gradient=1e-6, iterations=1000),
+        bounds=(None, jnp.asarray(upper)),
+    )
     assert result.status == ng.Status.CONVERGED
     assert result.theta[0] == 0.4
     assert all(np.all(theta <= upper) for theta in CODE.calls["forward"])
     constrained = ng.minimize(
-        PROBLEM, START, metric=ng.L2(GRID), bounds=(None, jnp.asarray(upper)), tolerance=1e-8
+        PROBLEM,
+        START,
+        ng.NaturalGradient(ng.L2(GRID)),
+        stop=ng.Stop(gradient=1e-8),
+        bounds=(None, jnp.asarray(upper)),
     )
     np.testing.assert_allclose(result.theta, constrained.theta, rtol=1e-2, atol=1e-3)
 
 
 def test_a_start_at_the_minimum_is_converged():
     flat = ng.Problem(lambda t: t, lambda rho: 0.0 * jnp.sum(rho))
-    assert ng.lbfgs(flat, START).status == ng.Status.CONVERGED
+    assert (
+        ng.minimize(flat, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000)).status
+        == ng.Status.CONVERGED
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,11 +122,11 @@ def test_a_start_at_the_minimum_is_converged():
 )
 def test_arguments_are_checked(settings: dict, argument: str):
     with pytest.raises(ng.InputError) as caught:
-        ng.lbfgs(PROBLEM, START, **settings)
+        ng.minimize(PROBLEM, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000), **settings)
     assert caught.value.argument == argument
 
 
 def test_a_loss_that_is_infinite_at_the_start_is_an_error():
     problem = ng.Problem(lambda t: t, lambda rho: jnp.sum(jnp.log(rho - 2.0)))
     with pytest.raises(ng.InputError, match="theta0"):
-        ng.lbfgs(problem, START)
+        ng.minimize(problem, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000))

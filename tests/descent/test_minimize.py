@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import natgrad as ng
 from natgrad.descent.attempt import _attempt_compiled
 from natgrad.direction.linearisation import _linearise_compiled
+
+import natgrad as ng
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
@@ -26,7 +26,9 @@ def programs() -> tuple[int, int]:
 @pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))
 def test_every_metric_finds_the_parameters(name: str):
     problem, start, truth, grid = bumps_problem()
-    result = ng.minimize(problem, start, metric=all_metrics(grid)[name], max_iterations=400)
+    result = ng.minimize(
+        problem, start, ng.NaturalGradient(all_metrics(grid)[name]), stop=ng.Stop(iterations=400)
+    )
     assert result.converged, result
     np.testing.assert_allclose(result.theta, truth, atol=1e-3)
     assert np.all(np.diff(result.history["loss"]) < 0)
@@ -35,7 +37,7 @@ def test_every_metric_finds_the_parameters(name: str):
 def test_gradient_descent_is_the_euclidean_metric():
     problem, start, _, _ = bumps_problem()
     result = ng.minimize(
-        problem, start, metric=ng.Euclidean(), step=ng.FixedStep(1e-3), max_iterations=3
+        problem, start, ng.GradientDescent(step=ng.FixedStep(1e-3)), stop=ng.Stop(iterations=3)
     )
     theta, gradient = start, jax.jit(jax.grad(lambda t: problem.value(t, problem.model(t))))
     for _ in range(3):
@@ -48,7 +50,10 @@ def test_gradient_descent_is_the_euclidean_metric():
 def test_history_has_a_row_per_iterate_and_counts_everything():
     problem, start, _, grid = bumps_problem()
     result = ng.minimize(
-        problem, start, metric=ng.L2(grid), step=ng.FixedStep(0.5), max_iterations=5, tolerance=0.0
+        problem,
+        start,
+        ng.NaturalGradient(ng.L2(grid), step=ng.FixedStep(0.5)),
+        stop=ng.Stop(iterations=5, gradient=0.0),
     )
     history = result.history
     assert result.status == ng.Status.MAX_ITERATIONS
@@ -80,23 +85,22 @@ def test_history_has_a_row_per_iterate_and_counts_everything():
 def test_every_stopping_rule_has_its_status(settings: dict, status: str):
     problem, start, _, grid = bumps_problem()
     settings = {"tolerance": 0.0} | settings
-    result = ng.minimize(problem, start, metric=ng.L2(grid), **settings)
+    result = ng.minimize(problem, start, ng.NaturalGradient(ng.L2(grid), **settings))
     assert result.status == status
     assert result.status.message in str(result)
 
 
 def test_a_step_that_does_not_decrease_is_not_taken():
     problem, start, _, grid = bumps_problem()
-    result = ng.minimize(problem, start, metric=ng.L2(grid), step=ng.FixedStep(50.0))
+    result = ng.minimize(problem, start, ng.NaturalGradient(ng.L2(grid), step=ng.FixedStep(50.0)))
     assert result.status == ng.Status.NO_DECREASE
     assert result.iterations == 0
     np.testing.assert_array_equal(result.theta, start)
     taken = ng.minimize(
         problem,
         start,
-        metric=ng.L2(grid),
-        step=ng.FixedStep(50.0, require_decrease=False),
-        max_iterations=1,
+        ng.NaturalGradient(ng.L2(grid), step=ng.FixedStep(50.0, require_decrease=False)),
+        stop=ng.Stop(iterations=1),
     )
     assert taken.iterations == 1
     assert taken.history["decreased"][0] == 0.0
@@ -105,7 +109,9 @@ def test_a_step_that_does_not_decrease_is_not_taken():
 def test_running_into_rounding_error_is_named():
     problem, start, _, grid = bumps_problem()
     shifted = ng.Problem(lambda t: problem.model(t) + 1.0, problem.loss)
-    result = ng.minimize(shifted, start, metric=ng.L2(grid), tolerance=0.0, max_iterations=200)
+    result = ng.minimize(
+        shifted, start, ng.NaturalGradient(ng.L2(grid)), stop=ng.Stop(gradient=0.0, iterations=200)
+    )
     assert result.status == ng.Status.PRECISION
     assert result.converged
 
@@ -114,7 +120,9 @@ def test_a_state_that_leaves_the_metric_is_rejected():
     grid = ng.Grid(0.0, 1.0, 8)
     problem = ng.Problem(lambda t: t * jnp.ones(8), ng.LeastSquares(-jnp.ones(8), grid))
     for metric in (ng.FisherRao(grid), ng.FisherRao(grid) + ng.L2(grid)):
-        result = ng.minimize(problem, jnp.array([1.0]), metric=metric, step=ng.FixedStep(1e6))
+        result = ng.minimize(
+            problem, jnp.array([1.0]), ng.NaturalGradient(metric, step=ng.FixedStep(1e6))
+        )
         assert result.status == ng.Status.INADMISSIBLE
         assert float(result.theta[0]) == 1.0
 
@@ -123,7 +131,7 @@ def test_a_loss_that_is_not_finite_is_rejected():
     loss = lambda rho: jnp.where(rho[0] > 0.5, jnp.sum(rho**2), jnp.nan)
     problem = ng.Problem(lambda t: t, loss)
     result = ng.minimize(
-        problem, jnp.ones(2), metric=ng.MatrixMetric(np.eye(2)), step=ng.FixedStep(1.0)
+        problem, jnp.ones(2), ng.NaturalGradient(ng.MatrixMetric(np.eye(2)), step=ng.FixedStep(1.0))
     )
     assert result.status == ng.Status.NOT_FINITE
     assert np.all(np.isfinite(result.theta))
@@ -132,7 +140,9 @@ def test_a_loss_that_is_not_finite_is_rejected():
 def test_backtracking_satisfies_armijo_and_counts_halvings():
     problem, start, _, grid = bumps_problem()
     step = ng.Backtracking(initial=64.0, sufficient=0.1)
-    result = ng.minimize(problem, start, metric=ng.L2(grid), step=step, max_iterations=1)
+    result = ng.minimize(
+        problem, start, ng.NaturalGradient(ng.L2(grid), step=step), stop=ng.Stop(iterations=1)
+    )
     history = result.history
     assert history["halvings"][0] > 0
     assert history["step"][0] == pytest.approx(64.0 * 0.5 ** history["halvings"][0])
@@ -143,7 +153,7 @@ def test_backtracking_satisfies_armijo_and_counts_halvings():
 def test_model_step_is_exact_on_a_quadratic():
     problem, theta, Z, target = linear_problem(20, 6, 6, grading=0.1)
     for metric in (ng.MatrixMetric(np.eye(20)), ng.MatrixMetric(1e4 * np.eye(20))):
-        result = ng.minimize(problem, theta, metric=metric, max_iterations=1)
+        result = ng.minimize(problem, theta, ng.NaturalGradient(metric), stop=ng.Stop(iterations=1))
         best = np.linalg.lstsq(Z, target, rcond=None)[0]
         np.testing.assert_allclose(result.theta, best, rtol=1e-8)
 
@@ -158,11 +168,9 @@ def test_bounds_hold_and_the_constrained_minimum_is_found():
         result = ng.minimize(
             problem,
             jnp.zeros(6),
-            metric=ng.MatrixMetric(np.eye(20)),
-            solver=solver,
+            ng.NaturalGradient(ng.MatrixMetric(np.eye(20)), solver=solver, step=ng.Backtracking()),
+            stop=ng.Stop(gradient=1e-9),
             bounds=(-0.3, 0.4),
-            step=ng.Backtracking(),
-            tolerance=1e-9,
         )
         assert result.converged, (solver.name, result)
         np.testing.assert_allclose(result.theta, expected.x, atol=1e-6)
@@ -174,7 +182,9 @@ def test_bounds_as_pytrees():
         lambda t: jnp.concatenate([t["a"], t["b"][None]]), ng.LeastSquares(5.0 * jnp.ones(3))
     )
     bounds = ({"a": -1.0, "b": -1.0}, {"a": jnp.array([1.0, 2.0]), "b": 10.0})
-    result = ng.minimize(problem, theta, metric=ng.MatrixMetric(np.eye(3)), bounds=bounds)
+    result = ng.minimize(
+        problem, theta, ng.NaturalGradient(ng.MatrixMetric(np.eye(3))), bounds=bounds
+    )
     np.testing.assert_allclose(result.theta["a"], [1.0, 2.0])
     np.testing.assert_allclose(result.theta["b"], 5.0)
 
@@ -187,12 +197,8 @@ def test_levenberg_marquardt_solves_rosenbrock(step):
     result = ng.minimize(
         problem,
         jnp.array([-1.2, 1.0]),
-        metric=ng.MatrixMetric(np.eye(2)),
-        damping=ng.LevenbergMarquardt(),
-        step=step,
-        max_iterations=100,
-        tolerance=0.0,
-        loss_target=1e-20,
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(2)), damping=ng.LevenbergMarquardt(), step=step),
+        stop=ng.Stop(iterations=100, gradient=0.0, loss=1e-20),
     )
     assert result.status == ng.Status.LOSS_REACHED
     np.testing.assert_allclose(result.theta, 1.0, atol=1e-8)
@@ -208,7 +214,7 @@ def test_levenberg_marquardt_rule():
     damping = ng.LevenbergMarquardt(initial=1.0, decrease=0.5, increase=4.0, floor=0.1)
 
     def after(accepted: bool, halvings: int) -> float:
-        outcome = ng.Outcome(*[jnp.zeros(())] * 10)._replace(
+        outcome = ng.descent.Outcome(*[jnp.zeros(())] * 10)._replace(
             accepted=jnp.asarray(accepted), halvings=jnp.asarray(halvings)
         )
         return float(damping.update(jnp.asarray(1.0), outcome))
@@ -226,10 +232,12 @@ def test_new_values_do_not_compile_again():
         ng.minimize(
             scaled,
             theta,
-            metric=ng.L2(grid) + damping * ng.Sobolev(grid, 1),
-            damping=damping,
-            step=ng.FixedStep(size),
-            max_iterations=2,
+            ng.NaturalGradient(
+                ng.L2(grid) + damping * ng.Sobolev(grid, 1),
+                damping=damping,
+                step=ng.FixedStep(size),
+            ),
+            stop=ng.Stop(iterations=2),
         )
 
     run(start, 0.5, 1e-2, 1.0)
@@ -242,7 +250,11 @@ def test_callbacks_see_the_run():
     problem, start, _, grid = bumps_problem()
     seen = []
     result = ng.minimize(
-        problem, start, metric=ng.L2(grid), max_iterations=4, tolerance=0.0, callbacks=[seen.append]
+        problem,
+        start,
+        ng.NaturalGradient(ng.L2(grid)),
+        stop=ng.Stop(iterations=4, gradient=0.0),
+        callbacks=[seen.append],
     )
     assert [progress.iteration for progress in seen] == [1, 2, 3, 4]
     np.testing.assert_array_equal(seen[-1].theta, result.theta)
@@ -276,7 +288,7 @@ def test_damping_recovers_after_a_long_easy_run():
     """λ is updated from the value in use, so that its floor also bounds what it forgets."""
     damping = ng.LevenbergMarquardt(initial=1.0, floor=1e-3)
     state = jnp.asarray(1.0)
-    outcome = ng.Outcome(*[jnp.zeros(())] * 10)._replace(
+    outcome = ng.descent.Outcome(*[jnp.zeros(())] * 10)._replace(
         accepted=jnp.asarray(True), halvings=jnp.asarray(0)
     )
     for _ in range(400):
@@ -301,9 +313,7 @@ def test_a_wrong_gradient_is_not_mistaken_for_convergence(step):
     result = ng.minimize(
         ng.Problem(lambda t: t, uphill),
         jnp.ones(2),
-        metric=ng.MatrixMetric(np.eye(2)),
-        damping=ng.LevenbergMarquardt(),
-        step=step,
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(2)), damping=ng.LevenbergMarquardt(), step=step),
     )
     assert result.status == ng.Status.NO_DECREASE
     assert not result.converged
@@ -313,10 +323,10 @@ def test_budgets_hold_during_rejections_and_everything_is_counted():
     result = ng.minimize(
         ng.Problem(lambda t: t, uphill),
         jnp.ones(2),
-        metric=ng.MatrixMetric(np.eye(2)),
-        damping=ng.LevenbergMarquardt(),
-        step=ng.FixedStep(1.0),
-        max_propagations=10,
+        ng.NaturalGradient(
+            ng.MatrixMetric(np.eye(2)), damping=ng.LevenbergMarquardt(), step=ng.FixedStep(1.0)
+        ),
+        stop=ng.Stop(propagations=10),
     )
     assert result.status == ng.Status.MAX_PROPAGATIONS
     spent = sum(result.history[name][-1] for name in ("forward", "linearised", "adjoint"))
@@ -334,11 +344,13 @@ def test_bounds_with_an_operator_as_damping():
     result = ng.minimize(
         problem,
         jnp.zeros(3),
-        metric=ng.MatrixMetric(np.eye(12)),
-        damping=ng.ParameterDamping(D, strength=0.5),
-        step=ng.FixedStep(1.0),
+        ng.NaturalGradient(
+            ng.MatrixMetric(np.eye(12)),
+            damping=ng.ParameterDamping(D, strength=0.5),
+            step=ng.FixedStep(1.0),
+        ),
+        stop=ng.Stop(iterations=1),
         bounds=(jnp.asarray(lower), jnp.asarray(upper)),
-        max_iterations=1,
     )
     free = [i for i in range(3) if i != held]
     system = (Z.T @ Z + 0.5 * D)[np.ix_(free, free)]
@@ -352,7 +364,7 @@ def test_bounds_of_a_network_leave_its_other_leaves_alone():
     problem = ng.Problem(lambda t: t["w"] + 0.0, ng.LeastSquares(5.0 * jnp.ones(2)))
     metric = ng.MatrixMetric(np.eye(2))
     upper = {"w": jnp.array([1.0, 2.0]), "n": None, "f": None}
-    result = ng.minimize(problem, theta, metric=metric, bounds=(None, upper))
+    result = ng.minimize(problem, theta, ng.NaturalGradient(metric), bounds=(None, upper))
     np.testing.assert_allclose(result.theta["w"], [1.0, 2.0])
     np.testing.assert_array_equal(result.theta["n"], jnp.arange(3))
     d = ng.natural_gradient(problem, theta, metric=metric)
@@ -367,9 +379,8 @@ def test_weakly_typed_parameters_compile_once():
     ng.minimize(
         problem,
         jnp.full(3, 2.0),
-        metric=ng.MatrixMetric(np.eye(6)),
-        tolerance=0.0,
-        max_iterations=3,
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(6))),
+        stop=ng.Stop(gradient=0.0, iterations=3),
     )
     after = programs()
     assert after == (before[0] + 1, before[1] + 1)

@@ -30,7 +30,7 @@ def observe(u):
 
 def factorise(u, theta):
     matrix = np.diag(np.exp(theta) + 0.9 * u**2 + 2) - SHIFT - SHIFT.T
-    return ng.SparseLU(sparse.csc_matrix(matrix))
+    return ng.models.SparseLU(sparse.csc_matrix(matrix))
 
 
 def explicit(theta):
@@ -93,7 +93,7 @@ def test_a_regulariser_adds_its_own_hessian(name: str):
 @pytest.mark.parametrize("name", with_slow(["explicit", "gmres", "host"], ["gmres", "host"]))
 def test_quadratic_convergence_on_a_regularised_problem(name: str):
     problem = ng.Problem(MODELS[name], LOSS, regulariser=lambda t: 0.5 * regularise(t))
-    result = ng.minimize(problem, THETA, metric=ng.Newton(), solver=EXACT, tolerance=1e-12)
+    result = ng.minimize(problem, THETA, ng.Newton(solver=EXACT), stop=ng.Stop(gradient=1e-12))
     assert result.status in ("converged", "precision")
     norms = result.history["gradient_norm"] / result.history["gradient_norm"][0]
     assert result.iterations <= 6
@@ -108,7 +108,7 @@ def test_negative_curvature_still_descends():
     d = ng.natural_gradient(problem, start, metric=ng.Newton(), solver=ng.CG())
     assert d.info.status == "breakdown"
     assert float(jnp.vdot(d.eta, d.gradient)) < 0
-    result = ng.minimize(problem, start, metric=ng.Newton(), tolerance=1e-10)
+    result = ng.minimize(problem, start, ng.Newton(), stop=ng.Stop(gradient=1e-10))
     assert result.converged
     stationary = np.abs(np.asarray(result.theta))
     np.testing.assert_allclose(np.sin(stationary), 0.1 * stationary, atol=1e-7)

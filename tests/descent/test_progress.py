@@ -48,7 +48,10 @@ def shown(monkeypatch, terminal: bool) -> io.StringIO:
 
 def run(**settings) -> ng.Result:
     return ng.minimize(
-        PROBLEM, START, metric=ng.Euclidean(), step=ng.Backtracking(), max_iterations=5, **settings
+        PROBLEM,
+        START,
+        ng.GradientDescent(step=ng.Backtracking(), **settings),
+        stop=ng.Stop(iterations=5),
     )
 
 

@@ -23,10 +23,8 @@ def move(metric, size, nearness="information", damping=0.0, problem=None, **sett
     result = ng.minimize(
         given if problem is None else problem,
         start,
-        metric=metric,
-        damping=damping,
-        step=step,
-        max_iterations=1,
+        ng.NaturalGradient(metric, damping=damping, step=step),
+        stop=ng.Stop(iterations=1),
     )
     return np.asarray(result.theta - start), result
 
@@ -56,7 +54,12 @@ def test_the_distance_on_a_line_is_that_of_transport():
     loss = lambda rho: 0.5 * metric.squared_distance(rho, target)
     step = ng.ProximalStep(2.0, "distance", **PRECISE)
     problem = ng.Problem(gaussian, loss)
-    result = ng.minimize(problem, jnp.array([-0.5]), metric=metric, step=step, max_iterations=1)
+    result = ng.minimize(
+        problem,
+        jnp.array([-0.5]),
+        ng.NaturalGradient(metric, step=step),
+        stop=ng.Stop(iterations=1),
+    )
     np.testing.assert_allclose(result.theta, [-0.5 + 1.5 * 2 / 3], atol=1e-4)
 
 
@@ -71,10 +74,12 @@ def test_the_inner_problem_of_a_linear_model_in_closed_form():
         result = ng.minimize(
             problem,
             theta,
-            metric=ng.MatrixMetric(A),
-            damping=ng.ParameterDamping(D, 0.5),
-            step=ng.ProximalStep(0.7, nearness, **PRECISE),
-            max_iterations=1,
+            ng.NaturalGradient(
+                ng.MatrixMetric(A),
+                damping=ng.ParameterDamping(D, 0.5),
+                step=ng.ProximalStep(0.7, nearness, **PRECISE),
+            ),
+            stop=ng.Stop(iterations=1),
         )
         expected = -np.linalg.solve(H + (G + 0.5 * np.diag(D)) / 0.7, g)
         np.testing.assert_allclose(result.theta - theta, expected, rtol=1e-6)
@@ -93,10 +98,10 @@ def test_a_model_outside_jax_and_every_propagation_counted(nearness: str):
     result = ng.minimize(
         ng.Problem(model, ng.LeastSquares(target)),
         jnp.full(3, 0.1),
-        metric=ng.MatrixMetric(np.eye(10)),
-        solver=ng.CG(1e-10),
-        step=ng.ProximalStep(0.5, nearness),
-        max_iterations=3,
+        ng.NaturalGradient(
+            ng.MatrixMetric(np.eye(10)), solver=ng.CG(1e-10), step=ng.ProximalStep(0.5, nearness)
+        ),
+        stop=ng.Stop(iterations=3),
     )
     assert result.iterations == 3
     assert np.all(np.diff(result.history["loss"]) < 0)
@@ -107,12 +112,18 @@ def test_a_model_outside_jax_and_every_propagation_counted(nearness: str):
 def test_a_run_converges_with_long_steps_and_within_bounds():
     problem, start, truth, grid = bumps_problem()
     step = ng.ProximalStep(100.0, "distance")
-    result = ng.minimize(problem, start, metric=ng.L2(grid), step=step, tolerance=1e-4)
+    result = ng.minimize(
+        problem, start, ng.NaturalGradient(ng.L2(grid), step=step), stop=ng.Stop(gradient=1e-4)
+    )
     assert result.converged
     np.testing.assert_allclose(result.theta, truth, atol=1e-3)
     upper = start + 0.01
     held = ng.minimize(
-        problem, start, metric=ng.L2(grid), step=step, bounds=(None, upper), max_iterations=2
+        problem,
+        start,
+        ng.NaturalGradient(ng.L2(grid), step=step),
+        stop=ng.Stop(iterations=2),
+        bounds=(None, upper),
     )
     assert np.all(held.theta <= upper)
     assert held.loss < held.history["loss"][0]

@@ -45,7 +45,7 @@ def test_few_parameters_are_kept_unasked_and_losses_are_those_of_the_history():
 
 
 def test_lbfgs_keeps_them_too():
-    result = ng.lbfgs(PROBLEM, START, max_iterations=5)
+    result = ng.minimize(PROBLEM, START, ng.LBFGS(10), stop=ng.Stop(iterations=5))
     losses = [float(PROBLEM.value(t, rosenbrock(t))) for t in result.iterates.values()]
     np.testing.assert_allclose(losses, result.history["loss"][list(result.iterates)], rtol=1e-12)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from natgrad.direction.linearisation import linearise
 
 import natgrad as ng
 from natgrad.direction.damping import Undamped
-from natgrad.direction.linearisation import linearise
 from natgrad.direction.natural import traced_direction
 from problems_for_tests import (
     FURTHER_METRICS,
@@ -126,7 +126,7 @@ def test_motion_does_not_depend_on_the_parameterisation(name: str, seed: int):
     assert error < 1e-7
 
 
-class Charted(ng.Explicit):
+class Charted(ng.models.Explicit):
     """A model after a change of coordinates; A is a leaf, so that it is compiled once."""
 
     A: jax.Array
@@ -139,7 +139,7 @@ class Charted(ng.Explicit):
         return self.function(psi + self.A @ jnp.sin(psi))
 
     def jacobian(self, unravel, flat, known=None):
-        return ng.Explicit(self.__call__).jacobian(unravel, flat)
+        return ng.models.Explicit(self.__call__).jacobian(unravel, flat)
 
 
 @pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from natgrad.direction.linearisation import linearise, matrix_free, solve
 
 import natgrad as ng
 from natgrad.direction.damping import AbsoluteDamping, Undamped
-from natgrad.direction.linearisation import linearise, matrix_free, solve
 from natgrad.direction.rows import ProductMatrix, Rows, has_rows
 from natgrad.parameters import Bounds, flatten
 from natgrad.pinn.collocation import Weights
@@ -203,7 +203,7 @@ def test_rows_and_columns_make_the_same_system(name: str):
     model = make(2**30)
     _, Z, c = oracle(model, metric)
     box = held_box(Z.T @ c)
-    by_columns = ng.Problem(ng.Explicit(lambda t: model(t)), square)
+    by_columns = ng.Problem(ng.models.Explicit(lambda t: model(t)), square)
     assert not has_rows(by_columns.model, metric, model(THETA))
     systems = []
     for one in (by_columns, problem(make, 2**30)):
@@ -220,7 +220,7 @@ MORE = ng.QR(), ng.PivotedQR(), ng.SVD()
 
 
 @pytest.mark.parametrize("solver", with_slow([*FEWER, *MORE], MORE), ids=lambda s: s.name)
-def test_every_solver_by_rows_with_an_operator_and_bounds(solver: ng.Solver):
+def test_every_solver_by_rows_with_an_operator_and_bounds(solver: ng.solvers.Solver):
     make, metric = METRICS["FisherRao"]
     model = make(2**30)
     A, Z, c = oracle(model, metric)
@@ -256,14 +256,16 @@ def test_a_run_with_little_memory_is_the_run_with_all_of_z(name: str, solver: st
         ng.minimize(
             problem(make, memory),
             THETA,
-            metric=metric,
-            solver=SOLVERS[solver],
-            damping=AbsoluteDamping(LAMBDA),
-            step=ng.Backtracking(),
-            order=2,
-            momentum=0.3,
+            ng.NaturalGradient(
+                metric,
+                solver=SOLVERS[solver],
+                damping=AbsoluteDamping(LAMBDA),
+                step=ng.Backtracking(),
+                order=2,
+                momentum=0.3,
+            ),
+            stop=ng.Stop(iterations=4),
             bounds=(None, {"a": THETA["a"] + jnp.array([0.01, 9.0, 9.0]), "b": 9.0}),
-            max_iterations=4,
         )
         for memory in (2**30, 4 * 2 * ROW)
     ]

@@ -101,9 +101,8 @@ def test_the_contract_of_the_public_api():
     result = ng.minimize(
         problem,
         theta,
-        metric=ng.Wasserstein(grid),
-        step=ng.FixedStep(3.0),
-        max_iterations=200,
+        ng.NaturalGradient(ng.Wasserstein(grid), step=ng.FixedStep(3.0)),
+        stop=ng.Stop(iterations=200),
     )
     assert result.converged
     assert jnp.allclose(result.theta, jnp.array([2.399571, 1.841651]), atol=1e-5)

@@ -16,11 +16,13 @@ from natgrad.core.operators import as_dense
 skfem = pytest.importorskip("skfem", reason="scikit-fem is not installed")
 pytest.importorskip("pyamg", reason="pyamg is not installed")
 
-SPARSE, MULTIGRID = ng.Elliptic("sparse"), ng.Elliptic("multigrid")
+SPARSE, MULTIGRID = ng.metrics.Elliptic("sparse"), ng.metrics.Elliptic("multigrid")
 NAMES = ("L2", "H1", "H-1", "dotH1", "dotH-1", "W2")
 
 
-def metric_on(name: str, space: ng.fem.Space, elliptic: ng.Elliptic = SPARSE) -> ng.Metric:
+def metric_on(
+    name: str, space: ng.fem.Space, elliptic: ng.metrics.Elliptic = SPARSE
+) -> ng.metrics.Metric:
     if name == "L2":
         return ng.fem.L2(space)
     if name == "W2":
@@ -74,7 +76,7 @@ def dense(name: str, mesh, rho: np.ndarray, held: bool) -> np.ndarray:
 
 
 @eqx.filter_jit
-def everything(metric: ng.Metric, rho: jax.Array, c: jax.Array):
+def everything(metric: ng.metrics.Metric, rho: jax.Array, c: jax.Array):
     geometry = metric.at(rho)
     L = geometry.factor
     remainder = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
@@ -84,7 +86,7 @@ def everything(metric: ng.Metric, rho: jax.Array, c: jax.Array):
     )  # fmt: skip
 
 
-def check_against_dense(name: str, mesh, boundary: str, elliptic: ng.Elliptic) -> None:
+def check_against_dense(name: str, mesh, boundary: str, elliptic: ng.metrics.Elliptic) -> None:
     space = ng.fem.Space(mesh, boundary)  # pyright: ignore
     generator = np.random.default_rng(0)
     rho = np.exp(0.3 * generator.normal(size=space.size))
@@ -102,7 +104,9 @@ def check_against_dense(name: str, mesh, boundary: str, elliptic: ng.Elliptic) -
     close(c - L.T @ b, remainder, np.abs(c).max())
     shortest = np.linalg.pinv(L.T, rcond=1e-10) @ (c - remainder)
     close(b, shortest, np.abs(shortest).max())
-    assert metric.at(rho).annihilates == (np.linalg.matrix_rank(expected, tol=1e-10 * scale) < len(c))
+    assert metric.at(rho).annihilates == (
+        np.linalg.matrix_rank(expected, tol=1e-10 * scale) < len(c)
+    )
 
 
 FAST = [*(("triangles", name) for name in NAMES), ("tetrahedra", "dotH-1"), ("tetrahedra", "W2")]
@@ -144,7 +148,7 @@ def bump(x: jax.Array) -> jax.Array:
     return jnp.exp(0.8 * jnp.cos(np.pi * x[..., 0]) * jnp.cos(np.pi * x[..., 1]))
 
 
-def information(metric: ng.Metric, points: jax.Array) -> np.ndarray:
+def information(metric: ng.metrics.Metric, points: jax.Array) -> np.ndarray:
     columns = jnp.stack(cosines(points))
     return np.asarray(eqx.filter_jit(lambda m, r, c: m.at(r).information(c)[0])(
         metric, bump(points), columns
@@ -282,10 +286,7 @@ def test_direction_against_the_dense_one(name: str, solver: str, disc, problem):
 @pytest.mark.slow
 def test_a_run_by_multigrid_follows_the_one_by_factorisation(disc, problem):
     runs = [
-        ng.minimize(
-            problem, THETA, metric=metric_on("W2", disc, elliptic), solver=ng.Cholesky(),
-            max_iterations=3,
-        )
+        ng.minimize(problem, THETA, ng.NaturalGradient(metric_on("W2", disc, elliptic), solver=ng.Cholesky()), stop=ng.Stop(iterations=3))
         for elliptic in (SPARSE, MULTIGRID)
     ]  # fmt: skip
     losses = [np.asarray(run.history["loss"]) for run in runs]
@@ -298,7 +299,7 @@ def test_a_run_by_multigrid_follows_the_one_by_factorisation(disc, problem):
 def test_what_info_says():
     """A solve that was given up, on a mesh that is not small enough for a single level."""
     space = ng.fem.Space(skfem.MeshTri.init_circle(4))
-    model, multigrid = Bumps(space.points), ng.Elliptic("multigrid", max_iterations=1)
+    model, multigrid = Bumps(space.points), ng.metrics.Elliptic("multigrid", max_iterations=1)
     given_up = ng.natural_gradient(
         ng.Problem(model, ng.LeastSquares(model(THETA + 0.2), space)),
         THETA,
@@ -311,7 +312,7 @@ def test_what_info_says():
 
 
 @eqx.filter_jit
-def products(metric: ng.Metric, rho: jax.Array, zeta: jax.Array):
+def products(metric: ng.metrics.Metric, rho: jax.Array, zeta: jax.Array):
     geometry = metric.at(rho)
     rows = geometry.image(zeta[None])[0]
     return geometry.gram.mv(zeta), geometry.whiten(zeta), geometry.remainder(zeta), rows
@@ -370,7 +371,7 @@ def test_losses(disc):
     hessian = jax.jvp(lambda r: jax.grad(divergence)(r), (target,), (zeta,))[1] @ zeta
     expected = disc.integrate(lambda z, r: z**2 / r, zeta, target)
     assert float(hessian) == pytest.approx(float(expected), rel=1e-12)
-    assert ng.check_gradient(ng.Problem(model, divergence), THETA).passed
+    assert ng.checks.check_gradient(ng.Problem(model, divergence), THETA).passed
     assert float(disc.integral(jnp.ones(disc.size))) == pytest.approx(np.pi, rel=0.03)
 
 
@@ -434,9 +435,9 @@ def flat_cell():
         ("s: 2 is not", lambda s: ng.fem.Sobolev(s, 2)),
         ("s: True is not", lambda s: ng.fem.HomogeneousSobolev(s, True)),
         ("floor: 0", lambda s: ng.fem.Wasserstein(s, floor=0)),
-        ("elliptic: 'line' is for grids", lambda s: ng.fem.Wasserstein(s, elliptic=ng.Elliptic("line"))),
+        ("elliptic: 'line' is for grids", lambda s: ng.fem.Wasserstein(s, elliptic=ng.metrics.Elliptic("line"))),
         ("elliptic: is 'sparse'", lambda s: ng.fem.Wasserstein(s, elliptic="sparse")),
-        ("elliptic: meshes are solved in double", lambda s: ng.fem.Wasserstein(s, elliptic=ng.Elliptic(precision="single"))),
+        ("elliptic: meshes are solved in double", lambda s: ng.fem.Wasserstein(s, elliptic=ng.metrics.Elliptic(precision="single"))),
         ("state: has shape", lambda s: s.integral(jnp.ones(3))),
         ("model: the state has shape", lambda s: ng.natural_gradient(ng.Problem(lambda t: t, jnp.sum), jnp.ones(3), metric=ng.fem.L2(s))),
         ("model: the density has 1 negative", lambda s: direction(s, jnp.ones(s.size).at[3].set(-1.0))),

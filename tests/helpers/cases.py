@@ -23,7 +23,7 @@ class Case:
 
     name: str
     grid: ng.Grid
-    metric: ng.Metric
+    metric: ng.metrics.Metric
     dense: Callable[[np.ndarray], np.ndarray]
     mean_free: bool = False
     slow: bool = False

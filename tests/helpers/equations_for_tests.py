@@ -106,7 +106,7 @@ class Outside:
     def factorise(self, u, theta):
         self.record("factorise", theta)
         matrix = tangent_matrix(UPWIND, 0.0, u, theta)
-        return ng.SparseLU(sparse.csc_matrix(matrix))
+        return ng.models.SparseLU(sparse.csc_matrix(matrix))
 
 
 CODE = Outside()  # one for all tests: programs are kept by the identity of these functions
@@ -181,13 +181,13 @@ ZEROS = jnp.zeros(N)
 
 
 @lru_cache
-def model(kind: str) -> ng.Model:
+def model(kind: str) -> ng.models.Model:
     """One model of each kind."""
     of = ng.ImplicitModel
     outside = (CODE.jvp, CODE.vjp)
     make = {
-        "explicit forward": lambda: ng.Explicit(explicit_state, mode="forward"),
-        "explicit reverse": lambda: ng.Explicit(explicit_state, mode="reverse"),
+        "explicit forward": lambda: ng.models.Explicit(explicit_state, mode="forward"),
+        "explicit reverse": lambda: ng.models.Explicit(explicit_state, mode="reverse"),
         "pointwise": lambda: ng.Pointwise(
             lambda t, x: jnp.sin(t[:3] @ t[1:] * x[0] + t[0]), GRID.points
         ),
@@ -265,20 +265,20 @@ NEAR = lx.MatrixLinearOperator(
 SOLVERS = {
     "CG": (ng.CG(1e-13), 0.0),
     "LSMR": (ng.LSMR(1e-13), 0.0),
-    "CG diagonal": (ng.CG(1e-13, preconditioner=ng.Diagonal(4)), 0.0),
-    "CG Nystrom": (ng.CG(1e-13, preconditioner=ng.Nystrom(2)), 1e-3),
-    "CG Nystrom of full rank": (ng.CG(1e-13, preconditioner=ng.Nystrom(20)), 0.0),
+    "CG diagonal": (ng.CG(1e-13, preconditioner=ng.solvers.Diagonal(4)), 0.0),
+    "CG Nystrom": (ng.CG(1e-13, preconditioner=ng.solvers.Nystrom(2)), 1e-3),
+    "CG Nystrom of full rank": (ng.CG(1e-13, preconditioner=ng.solvers.Nystrom(20)), 0.0),
     "CG given": (ng.CG(1e-13, preconditioner=NEAR), 0.0),
     "CG none": (ng.CG(1e-13, preconditioner=None), 1e-3),
     "LSMR given": (ng.LSMR(1e-13, preconditioner=NEAR), 1e-3),
-    "LSMR diagonal": (ng.LSMR(1e-13, preconditioner=ng.Diagonal(4)), 0.0),
+    "LSMR diagonal": (ng.LSMR(1e-13, preconditioner=ng.solvers.Diagonal(4)), 0.0),
     "RandomizedSVD": (ng.RandomizedSVD(4), 1e-3),
     "Cholesky": (ng.Cholesky(), 0.0),
     "Kernel": (ng.Kernel(), 1e-3),
 }
 
 
-def matches_the_oracle(kind: str, metric: ng.Metric, A: np.ndarray, solver: str):
+def matches_the_oracle(kind: str, metric: ng.metrics.Metric, A: np.ndarray, solver: str):
     solve, damping = SOLVERS[solver]
     problem = ng.Problem(model(kind), LOSS)
     d = ng.natural_gradient(problem, START, metric=metric, solver=solve, damping=damping)

@@ -20,12 +20,13 @@ problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([-0.2, 0.1, 0.4])), GR
 result = ng.minimize(
     problem,
     jnp.array([0.5, 0.3, 0.6]),
-    metric=ng.L2(GRID),
-    solver=ng.CG(tolerance=0.0, max_iterations=2),
-    damping=ng.LevenbergMarquardt(initial=1.0),
-    step=ng.Backtracking(initial=0.02),
-    tolerance=0.0,
-    max_iterations=60,
+    ng.NaturalGradient(
+        ng.L2(GRID),
+        solver=ng.CG(tolerance=0.0, max_iterations=2),
+        damping=ng.LevenbergMarquardt(initial=1.0),
+        step=ng.Backtracking(initial=0.02),
+    ),
+    stop=ng.Stop(gradient=0.0, iterations=60),
     callbacks=[lambda progress: time.sleep(0.03)],
     checkpoint=ng.Checkpoint(sys.argv[1], seconds=0.0),
 )

@@ -38,7 +38,7 @@ def bumps(grid):
 def transport():
     """A density on a plane in W₂, by multigrid."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
-    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid"))
+    metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid"))
     return bumps(grid), jnp.asarray(START), {"metric": metric, "damping": 1e-3}
 
 
@@ -99,14 +99,16 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
         print(json.dumps(found))
     elif task == "rival":
         problem, theta, _ = PROBLEMS["transport"]()
-        rival = ng.lbfgs(problem, theta, max_iterations=2, max_seconds=600, mesh=mesh)
+        rival = ng.minimize(
+            problem, theta, ng.LBFGS(10), stop=ng.Stop(iterations=2, seconds=600), mesh=mesh
+        )
         print(json.dumps(numbers(rival.theta)))
     elif task == "die":
         problem, theta, method = PROBLEMS["transport"]()
         run = {"mesh": mesh, "checkpoint": ng.Checkpoint(folder / f"run{number}.npz", seconds=0.0)}
         try:
             ng.minimize(problem, theta, **method, **run, tolerance=0.0, callbacks=[killed])
-        except ng.PeerError as error:
+        except ng.errors.PeerError as error:
             print(json.dumps([str(error), error.__notes__, numbers(error.natgrad_result.theta)]))
             sys.stdout.flush()
             os._exit(3)  # no farewell to a process that is gone

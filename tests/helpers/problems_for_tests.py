@@ -60,7 +60,7 @@ def linear_problem(k: int, p: int, rank: int, seed: int = 0, grading: float = 1.
     return problem, jnp.asarray(rng.normal(size=p)), Z, target
 
 
-def all_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
+def all_metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
     """Every metric on states that takes a zero-flux or periodic grid."""
     return {
         "L2": ng.L2(grid),

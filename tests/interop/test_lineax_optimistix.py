@@ -28,7 +28,7 @@ def value(theta, args=None):
 @pytest.mark.slow  # the documentation runs the like
 def test_lineax_solves_with_g(solver):
     metric = ng.FisherRao(GRID)
-    G = ng.information_operator(PROBLEM, THETA, metric=metric)
+    G = ng.interop.information_operator(PROBLEM, THETA, metric=metric)
     expected = ng.natural_gradient(PROBLEM, THETA, metric=metric)
     close(lx.linear_solve(G, -expected.gradient, solver).value, expected.eta, 1e-9)
 
@@ -37,10 +37,10 @@ def test_lineax_solves_with_g(solver):
 def test_the_factor_in_a_solver_of_natgrad():
     """min ‖b + Yη‖ by lineax with our pivoted QR is the natural gradient."""
     metric = ng.Sobolev(GRID, -1)
-    Y = ng.information_factor(PROBLEM, THETA, metric=metric)
+    Y = ng.interop.information_factor(PROBLEM, THETA, metric=metric)
     rho = PROBLEM.model(THETA)
     b = metric.whiten(rho, jax.grad(PROBLEM.loss)(rho))
-    solution = lx.linear_solve(Y, -b, ng.as_lineax_solver(ng.PivotedQR()))
+    solution = lx.linear_solve(Y, -b, ng.interop.as_lineax_solver(ng.PivotedQR()))
     close(solution.value, ng.natural_gradient(PROBLEM, THETA, metric=metric).eta, 1e-9)
     assert int(solution.stats["rank"]) == 4
 
@@ -68,7 +68,7 @@ def test_least_squares_of_minimum_norm(case):
     matrix = RANDOM.normal(size=(k, rank)) @ RANDOM.normal(size=(rank, p))
     b = RANDOM.normal(size=k)
     operator = lx.MatrixLinearOperator(jnp.asarray(matrix))
-    solver = ng.as_lineax_solver(SOLVERS[name])
+    solver = ng.interop.as_lineax_solver(SOLVERS[name])
     solution = lx.linear_solve(operator, jnp.asarray(b), solver, throw=False)
     close(solution.value, np.linalg.pinv(matrix) @ b, 1e-7)
 
@@ -77,7 +77,7 @@ def test_the_solve_is_differentiated_by_lineax():
     """dx for a change of Y and b, compared with finite differences; the remainder is O(h²)."""
     matrix, b = jnp.asarray(RANDOM.normal(size=(5, 3))), jnp.asarray(RANDOM.normal(size=5))
     change = jnp.asarray(RANDOM.normal(size=(5, 3))), jnp.asarray(RANDOM.normal(size=5))
-    solver = ng.as_lineax_solver(ng.PivotedQR())
+    solver = ng.interop.as_lineax_solver(ng.PivotedQR())
 
     def solve(matrix, b):
         return lx.linear_solve(lx.MatrixLinearOperator(matrix), b, solver).value
@@ -93,11 +93,11 @@ def test_the_solve_is_differentiated_by_lineax():
 
 
 def test_a_solve_that_was_not_finished_says_so():
-    solver = ng.as_lineax_solver(ng.CG(1e-14, max_iterations=1))
+    solver = ng.interop.as_lineax_solver(ng.CG(1e-14, max_iterations=1))
     matrix = jnp.asarray(RANDOM.normal(size=(5, 3)))
     solution = lx.linear_solve(lx.MatrixLinearOperator(matrix), jnp.ones(5), solver, throw=False)
     assert solution.result == lx.RESULTS.max_steps_reached
-    assert_input_error("solver", "class CG", lambda: ng.as_lineax_solver(ng.CG))
+    assert_input_error("solver", "class CG", lambda: ng.interop.as_lineax_solver(ng.CG))
 
 
 @pytest.mark.slow
@@ -136,10 +136,8 @@ def test_a_descent_of_optimistix_takes_the_steps_of_minimize(optimistix_module):
     expected = ng.minimize(
         PROBLEM,
         THETA,
-        metric=ng.FisherRao(GRID),
-        damping=1e-6,
-        step=ng.FixedStep(0.5),
-        max_iterations=3,  # the first step of optimistix evaluates the start
+        ng.NaturalGradient(ng.FisherRao(GRID), damping=1e-6, step=ng.FixedStep(0.5)),
+        stop=ng.Stop(iterations=3),
     )
     close(found.value, expected.theta, 1e-11)
 

@@ -34,7 +34,7 @@ def test_the_direction_is_that_of_natural_gradient(pair):
         "solver": SOLVERS[solver],
         "damping": 0.0 if solver == "Auto" else 1e-3,
     }
-    optimiser = ng.scale_by_natural_gradient(PROBLEM.model, **settings)
+    optimiser = ng.interop.scale_by_natural_gradient(PROBLEM.model, **settings)
     updates, state = optimiser.update(GRADIENT(THETA), optimiser.init(THETA), THETA)
     expected = ng.natural_gradient(PROBLEM, THETA, **settings)
     close(-updates, expected.eta, 1e-11)
@@ -49,7 +49,8 @@ def test_a_plain_chain_takes_the_steps_of_minimize():
     """In a compiled scan, with the state as it was: the loop of natgrad with a fixed step."""
     metric = ng.L2(GRID)
     optimiser = optax.chain(
-        ng.scale_by_natural_gradient(PROBLEM.model, metric=metric, damping=1e-6), optax.scale(-0.5)
+        ng.interop.scale_by_natural_gradient(PROBLEM.model, metric=metric, damping=1e-6),
+        optax.scale(-0.5),
     )
 
     def step(carry, _):
@@ -60,7 +61,10 @@ def test_a_plain_chain_takes_the_steps_of_minimize():
     run = jax.jit(lambda theta: jax.lax.scan(step, (theta, optimiser.init(theta)), None, 4)[0])
     theta, state = run(THETA)
     expected = ng.minimize(
-        PROBLEM, THETA, metric=metric, damping=1e-6, step=ng.FixedStep(0.5), max_iterations=4
+        PROBLEM,
+        THETA,
+        ng.NaturalGradient(metric, damping=1e-6, step=ng.FixedStep(0.5)),
+        stop=ng.Stop(iterations=4),
     )
     close(theta, expected.theta, 1e-12)
     assert int(state[0].count) == 4
@@ -88,7 +92,7 @@ def mean_squares(params, x):
 
 def test_schedules_decay_clipping_and_momentum_are_those_of_optax():
     """The links before and after act on G⁻¹∂f as on any other update."""
-    natural = ng.scale_by_natural_gradient(line, metric=ng.L2(), damping=1e-3)
+    natural = ng.interop.scale_by_natural_gradient(line, metric=ng.L2(), damping=1e-3)
     rate = optax.linear_schedule(0.0, 1.0, 4)
     optimiser = optax.chain(
         optax.clip(0.01),
@@ -129,7 +133,7 @@ def test_batches_are_arguments_of_a_function_or_points():
         Z = jax.jacobian(lambda v: line(unravel(v), batch))(ravel(LINE))
         found = []
         for model in models:
-            optimiser = ng.scale_by_natural_gradient(model, metric=metric, damping=1e-2)
+            optimiser = ng.interop.scale_by_natural_gradient(model, metric=metric, damping=1e-2)
             updates, _ = optimiser.update(gradient, optimiser.init(LINE), LINE, batch=batch)
             found.append(ravel(updates))
         return ravel(gradient), Z, found
@@ -144,7 +148,9 @@ def test_batches_are_arguments_of_a_function_or_points():
 def test_levenberg_marquardt_follows_the_loss():
     """λ falls after an update that lowered the loss, and rises after one that did not."""
     damping = ng.LevenbergMarquardt(initial=1.0, decrease=0.5, increase=4.0)
-    optimiser = ng.scale_by_natural_gradient(PROBLEM.model, metric=ng.L2(GRID), damping=damping)
+    optimiser = ng.interop.scale_by_natural_gradient(
+        PROBLEM.model, metric=ng.L2(GRID), damping=damping
+    )
     state, seen = optimiser.init(THETA), []
     for value in (3.0, 2.0, 1.0, 1.5):
         _, state = optimiser.update(GRADIENT(THETA), state, THETA, value=value)
@@ -156,7 +162,7 @@ def test_levenberg_marquardt_follows_the_loss():
 def test_a_schedule_for_the_damping():
     """By optax.inject_hyperparams, without a new program for a new value."""
     static = ("model", "metric", "solver")
-    make = optax.inject_hyperparams(ng.scale_by_natural_gradient, static_args=static)
+    make = optax.inject_hyperparams(ng.interop.scale_by_natural_gradient, static_args=static)
     optimiser = make(
         model=PROBLEM.model,
         metric=ng.L2(GRID),
@@ -186,7 +192,7 @@ def test_a_mask_needs_the_other_parameters_in_the_batch():
 
     optimiser = optax.partition(
         {
-            "natural": ng.scale_by_natural_gradient(model, metric=ng.L2(), damping=1e-3),
+            "natural": ng.interop.scale_by_natural_gradient(model, metric=ng.L2(), damping=1e-3),
             "plain": optax.identity(),
         },
         Pair("natural", "plain"),
@@ -207,7 +213,7 @@ def test_an_equinox_network_keeps_what_is_no_parameter():
     net = eqx.nn.MLP(1, "scalar", 4, depth=1, activation=jnp.tanh, key=jax.random.key(0))
     loss = lambda net: jnp.mean((jax.vmap(net)(X) - X[:, 0]) ** 2)
     optimiser = optax.chain(
-        ng.scale_by_natural_gradient(
+        ng.interop.scale_by_natural_gradient(
             ng.Pointwise(lambda net, x: net(x), X), metric=(2 / 12) * ng.L2(), damping=1e-3
         ),
         optax.scale(-1.0),
@@ -230,7 +236,7 @@ OUTSIDE = ng.ExternalModel(lambda t: MATRIX @ t, lambda t, v: MATRIX @ v, lambda
 
 
 def test_a_model_outside_jax_runs_outside_of_jit():
-    optimiser = ng.scale_by_natural_gradient(OUTSIDE, metric=ng.L2())
+    optimiser = ng.interop.scale_by_natural_gradient(OUTSIDE, metric=ng.L2())
     theta, gradient = jnp.ones(3), jnp.array([1.0, 2.0, -1.0])
     state = optimiser.init(theta)
     updates, _ = optimiser.update(gradient, state, theta)
@@ -242,7 +248,7 @@ def test_a_model_outside_jax_runs_outside_of_jit():
 def updated(model=PROBLEM.model, gradient=None, params=THETA, metric=None, **more):
     settings = {key: more.pop(key) for key in ("solver", "damping") if key in more}
     metric = ng.L2(GRID) if metric is None else metric
-    optimiser = ng.scale_by_natural_gradient(model, metric=metric, **settings)
+    optimiser = ng.interop.scale_by_natural_gradient(model, metric=metric, **settings)
     gradient = THETA if gradient is None else gradient
     return optimiser.update(gradient, optimiser.init(THETA), params, **more)
 
@@ -253,7 +259,7 @@ BAD = {
     "integer params at the start": (
         "params",
         "floating",
-        lambda: ng.scale_by_natural_gradient(line, metric=ng.L2()).init(jnp.arange(4)),
+        lambda: ng.interop.scale_by_natural_gradient(line, metric=ng.L2()).init(jnp.arange(4)),
     ),
     "a gradient of another shape": ("updates", r"\(3,\)", lambda: updated(gradient=jnp.ones(3))),
     "a gradient of another tree": ("updates", "'a'", lambda: updated(gradient={"a": THETA})),
@@ -287,5 +293,5 @@ def test_bad_input(case):
 
 def test_without_optax(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optax", None)
-    make = lambda: ng.scale_by_natural_gradient(line, metric=ng.L2())
+    make = lambda: ng.interop.scale_by_natural_gradient(line, metric=ng.L2())
     assert_input_error("optax", r"natgrad\[optax\]", make)

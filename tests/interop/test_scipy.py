@@ -33,10 +33,10 @@ def transposed(operator: linalg.LinearOperator) -> np.ndarray:
 def test_operators_of_a_metric_and_of_g_in_scipy(name):
     """Each is the matrix that it should be, and has its transpose."""
     metric = all_metrics(GRID)[name]
-    L, A = (ng.as_linear_operator(o) for o in (metric.factor(RHO), metric.at(RHO).gram))
+    L, A = (ng.interop.as_linear_operator(o) for o in (metric.factor(RHO), metric.at(RHO).gram))
     Y, G = (
-        ng.as_linear_operator(make(PROBLEM, THETA, metric=metric))
-        for make in (ng.information_factor, ng.information_operator)
+        ng.interop.as_linear_operator(make(PROBLEM, THETA, metric=metric))
+        for make in (ng.interop.information_factor, ng.interop.information_operator)
     )
     for operator in (L, A, Y, G):
         np.testing.assert_allclose(transposed(operator), dense(operator), rtol=1e-10, atol=1e-11)
@@ -54,24 +54,26 @@ def test_a_tree_of_parameters_is_flattened():
     theta = {"scale": jnp.array(2.0), "name": None, "shift": jnp.ones(3)}
     model = lambda t: t["scale"] * x[:, None] + t["shift"]
     problem = ng.Problem(model, lambda rho: jnp.sum(rho**2))
-    G = ng.information_operator(problem, theta, metric=ng.L2())
+    G = ng.interop.information_operator(problem, theta, metric=ng.L2())
     assert G.in_structure()["name"] is None
     expected = ng.information_matrix(problem, theta, metric=ng.L2())
-    close(dense(ng.as_linear_operator(G)), expected, 1e-13)
+    close(dense(ng.interop.as_linear_operator(G)), expected, 1e-13)
 
 
 @pytest.mark.slow  # the documentation runs the like
 def test_scipy_finds_the_spectrum_and_the_direction():
     """eigsh gives `information_spectrum`, cg and lsmr `natural_gradient`."""
     metric = ng.L2(GRID)
-    G = ng.as_linear_operator(ng.information_operator(PROBLEM, THETA, metric=metric))
+    G = ng.interop.as_linear_operator(
+        ng.interop.information_operator(PROBLEM, THETA, metric=metric)
+    )
     spectrum = ng.information_spectrum(PROBLEM, THETA, metric=metric, rank=3)
     close(linalg.eigsh(G, k=3)[0][::-1], spectrum.values, 1e-10)
     expected = ng.natural_gradient(PROBLEM, THETA, metric=metric)
     eta, failed = linalg.cg(G, -np.asarray(expected.gradient), rtol=1e-13)
     assert not failed
     close(eta, expected.eta, 1e-10)
-    Y = ng.as_linear_operator(ng.information_factor(PROBLEM, THETA, metric=metric))
+    Y = ng.interop.as_linear_operator(ng.interop.information_factor(PROBLEM, THETA, metric=metric))
     b = metric.whiten(RHO, jax.grad(PROBLEM.loss)(RHO))
     close(linalg.lsmr(Y, -np.ravel(b), atol=1e-14, btol=1e-14)[0], expected.eta, 1e-10)
 
@@ -83,8 +85,8 @@ def test_g_as_the_hessian_of_scipy_optimize():
     value_and_gradient = jax.jit(jax.value_and_grad(lambda t: problem.value(t, problem.model(t))))
 
     def hessp(theta, v):
-        G = ng.information_operator(problem, jnp.asarray(theta), metric=ng.L2(grid))
-        return ng.as_linear_operator(G) @ v
+        G = ng.interop.information_operator(problem, jnp.asarray(theta), metric=ng.L2(grid))
+        return ng.interop.as_linear_operator(G) @ v
 
     found = scipy.optimize.minimize(
         lambda t: [np.asarray(x) for x in value_and_gradient(t)],
@@ -112,7 +114,7 @@ def as_callback(matrix) -> linalg.LinearOperator:
 )
 def test_operators_of_scipy_in_lineax(kind):
     """The matrix, its transpose, compiled, mapped and differentiated."""
-    A, operator = TALL.toarray(), ng.as_lineax_operator(kind(TALL))
+    A, operator = TALL.toarray(), ng.interop.as_lineax_operator(kind(TALL))
     x, y, step = (jnp.asarray(RANDOM.normal(size=n)) for n in (6, 9, 6))
     half = lambda x: 0.5 * jnp.sum(operator.mv(x) ** 2)
 
@@ -134,7 +136,7 @@ def test_operators_of_scipy_in_lineax(kind):
 
 def test_a_matrix_of_integers_and_an_empty_row():
     matrix = sparse.csr_array(np.array([[0, 0], [3, 0], [1, 2]]))
-    close(ng.as_lineax_operator(matrix).as_matrix(), matrix.toarray(), 1e-15)
+    close(ng.interop.as_lineax_operator(matrix).as_matrix(), matrix.toarray(), 1e-15)
 
 
 MODEL_MATRIX = RANDOM.normal(size=(6, 3))
@@ -163,8 +165,8 @@ def test_metrics_of_scipy(case):
     metric, theta, solver = METRICS[name](), jnp.ones(3), METHODS[solver]
     A = CHAIN.toarray() if isinstance(metric, ng.MatrixMetric) else (TALL.T @ TALL).toarray()
     rho = SMALL.model(theta)
-    close(dense(ng.as_linear_operator(metric.at(rho).gram)), A, 1e-12)
-    L = dense(ng.as_linear_operator(metric.factor(rho)))
+    close(dense(ng.interop.as_linear_operator(metric.at(rho).gram)), A, 1e-12)
+    L = dense(ng.interop.as_linear_operator(metric.factor(rho)))
     close(L.T @ L, A, 1e-12)
     found = ng.natural_gradient(SMALL, theta, metric=metric, solver=solver)
     G = MODEL_MATRIX.T @ A @ MODEL_MATRIX
@@ -208,8 +210,8 @@ def test_a_model_by_its_jacobian(jacobian):
     expected = ng.natural_gradient(SMALL, jnp.array([1.0, 1.0, 0.0]), metric=ng.L2())
     close(jnp.append(found.eta["a"], found.eta["b"]), expected.eta, 1e-10)
     # its G in SciPy, called from Python; lineax would compile it
-    G = ng.information_operator(problem, theta, metric=ng.L2())
-    close(dense(ng.as_linear_operator(G)), MODEL_MATRIX.T @ MODEL_MATRIX, 1e-12)
+    G = ng.interop.information_operator(problem, theta, metric=ng.L2())
+    close(dense(ng.interop.as_linear_operator(G)), MODEL_MATRIX.T @ MODEL_MATRIX, 1e-12)
     solve = lambda: lx.linear_solve(G, theta, lx.CG(rtol=1e-8, atol=1e-8))
     assert_input_error("model", "outside JAX.*compiled", solve)
 
@@ -232,7 +234,7 @@ def test_a_preconditioner_of_scipy(kind):
 
 def test_an_operator_needs_a_second_core(monkeypatch):
     monkeypatch.setattr("natgrad.core.sparse.can_call_back", lambda: False)
-    convert = lambda: ng.as_lineax_operator(as_callback(TALL))
+    convert = lambda: ng.interop.as_lineax_operator(as_callback(TALL))
     assert_input_error("operator", "second CPU core", convert)
 
 
@@ -243,10 +245,22 @@ def jacobian_of(matrix):
 
 
 BAD = {
-    "an array as operator": ("operator", "ndarray", lambda: ng.as_linear_operator(np.eye(2))),
-    "an array into lineax": ("operator", "MatrixLinear", lambda: ng.as_lineax_operator(np.eye(2))),
-    "a complex matrix": ("operator", "complex", lambda: ng.as_lineax_operator(1j * TALL)),
-    "a matrix with NaN": ("operator", "not finite", lambda: ng.as_lineax_operator(np.nan * TALL)),
+    "an array as operator": (
+        "operator",
+        "ndarray",
+        lambda: ng.interop.as_linear_operator(np.eye(2)),
+    ),
+    "an array into lineax": (
+        "operator",
+        "MatrixLinear",
+        lambda: ng.interop.as_lineax_operator(np.eye(2)),
+    ),
+    "a complex matrix": ("operator", "complex", lambda: ng.interop.as_lineax_operator(1j * TALL)),
+    "a matrix with NaN": (
+        "operator",
+        "not finite",
+        lambda: ng.interop.as_lineax_operator(np.nan * TALL),
+    ),
     "a sparse A that is not square": ("A", r"\(9, 6\)", lambda: ng.MatrixMetric(TALL)),
     "a sparse A that is complex": ("A", "complex", lambda: ng.MatrixMetric(1j * CHAIN)),
     "a sparse A with NaN": ("A", "not finite", lambda: ng.MatrixMetric(np.nan * CHAIN)),
@@ -291,13 +305,15 @@ BAD = {
     "G of the plain gradient": (
         "metric",
         "Euclidean",
-        lambda: ng.information_operator(PROBLEM, THETA, metric=ng.Euclidean()),
+        lambda: ng.interop.information_operator(PROBLEM, THETA, metric=ng.Euclidean()),
     ),
 }
 
 
 def test_products_with_complex_vectors():
-    G = ng.as_linear_operator(ng.information_operator(PROBLEM, THETA, metric=ng.L2()))
+    G = ng.interop.as_linear_operator(
+        ng.interop.information_operator(PROBLEM, THETA, metric=ng.L2())
+    )
     v = np.arange(1.0, 1.0 + G.shape[1])
     assert np.allclose(G @ (2j * v), 2j * (G @ v))
     assert np.linalg.norm(G @ v) > 0

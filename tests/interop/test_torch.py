@@ -67,7 +67,9 @@ def test_the_direction_is_the_dense_one(solver, device):
 
 
 def test_products_are_the_derivative_and_its_transpose(device):
-    report = ng.check_adjoint(ng.TorchModel(Counted(device), device=device), THETA, verbose=False)
+    report = ng.checks.check_adjoint(
+        ng.TorchModel(Counted(device), device=device), THETA, verbose=False
+    )
     assert report.passed, str(report)
 
 
@@ -177,9 +179,12 @@ def test_a_module_is_trained_and_gets_its_parameters_back(device):
     model = ng.TorchModel(net, points(device))
     theta = model.parameters
     assert set(theta) == {"0.bias", "2.weight", "2.bias"}
-    assert ng.check_adjoint(model, theta, verbose=False).passed
+    assert ng.checks.check_adjoint(model, theta, verbose=False).passed
     result = ng.minimize(
-        ng.Problem(model, LOSS), theta, metric=METRIC, damping=1e-6, max_iterations=3
+        ng.Problem(model, LOSS),
+        theta,
+        ng.NaturalGradient(METRIC, damping=1e-6),
+        stop=ng.Stop(iterations=3),
     )
     np.testing.assert_array_equal(net[0].bias.detach().cpu(), theta["0.bias"])  # until now
     model.assign(result.theta)
@@ -193,7 +198,7 @@ def test_buffers_stay_as_they_were():
     net = network(Counting(), torch.nn.BatchNorm1d(1)).eval()
     before = {name: buffer.clone() for name, buffer in net.named_buffers()}
     model = ng.TorchModel(net, points())
-    assert ng.check_adjoint(model, model.parameters, verbose=False).passed
+    assert ng.checks.check_adjoint(model, model.parameters, verbose=False).passed
     assert all(torch.equal(buffer, before[name]) for name, buffer in net.named_buffers())
 
 
@@ -202,7 +207,7 @@ def test_a_parameter_that_is_used_twice_is_one():
     net[1].weight = net[0].weight
     model = ng.TorchModel(net, torch.ones(1, 2, dtype=torch.float64))
     assert set(model.parameters) == {"0.weight", "0.bias", "1.bias"}
-    assert ng.check_adjoint(model, model.parameters, verbose=False).passed
+    assert ng.checks.check_adjoint(model, model.parameters, verbose=False).passed
 
 
 def test_single_precision_stays_single():

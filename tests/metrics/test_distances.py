@@ -25,7 +25,7 @@ CURVED = ("FisherRao", "Sum")
 
 
 @eqx.filter_jit
-def measured(metric: ng.Metric, a: jax.Array, b: jax.Array, c: jax.Array, zeta: jax.Array):
+def measured(metric: ng.metrics.Metric, a: jax.Array, b: jax.Array, c: jax.Array, zeta: jax.Array):
     """All that the tests below need of a distance, so that it is compiled once."""
     square = metric.squared_distance
     near = jax.lax.map(lambda h: square(a, a + h * zeta) / h**2, STEPS)
@@ -37,7 +37,9 @@ def measured(metric: ng.Metric, a: jax.Array, b: jax.Array, c: jax.Array, zeta: 
     return near, taylor, jnp.stack([ab, ba, ac, bc, aa]), jnp.stack([s[-1] for s in slopes])
 
 
-def check_laws(metric: ng.Metric, a, b, c, zeta, quadratic: float, order: int, exact: bool = True):
+def check_laws(
+    metric: ng.metrics.Metric, a, b, c, zeta, quadratic: float, order: int, exact: bool = True
+):
     """Leading order, Taylor, symmetry, zero at equality, and the triangle inequality."""
     near, taylor, squares, slopes = map(np.asarray, measured(metric, a, b, c, zeta))
     error = np.abs(near - quadratic) / quadratic
@@ -155,7 +157,7 @@ def gaussian(grid: ng.Grid, mean: tuple[float, ...], width: tuple[float, ...]) -
 
 
 @eqx.filter_jit
-def square_of(metric: ng.Metric, a: jax.Array, b: jax.Array) -> jax.Array:
+def square_of(metric: ng.metrics.Metric, a: jax.Array, b: jax.Array) -> jax.Array:
     return metric.squared_distance(a, b)
 
 
@@ -186,7 +188,7 @@ def test_gaussians_in_the_plane_converge_with_order_four():
 
 
 @eqx.filter_jit
-def form_and_square(metric: ng.Metric, rho: jax.Array, zeta: jax.Array):
+def form_and_square(metric: ng.metrics.Metric, rho: jax.Array, zeta: jax.Array):
     return jnp.vdot(zeta, metric.at(rho).gram.mv(zeta)), metric.squared_distance(rho, rho + zeta)
 
 
@@ -274,7 +276,7 @@ def test_leading_axes_are_independent_functions(shape):
 
 
 @eqx.filter_jit
-def value_and_slopes(metric: ng.Metric, a: jax.Array, b: jax.Array):
+def value_and_slopes(metric: ng.metrics.Metric, a: jax.Array, b: jax.Array):
     return jax.value_and_grad(metric.squared_distance, argnums=(0, 1))(a, b)
 
 

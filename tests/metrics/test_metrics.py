@@ -32,7 +32,7 @@ def repeats_the_plane(case: Case) -> bool:
 
 
 @eqx.filter_jit
-def everything(metric: ng.Metric, rho: jax.Array, c: jax.Array, zeta: jax.Array):
+def everything(metric: ng.metrics.Metric, rho: jax.Array, c: jax.Array, zeta: jax.Array):
     """All that the tests below need of a metric, so that it is compiled once."""
     geometry = metric.at(rho)
     L, A = geometry.factor, geometry.gram
@@ -42,7 +42,7 @@ def everything(metric: ng.Metric, rho: jax.Array, c: jax.Array, zeta: jax.Array)
 
 
 @eqx.filter_jit
-def products(metric: ng.Metric, rho: jax.Array, zeta: jax.Array):
+def products(metric: ng.metrics.Metric, rho: jax.Array, zeta: jax.Array):
     geometry = metric.at(rho)
     return geometry.gram.mv(zeta), geometry.factor.mv(zeta), geometry.whiten(zeta)
 
@@ -141,14 +141,14 @@ def test_gram_is_symmetric_and_positive(seed: int, index: int):
 
 
 @eqx.filter_jit
-def gram_products(metrics: list[ng.Metric], rhos: list[jax.Array], zeta: jax.Array):
+def gram_products(metrics: list[ng.metrics.Metric], rhos: list[jax.Array], zeta: jax.Array):
     """Aζ for each metric at its state, which may be a batch."""
     along = lambda rho: jnp.broadcast_to(zeta, rho.shape)
     return [metric.at(rho).gram.mv(along(rho)) for metric, rho in zip(metrics, rhos, strict=True)]
 
 
 @eqx.filter_jit
-def dense_gram(metric: ng.Metric, rho) -> jax.Array:
+def dense_gram(metric: ng.metrics.Metric, rho) -> jax.Array:
     return as_dense(metric.at(rho).gram)
 
 

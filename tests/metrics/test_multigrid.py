@@ -163,7 +163,7 @@ def mixture():
 
 
 def information(grid, rho, tangents, **settings):
-    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", **settings))
+    metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", **settings))
     return eqx.filter_jit(metric.information)(rho, tangents)
 
 
@@ -179,7 +179,11 @@ def test_iterations_do_not_grow_with_the_grid(mixture, n):
 def test_error_of_the_information_matrix_is_squared(mixture):
     """Stopped at √tolerance, G has an error below the tolerance; in single precision too."""
     grid, rho, tangents = mixture(40)
-    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    exact, _ = (
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
+        .at(rho)
+        .information(tangents)
+    )
     for settings, bound in (
         ({"tolerance": 1e-6}, 1e-6),
         ({"tolerance": 1e-12}, 1e-12),
@@ -239,7 +243,9 @@ def hard_grid():
 
     def compute(rho, tangents, precision):
         if precision not in programs:
-            metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision=precision))
+            metric = ng.Wasserstein(
+                grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision)
+            )
             programs[precision] = eqx.filter_jit(metric.information)
         return programs[precision](rho, tangents)
 
@@ -252,7 +258,11 @@ def test_mass_across_a_vacuum(hard_grid):
     grid, compute = hard_grid
     rho = jnp.asarray(hard_density("two separated bumps", grid.shape[0]))
     tangents = rho * jnp.stack([grid.points[..., 0], grid.points[..., 1] ** 2])
-    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    exact, _ = (
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
+        .at(rho)
+        .information(tangents)
+    )
     G, report = compute(rho, tangents, "double")
     assert report["converged"]
     assert np.abs(G - exact).max() <= 1e-9 * np.abs(exact).max()
@@ -266,13 +276,15 @@ def test_giving_up_is_a_status(mixture):
     grid, _, _ = mixture(40)
     bump = lambda mean: jnp.exp(-((grid.points - mean) ** 2).sum(-1) / 1.2)
     fit = ng.Problem(lambda m: bump(m) + 0.1, ng.LeastSquares(bump(jnp.ones(2)), grid))
-    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", max_iterations=2))
+    metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", max_iterations=2))
     theta = jnp.array([2.0, 1.0])
     direction = ng.natural_gradient(fit, theta, metric=metric, solver=ng.Cholesky())
     assert direction.info.status == "metric_not_converged"
     assert direction.info.metric["elliptic_error"] > 1e-6
     assert bool(jnp.all(jnp.isnan(direction.eta)))
-    result = ng.minimize(fit, theta, metric=metric, solver=ng.Cholesky(), max_iterations=3)
+    result = ng.minimize(
+        fit, theta, ng.NaturalGradient(metric, solver=ng.Cholesky()), stop=ng.Stop(iterations=3)
+    )
     assert result.status == ng.Status.NOT_FINITE
     assert result.info is not None
     assert result.info.status == "metric_not_converged"
@@ -286,7 +298,9 @@ def test_batches_and_sums_take_the_same_road():
     generator = np.random.default_rng(0)
     rho = jnp.asarray(np.exp(generator.standard_normal((2, 12, 10))))
     columns = jnp.asarray(generator.standard_normal((3, 2, 12, 10)))
-    by = lambda method: 0.5 * ng.Wasserstein(grid, elliptic=ng.Elliptic(method)) + ng.L2(grid)
+    by = lambda method: (
+        0.5 * ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method)) + ng.L2(grid)
+    )
     rows, information_ = jax.jit(
         lambda: (
             by("multigrid").at(rho).image(columns)[0],
@@ -300,22 +314,24 @@ def test_batches_and_sums_take_the_same_road():
 
 
 def test_choice_of_the_method():
-    choose = ng.Elliptic().choose
+    choose = ng.metrics.Elliptic().choose
     assert choose((5_000_000,)) == "line"
     assert choose((40, 40)) == "elimination"
     assert choose((1000, 1000), 2) == "multigrid"
     assert choose((64, 64, 64), 1000) == "multigrid"
     assert choose((300, 300), 1000) == ("sparse" if jax.default_backend() == "cpu" else "multigrid")
     assert choose((300, 300)) == "multigrid"
-    assert ng.Elliptic("multigrid").choose((40, 40)) == "multigrid"
+    assert ng.metrics.Elliptic("multigrid").choose((40, 40)) == "multigrid"
 
 
 def test_a_single_cpu_has_no_host_to_call(monkeypatch):
     """There a callback would wait for itself: another method, or an error, not a hang."""
     monkeypatch.setattr(methods, "can_call_back", lambda: False)
-    assert ng.Elliptic().choose((300, 300), 1000) == "multigrid"
+    assert ng.metrics.Elliptic().choose((300, 300), 1000) == "multigrid"
     with pytest.raises(ng.InputError, match="second CPU"):
-        ng.Wasserstein(ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.Elliptic("sparse"))
+        ng.Wasserstein(
+            ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.metrics.Elliptic("sparse")
+        )
 
 
 def test_potential_and_its_errors():
@@ -345,7 +361,7 @@ def test_potential_and_its_errors():
 def test_derivative_of_a_product_with_respect_to_the_density(method):
     """Through the equation, not through the iteration: d⟨ζ, A(ρ)ζ⟩/dρ, a Taylor test."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 7))
-    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic(method))
+    metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method))
     generator = np.random.default_rng(0)
     rho, zeta, direction = (jnp.asarray(generator.random((8, 7))) + 1 for _ in range(3))
     energy = lambda rho: jnp.vdot(zeta, metric.at(rho).gram.mv(zeta))

@@ -41,9 +41,9 @@ def _clean():
     CODE.clear()
 
 
-def run(problem: ng.Problem = PROBLEM, metric: ng.Metric = L2, solver=None, **settings):
+def run(problem: ng.Problem = PROBLEM, metric: ng.metrics.Metric = L2, solver=None, **settings):
     solver = ng.CG(1e-10) if solver is None else solver
-    return ng.minimize(problem, START, metric=metric, solver=solver, **settings)
+    return ng.minimize(problem, START, ng.NaturalGradient(metric, solver=solver, **settings))
 
 
 # --- directions and counts
@@ -72,8 +72,8 @@ SETTINGS = {
     "dense": {"solver": ng.PivotedQR()},
     "relative damping": {"damping": 1e-6},
     "adaptive": {"damping": ng.LevenbergMarquardt(), "step": ng.FixedStep(1.0)},
-    "Nystrom": {"solver": ng.CG(1e-10, preconditioner=ng.Nystrom(20)), "damping": 1e-6},
-    "Diagonal": {"solver": ng.CG(1e-10, preconditioner=ng.Diagonal(3))},
+    "Nystrom": {"solver": ng.CG(1e-10, preconditioner=ng.solvers.Nystrom(20)), "damping": 1e-6},
+    "Diagonal": {"solver": ng.CG(1e-10, preconditioner=ng.solvers.Diagonal(3))},
     "low rank": {"solver": ng.RandomizedSVD(3)},
     "gradient": {"metric": ng.Euclidean()},
     "bounds": {"bounds": (-0.45, 0.55)},
@@ -160,7 +160,12 @@ def test_an_exception_in_a_callback_brings_the_run(error: BaseException):
         if progress.iteration == 2:
             raise error
 
-    for method in (run, lambda **settings: ng.lbfgs(PROBLEM, START, **settings)):
+    for method in (
+        run,
+        lambda **settings: ng.minimize(
+            PROBLEM, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000), **settings
+        ),
+    ):
         with pytest.raises(type(error)) as caught:
             method(callbacks=[callback])
         result = caught.value.natgrad_result  # pyright: ignore
@@ -171,7 +176,7 @@ def test_an_exception_in_a_callback_brings_the_run(error: BaseException):
 def test_an_exception_under_lbfgs_brings_the_run():
     CODE.fail = {"vjp": 5}
     with pytest.raises(ArithmeticError) as caught:
-        ng.lbfgs(PROBLEM, START)
+        ng.minimize(PROBLEM, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000))
     assert caught.value.__notes__ == ["raised by vjp of the model"]
     result = caught.value.natgrad_result  # pyright: ignore
     assert result.iterations >= 1
@@ -183,7 +188,7 @@ def test_an_exception_under_lbfgs_brings_the_run():
 
 @pytest.mark.parametrize("name", ["jvp", "vjp"])
 @pytest.mark.parametrize("solver", [ng.CG(1e-10), ng.LSMR(1e-10)], ids=["CG", "LSMR"])
-def test_products_that_turn_bad_end_the_run(name: str, solver: ng.Solver):
+def test_products_that_turn_bad_end_the_run(name: str, solver: ng.solvers.Solver):
     CODE.spoil = {name: 7}
     result = run(solver=solver, tolerance=1e-14)
     assert result.status == ng.Status.NOT_FINITE
@@ -216,7 +221,7 @@ def test_a_trial_that_is_not_finite_is_rejected_and_the_run_goes_on():
     assert float(result.theta[0]) <= 0.4
     stuck = run(ng.Problem(spoilt, LOSS), step=ng.FixedStep(1.0))
     assert stuck.status == ng.Status.NOT_FINITE
-    found = ng.lbfgs(ng.Problem(spoilt, LOSS), START, max_iterations=20)
+    found = ng.minimize(ng.Problem(spoilt, LOSS), START, ng.LBFGS(10), stop=ng.Stop(iterations=20))
     assert found.loss < 0.5 * found.history["loss"][0]
     assert float(found.theta[0]) <= 0.4
 
@@ -229,7 +234,7 @@ class Indefinite(Metric):
     """No metric: A = diag(1, −1, 1, …)."""
 
     def factor(self, rho):
-        return ng.AdjointOperator(lambda x: x, lambda x: x, rho, rho)
+        return ng.metrics.AdjointOperator(lambda x: x, lambda x: x, rho, rho)
 
     def whiten(self, rho, c):
         return c
@@ -242,7 +247,9 @@ class IndefiniteGeometry(Geometry):
     @property
     def gram(self):
         signs = jnp.where(jnp.arange(N) < 6, 1.0, -5.0)
-        return ng.AdjointOperator(lambda x: signs * x, lambda x: signs * x, self.rho, self.rho)
+        return ng.metrics.AdjointOperator(
+            lambda x: signs * x, lambda x: signs * x, self.rho, self.rho
+        )
 
 
 def test_a_metric_that_is_not_positive_is_a_breakdown():
@@ -286,7 +293,7 @@ CASES = {
     "integer state": ("model", "int", lambda: outside(forward=lambda t: np.arange(12))),
     "state of another shape": ("target", r"\(3,\)", lambda: outside(forward=lambda t: np.ones(3))),
     "NaN at the start": ("model", "not finite", lambda: outside(forward=lambda t: np.full(12, np.nan))),
-    "NaN at the start of a run": ("model", "not finite", lambda: ng.lbfgs(ng.Problem(ng.ExternalModel(lambda t: np.full(12, np.nan), CODE.jvp, CODE.vjp), LOSS), START)),
+    "NaN at the start of a run": ("model", "not finite", lambda: ng.minimize(ng.Problem(ng.ExternalModel(lambda t: np.full(12, np.nan), CODE.jvp, CODE.vjp), LOSS), START, ng.LBFGS(10), stop=ng.Stop(iterations=1000))),
     "NumPy in a plain function": ("model", "ExternalModel", lambda: ng.natural_gradient(ng.Problem(lambda t: np.sin(np.asarray(t)), jnp.sum), START, metric=L2)),
 }  # fmt: skip
 

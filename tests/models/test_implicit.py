@@ -89,10 +89,12 @@ def test_a_direction_of_k_steps_costs_2k_plus_2_propagations(kind: str):
 
 @pytest.mark.parametrize("solver", [ng.CG(1e-10), ng.Cholesky()], ids=["CG", "Cholesky"])
 @pytest.mark.parametrize("metric", [ng.L2(GRID), ng.Euclidean()], ids=["L2", "Euclidean"])
-def test_a_run_factorises_once_for_each_point(solver: ng.Solver, metric: ng.Metric):
+def test_a_run_factorises_once_for_each_point(solver: ng.solvers.Solver, metric: ng.metrics.Metric):
     CODE.clear()
     problem = ng.Problem(model("host"), LOSS)
-    result = ng.minimize(problem, START, metric=metric, solver=solver, max_iterations=4)
+    result = ng.minimize(
+        problem, START, ng.NaturalGradient(metric, solver=solver), stop=ng.Stop(iterations=4)
+    )
     points = [tuple(theta) for theta in CODE.calls["factorise"]]
     assert len(points) == len(set(points))
     assert len(points) == result.history["forward"][-1]
@@ -104,7 +106,9 @@ def test_a_run_factorises_once_for_each_point(solver: ng.Solver, metric: ng.Metr
 def test_compiled_and_host_runs_are_the_same():
     runs = [
         ng.minimize(
-            ng.Problem(model(kind), LOSS), START, metric=ng.L2(GRID), solver=ng.CG(1e-10)
+            ng.Problem(model(kind), LOSS),
+            START,
+            ng.NaturalGradient(ng.L2(GRID), solver=ng.CG(1e-10)),
         ).history
         for kind in ("host", "lu")
     ]
@@ -122,13 +126,14 @@ def recycling_runs():
     run = lambda M: ng.minimize(
         problem,
         jnp.zeros(10),
-        metric=ng.MatrixMetric(np.eye(20)),
-        solver=ng.CG(1e-9, preconditioner=M),
-        step=ng.FixedStep(0.7),
-        max_iterations=8,
-        tolerance=1e-12,
+        ng.NaturalGradient(
+            ng.MatrixMetric(np.eye(20)),
+            solver=ng.CG(1e-9, preconditioner=M),
+            step=ng.FixedStep(0.7),
+        ),
+        stop=ng.Stop(iterations=8, gradient=1e-12),
     )
-    return run(ng.Recycled(20)), run(None)
+    return run(ng.solvers.Recycled(20)), run(None)
 
 
 def test_recycled_pairs_save_products_and_change_nothing_else():
@@ -167,7 +172,7 @@ def implicit(residual=LINEAR, *args, **settings):
 
 
 def singular_matrix(u, theta):
-    return ng.SparseLU(sparse.csc_matrix(UPWIND - UPWIND[:, :1]))
+    return ng.models.SparseLU(sparse.csc_matrix(UPWIND - UPWIND[:, :1]))
 
 
 laplacian = lambda u, theta: jnp.roll(u, 1) - 2 * u + jnp.roll(u, -1) + theta[0] * jnp.arange(N)
@@ -192,10 +197,10 @@ CASES = {
     "no root": ("residual", "no finite state", lambda: implicit(no_root, linear_solver=lx.LU(), initial=ZEROS + 1)),
     "no method solve_transposed": ("factorise", "solve_transposed", lambda: implicit(factorise=lambda u, t: Lame())),
     "solution of another shape": ("solve", r"\(3,\)", lambda: implicit(factorise=lambda u, t: Short())),
-    "matrix not square": ("matrix", "shape", lambda: ng.SparseLU(np.ones((2, 3)))),
-    "matrix not finite": ("matrix", "finite", lambda: ng.SparseLU(np.full((2, 2), np.nan))),
-    "complex matrix": ("matrix", "complex", lambda: ng.SparseLU(1j * np.eye(2))),
-    "right-hand side of another size": ("b", "multiple", lambda: ng.SparseLU(np.eye(2)).solve(np.ones(3))),
+    "matrix not square": ("matrix", "shape", lambda: ng.models.SparseLU(np.ones((2, 3)))),
+    "matrix not finite": ("matrix", "finite", lambda: ng.models.SparseLU(np.full((2, 2), np.nan))),
+    "complex matrix": ("matrix", "complex", lambda: ng.models.SparseLU(1j * np.eye(2))),
+    "right-hand side of another size": ("b", "multiple", lambda: ng.models.SparseLU(np.eye(2)).solve(np.ones(3))),
 }  # fmt: skip
 
 
@@ -233,7 +238,10 @@ def test_a_trial_without_a_state_is_rejected_and_the_run_goes_on(factorise):
         goes_bad, initial=ZEROS, linear=True, linear_solver=lx.LU(), factorise=factorise
     )
     result = ng.minimize(
-        ng.Problem(made, LOSS), START, metric=ng.L2(GRID), solver=ng.CG(1e-10), max_iterations=3
+        ng.Problem(made, LOSS),
+        START,
+        ng.NaturalGradient(ng.L2(GRID), solver=ng.CG(1e-10)),
+        stop=ng.Stop(iterations=3),
     )
     assert result.history["halvings"][0] > 0
     assert result.iterations == 3
@@ -261,7 +269,7 @@ def test_single_precision():
         return jnp.exp(t[0]) * u + 0.1 * u**3 - diffusion - t[1] * jnp.arange(12.0, dtype=u.dtype)
 
     made = ng.ImplicitModel(single, initial=np.ones(12, np.float32))
-    report = ng.check_adjoint(made, theta[:2], verbose=False, trials=1)
+    report = ng.checks.check_adjoint(made, theta[:2], verbose=False, trials=1)
     assert report.passed, str(report)
     assert report.tolerance > 1e-4
 
@@ -301,7 +309,7 @@ def test_sparse_lu_solves_with_the_matrix_and_its_transpose(symmetric: bool):
     if symmetric:  # and indefinite, with nothing on the diagonal
         A = np.array([[1e-18, 1.0, 0], [1, 0, 2], [0, 2, 3]])
         A = np.kron(A, np.eye(2))
-    factor = ng.SparseLU(sparse.csr_matrix(A), symmetric=symmetric)
+    factor = ng.models.SparseLU(sparse.csr_matrix(A), symmetric=symmetric)
     b = rng.normal(size=(20, 2, 3))
     rows = b.reshape(20, 6)
     np.testing.assert_allclose(factor.solve(b).reshape(20, 6) @ A.T, rows, rtol=1e-10, atol=1e-12)
@@ -318,7 +326,7 @@ def test_a_trial_point_without_a_factorisation_is_a_rejected_step():
         seen.append(float(theta[0]))
         if theta[0] > 1.0:
             raise np.linalg.LinAlgError("no pivot")
-        return ng.SparseLU(sparse.eye(2) * np.tan(theta[0]))
+        return ng.models.SparseLU(sparse.eye(2) * np.tan(theta[0]))
 
     model = ng.ImplicitModel(
         lambda u, theta: jnp.tan(theta[0]) * u - 1.0,
@@ -330,9 +338,8 @@ def test_a_trial_point_without_a_factorisation_is_a_rejected_step():
     result = ng.minimize(
         problem,
         jnp.array([0.2]),
-        metric=ng.MatrixMetric(np.eye(2)),
-        step=ng.Backtracking(16.0),
-        tolerance=1e-8,
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(2)), step=ng.Backtracking(16.0)),
+        stop=ng.Stop(gradient=1e-8),
     )
     assert result.converged
     assert max(seen) > 1.0

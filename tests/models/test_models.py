@@ -26,10 +26,10 @@ def dense(model, theta):
 def test_forward_reverse_and_pointwise_agree(memory: int):
     net = network()
     function = lambda net: jax.vmap(net)(X)
-    forward = ng.Explicit(function, mode="forward", memory=memory)
-    reverse = ng.Explicit(function, mode="reverse", memory=memory)
+    forward = ng.models.Explicit(function, mode="forward", memory=memory)
+    reverse = ng.models.Explicit(function, mode="reverse", memory=memory)
     pointwise = ng.Pointwise(lambda net, x: net(x), X, memory=memory)
-    rho, expected, _ = dense(ng.Explicit(function), net)
+    rho, expected, _ = dense(ng.models.Explicit(function), net)
     for model in (forward, reverse, pointwise):
         value, columns, _ = dense(model, net)
         np.testing.assert_allclose(value, rho, rtol=1e-12)
@@ -39,10 +39,10 @@ def test_forward_reverse_and_pointwise_agree(memory: int):
 
 def test_auto_takes_the_mode_with_fewer_products_and_counts_them():
     few = lambda theta: jnp.outer(theta, jnp.ones(9)).ravel()[:20] ** 2
-    _, _, counts = dense(ng.Explicit(few), jnp.ones(3))
+    _, _, counts = dense(ng.models.Explicit(few), jnp.ones(3))
     assert (int(counts.linearised), int(counts.adjoint)) == (3, 0)
     many = lambda theta: jnp.stack([theta.sum(), (theta**2).sum()])
-    _, _, counts = dense(ng.Explicit(many), jnp.ones(7))
+    _, _, counts = dense(ng.models.Explicit(many), jnp.ones(7))
     assert (int(counts.linearised), int(counts.adjoint)) == (0, 2)
     _, _, counts = dense(ng.Pointwise(lambda t, x: t @ x, jnp.ones((5, 3))), jnp.ones(3))
     assert (int(counts.linearised), int(counts.adjoint)) == (0, 1)
@@ -51,7 +51,7 @@ def test_auto_takes_the_mode_with_fewer_products_and_counts_them():
 @pytest.mark.parametrize("mode", ["forward", "reverse"])
 def test_states_and_parameters_are_pytrees(mode):
     theta = {"a": jnp.ones(2), "b": (jnp.zeros(()), jnp.arange(3))}  # integers are not parameters
-    model = ng.Explicit(
+    model = ng.models.Explicit(
         lambda t: {"u": t["a"] * t["b"][0] + t["a"] ** 2, "v": t["b"][0] + jnp.ones((2, 2))},
         mode=mode,
     )
@@ -83,10 +83,8 @@ def test_equinox_network_trains_as_it_is():
     result = ng.minimize(
         problem,
         network(),
-        metric=metric,
-        damping=ng.LevenbergMarquardt(),
-        step=ng.Backtracking(),
-        max_iterations=40,
+        ng.NaturalGradient(metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking()),
+        stop=ng.Stop(iterations=40),
     )
     assert isinstance(result.theta, eqx.nn.MLP)
     assert result.loss < 1e-8

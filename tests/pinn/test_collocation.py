@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.direction.linearisation import _linearise_compiled
 
 import dense_oracle
 import natgrad as ng
 from natgrad.core.operators import as_dense
-from natgrad.descent.attempt import _attempt_compiled
 from natgrad.descent.recipes import RECIPES
-from natgrad.direction.linearisation import _linearise_compiled
 from problems_for_tests import close, with_slow
 
 LINE = ng.Grid(0.0, 1.0, 6)
@@ -81,7 +81,10 @@ def test_one_step_of_length_one_solves_a_linear_residual(weight):
     pinn = linear(weight)
     step = ng.FixedStep(1.0)
     result = ng.minimize(
-        pinn.problem, THETA, metric=pinn.metric, step=step, max_iterations=5, tolerance=1e-10
+        pinn.problem,
+        THETA,
+        ng.NaturalGradient(pinn.metric, step=step),
+        stop=ng.Stop(iterations=5, gradient=1e-10),
     )
     offset = stacked(pinn, jnp.zeros(3))
     columns = np.stack([stacked(pinn, e) - offset for e in jnp.eye(3)], axis=1)
@@ -162,10 +165,8 @@ def test_parameters_are_any_pytree(kind: str):
     result = ng.minimize(
         pinn.problem,
         theta,
-        metric=pinn.metric,
-        max_iterations=40,
-        damping=ng.LevenbergMarquardt(),
-        step=ng.Backtracking(),
+        ng.NaturalGradient(pinn.metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking()),
+        stop=ng.Stop(iterations=40),
     )
     assert jax.tree.structure(result.theta) == jax.tree.structure(theta)
     assert np.all(np.diff(result.history["loss"]) < 0)
@@ -257,7 +258,9 @@ BENT = ng.Collocation(inside=ng.Residual(bent, INSIDE), edge=ng.Residual(affine,
 @pytest.mark.parametrize("name", with_slow(RECIPES, ["gauss-newton", "nystrom"]))
 def test_every_recipe_decreases_the_loss(name: str):
     chosen = ng.recipe(name)
-    result = ng.minimize(BENT.problem, THETA, metric=BENT.metric, max_iterations=3, **chosen)
+    result = ng.minimize(
+        BENT.problem, THETA, ng.NaturalGradient(BENT.metric, **chosen), stop=ng.Stop(iterations=3)
+    )
     assert result.iterations == 3
     assert result.loss < result.history["loss"][0]
     chosen["damping"] = None

@@ -234,7 +234,9 @@ def test_pages_are_chapters_of_one_document(saved):
 @pytest.fixture(scope="module")
 def result() -> ng.Result:
     problem = ng.Problem(lambda t: t**3, ng.LeastSquares(jnp.array([1.0, 8.0])))
-    return ng.minimize(problem, jnp.array([1.5, 1.0]), metric=ng.Euclidean(), max_iterations=4)
+    return ng.minimize(
+        problem, jnp.array([1.5, 1.0]), ng.GradientDescent(), stop=ng.Stop(iterations=4)
+    )
 
 
 def test_the_page_of_a_result_has_its_curves_and_its_path(result):

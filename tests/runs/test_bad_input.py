@@ -193,7 +193,7 @@ CASES = {
     "increase below one": ("increase", "range", lambda: ng.LevenbergMarquardt(increase=0.5)),
     "floor of zero": ("floor", "islands", lambda: ng.Wasserstein(GRID, floor=0.0)),
     "zero factor": ("L", "zero", lambda: ng.FactorMetric(np.zeros((3, 3)))),
-    "unknown mode": ("mode", "sideways", lambda: ng.Explicit(state, mode="sideways")),
+    "unknown mode": ("mode", "sideways", lambda: ng.models.Explicit(state, mode="sideways")),
 }  # fmt: skip
 
 
@@ -219,21 +219,23 @@ def test_the_message_names_the_argument(case: str):
 def test_minimize_checks_its_own_arguments(settings: dict, argument: str):
     problem, theta, _, _ = linear_problem(6, 3, 3)
     with pytest.raises(ng.InputError) as caught:
-        ng.minimize(problem, theta + 2.0, metric=ng.MatrixMetric(np.eye(6)), **settings)
+        ng.minimize(
+            problem, theta + 2.0, ng.NaturalGradient(ng.MatrixMetric(np.eye(6)), **settings)
+        )
     assert caught.value.argument == argument
 
 
 def test_a_loss_that_is_infinite_at_the_start_is_an_error():
     problem = ng.Problem(state, lambda rho: jnp.sum(jnp.log(rho - 2.0)))
     with pytest.raises(ng.InputError, match="theta0"):
-        ng.minimize(problem, jnp.ones(2), metric=ng.L2(GRID))
+        ng.minimize(problem, jnp.ones(2), ng.NaturalGradient(ng.L2(GRID)))
 
 
 def test_single_precision_warns_once_with_the_reason(monkeypatch):
     monkeypatch.setattr(errors, "_warned", set())
     single = lambda t: state(t).astype(jnp.float32)
     theta = jnp.ones(2, jnp.float32)
-    with pytest.warns(ng.PrecisionWarning, match="single precision"):
+    with pytest.warns(ng.errors.PrecisionWarning, match="single precision"):
         d = direction(single, theta=theta, damping=1e-3)
     direction(single, theta=theta, damping=1e-3)  # a second warning would be an error
     assert d.eta.dtype == jnp.float32
@@ -244,7 +246,7 @@ def test_residuals_in_single_precision_warn_with_a_direct_solver(monkeypatch):
     model = pinn(points=POINTS.astype(jnp.float32))
     theta = jnp.ones(2, jnp.float32)
     trained(model=model, theta=theta, solver=ng.CG(1e-4))  # a warning would be an error
-    with pytest.warns(ng.PrecisionWarning, match="single precision"):
+    with pytest.warns(ng.errors.PrecisionWarning, match="single precision"):
         result = trained(model=model, theta=theta, solver=ng.Cholesky())
     assert result.theta.dtype == jnp.float32
 
@@ -256,7 +258,9 @@ def test_single_precision_stays_single(monkeypatch):
     target = problem.loss.target.astype(jnp.float32)
     low = ng.Problem(single, ng.LeastSquares(target, grid))
     for metric in (ng.L2(grid), ng.Sobolev(grid, -1), ng.Wasserstein(grid)):
-        result = ng.minimize(low, start.astype(jnp.float32), metric=metric, max_iterations=30)
+        result = ng.minimize(
+            low, start.astype(jnp.float32), ng.NaturalGradient(metric), stop=ng.Stop(iterations=30)
+        )
         assert result.theta.dtype == jnp.float32
         np.testing.assert_allclose(result.theta, truth, atol=5e-3)
 

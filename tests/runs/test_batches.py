@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import pytest
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.direction.linearisation import _linearise_compiled, linearise
 
 import dense_oracle as oracle
 import natgrad as ng
 from cases import FAST_SMALL_CASES, density
 from natgrad.core.operators import as_dense
 from natgrad.core.selection import Functions, Points, Sublattice
-from natgrad.descent.attempt import _attempt_compiled
-from natgrad.direction.linearisation import _linearise_compiled, linearise
 from natgrad.direction.rows import has_rows
 from problems_for_tests import Linear
 
@@ -45,7 +45,7 @@ def minimized(problem: ng.Problem, theta, **options) -> ng.Result:
 
 
 @eqx.filter_jit
-def matrices(metric: ng.Metric, rho, c):
+def matrices(metric: ng.metrics.Metric, rho, c):
     """A by way of L and by `gram`, and Lᵀb + r for the whitened b of c."""
     geometry = metric.at(rho)
     rest = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
@@ -53,7 +53,7 @@ def matrices(metric: ng.Metric, rho, c):
     return as_dense(L), as_dense(geometry.gram), L.T.mv(geometry.whiten(c)) + rest
 
 
-def check_matrices(metric: ng.Metric, rho: np.ndarray, expected: np.ndarray) -> None:
+def check_matrices(metric: ng.metrics.Metric, rho: np.ndarray, expected: np.ndarray) -> None:
     rho = jnp.asarray(rho)
     c = jnp.asarray(np.random.default_rng(5).normal(size=rho.shape))
     L, A, back = matrices(metric, rho, c)
@@ -147,7 +147,7 @@ class Positive(eqx.Module):
 
 
 @eqx.filter_jit
-def everything(problem: ng.Problem, metric: ng.Metric, theta):
+def everything(problem: ng.Problem, metric: ng.metrics.Metric, theta):
     """f, its gradient and G."""
     f = lambda t: problem.value(t, problem.model(t))
     Z, rho = jax.jacobian(problem.model)(theta), problem.model(theta)
@@ -234,7 +234,11 @@ def test_the_direction_of_a_batch_is_the_dense_one(name: str):
     problem, Z, target = plane_problem()
     theta, metric, batch = jnp.zeros(3), METRICS[name], ng.MiniBatch(10, seed=4)
     result = ng.minimize(
-        problem, theta, metric=metric, batch=batch, step=ONE_STEP, max_iterations=1
+        problem,
+        theta,
+        ng.NaturalGradient(metric, step=ONE_STEP),
+        stop=ng.Stop(iterations=1),
+        batch=batch,
     )
     rows = np.asarray(batch.sampler(problem, metric, jnp.zeros((4, 6))).selection(0).rows)
     assert len(set(rows)) == 10
@@ -255,7 +259,10 @@ def test_a_batch_of_everything_is_no_batch(of):
     problem, _, _ = plane_problem()
     batch = ng.MiniBatch(24 if of == "points" else 1, of=of)
     run = lambda **more: ng.minimize(
-        problem, jnp.zeros(3), metric=METRICS["H1"], step=ONE_STEP, max_iterations=1, **more
+        problem,
+        jnp.zeros(3),
+        ng.NaturalGradient(METRICS["H1"], step=ONE_STEP, **more),
+        stop=ng.Stop(iterations=1),
     )
     np.testing.assert_allclose(run(batch=batch).theta, run().theta, rtol=1e-9)
 
@@ -355,9 +362,9 @@ def test_a_selection_without_signal_does_not_end_a_run():
     result = ng.minimize(
         problem,
         jnp.array([0.5]),
-        metric=ng.L2(ng.Grid(0.0, 64.0, 64)),
+        ng.NaturalGradient(ng.L2(ng.Grid(0.0, 64.0, 64))),
+        stop=ng.Stop(iterations=40),
         batch=ng.MiniBatch(6, seed=3),
-        max_iterations=40,
     )
     norms = result.history["gradient_norm"]
     assert np.any(norms[: result.iterations] == 0), "no selection was blind"
@@ -382,9 +389,9 @@ def test_draws_depend_on_seed_and_iteration_alone():
     run = lambda seed: ng.minimize(
         problem,
         jnp.zeros(3),
-        metric=ng.L2(PLANE),
+        ng.NaturalGradient(ng.L2(PLANE)),
+        stop=ng.Stop(iterations=3),
         batch=ng.MiniBatch(10, seed=seed),
-        max_iterations=3,
     )
     np.testing.assert_array_equal(run(4).history["loss"], run(4).history["loss"])
     assert run(4).loss != run(5).loss
@@ -467,12 +474,23 @@ def test_a_model_outside_jax_selects_for_itself():
     everything, parts = Laboratory(problem), Laboratory(problem)
     whole = everything.problem(np.arange(5))
     batch = ng.MiniBatch(2, of="functions", select=parts.problem)
-    result = ng.minimize(whole, jnp.zeros(3), metric=ng.L2(GRID), batch=batch, max_iterations=3)
+    result = ng.minimize(
+        whole,
+        jnp.zeros(3),
+        ng.NaturalGradient(ng.L2(GRID)),
+        stop=ng.Stop(iterations=3),
+        batch=batch,
+    )
     np.testing.assert_allclose(result.theta, truth, atol=1e-8)
     assert everything.seen == [5, 5], "the whole is evaluated at the start and at the end"
     assert set(parts.seen) == {2}
     with pytest.raises(ng.InputError, match="select"):
-        ng.minimize(whole, jnp.zeros(3), metric=ng.L2(GRID), batch=ng.MiniBatch(2, of="functions"))
+        ng.minimize(
+            whole,
+            jnp.zeros(3),
+            ng.NaturalGradient(ng.L2(GRID)),
+            batch=ng.MiniBatch(2, of="functions"),
+        )
 
 
 def free_loss(rho):
@@ -517,4 +535,4 @@ def test_bad_input():
     with pytest.raises(ng.InputError, match="sources"):
         ng.Sourcewise(Rows(), (jnp.zeros(3), jnp.zeros(2)))
     with pytest.raises(ng.InputError, match="batch"):
-        ng.minimize(problem, jnp.zeros(3), metric=ng.L2(PLANE), batch=10)  # pyright: ignore
+        ng.minimize(problem, jnp.zeros(3), ng.NaturalGradient(ng.L2(PLANE)), batch=10)  # pyright: ignore

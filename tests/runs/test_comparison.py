@@ -25,7 +25,7 @@ METRICS = {"L2": ng.L2(GRID), "GD": ng.Euclidean()}
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return ng.compare(PROBLEM, START, metrics=METRICS, budget=ng.Budget(iterations=12))
+    return ng.compare(PROBLEM, START, metrics=METRICS, budget=ng.Stop(iterations=12))
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,9 @@ def figures_closed():
 
 def test_every_method_has_its_run_under_the_same_budget(found):
     assert list(found.results) == ["L2", "GD", "L-BFGS"]
-    alone = ng.minimize(PROBLEM, START, metric=METRICS["L2"], max_iterations=12)
+    alone = ng.minimize(
+        PROBLEM, START, ng.NaturalGradient(METRICS["L2"]), stop=ng.Stop(iterations=12)
+    )
     np.testing.assert_array_equal(found.results["L2"].history["loss"], alone.history["loss"])
     assert all(result.iterations <= 12 for result in found.results.values())
 
@@ -52,7 +54,7 @@ def _result(losses, seconds, status=ng.Status.MAX_ITERATIONS) -> ng.Result:
 def test_the_winner_depends_on_what_is_spent():
     slow = _result([1.0, 0.1, 0.01], [0.0, 5.0, 10.0])
     quick = _result([1.0, 0.5, 0.2], [0.0, 1.0, 2.0])
-    both = Comparison({"slow": slow, "quick": quick}, ng.Budget(iterations=2))
+    both = Comparison({"slow": slow, "quick": quick}, ng.Stop(iterations=2))
     assert both.winner("iterations") == "slow"
     assert both.extent("seconds") == 2.0
     assert both.winner("seconds") == "quick"
@@ -63,21 +65,21 @@ def test_the_winner_depends_on_what_is_spent():
 def test_of_equals_the_first_to_get_there_wins():
     first = _result([1.0, 1e-20, 1e-20], [0.0, 1.0, 2.0])
     later = _result([1.0, 0.5, 0.0], [0.0, 1.0, 2.0])
-    assert Comparison({"later": later, "first": first}, ng.Budget()).winner() == "first"
+    assert Comparison({"later": later, "first": first}, ng.Stop()).winner() == "first"
 
 
 def test_with_a_target_the_first_to_reach_it_wins():
     first = _result([1.0, 0.09], [0.0, 1.0], ng.Status.LOSS_REACHED)
     lower = _result([1.0, 0.5, 0.01], [0.0, 1.0, 2.0], ng.Status.LOSS_REACHED)
     results = {"lower": lower, "first": first}
-    assert Comparison(results, ng.Budget()).winner() == "lower"
-    assert Comparison(results, ng.Budget(), loss_target=0.1).winner() == "first"
+    assert Comparison(results, ng.Stop()).winner() == "lower"
+    assert Comparison(results, ng.Stop(), loss_target=0.1).winner() == "first"
 
 
 def test_a_run_that_ended_by_itself_stays_where_it_is():
     done = _result([1.0, 0.1], [0.0, 1.0], ng.Status.CONVERGED)
     going = _result([1.0, 0.5, 0.3], [0.0, 4.0, 8.0])
-    both = Comparison({"done": done, "going": going}, ng.Budget())
+    both = Comparison({"done": done, "going": going}, ng.Stop())
     assert both.extent("seconds") == 8.0
     assert both.winner("seconds") == "done"
 
@@ -99,7 +101,7 @@ def test_solvers_times_metrics_and_settings_of_ones_own():
         START,
         metrics=metrics,
         solvers=solvers,
-        budget=ng.Budget(iterations=2),
+        budget=ng.Stop(iterations=2),
         lbfgs=False,
     )
     assert list(found.results) == ["L2, QR", "L2, CG", "short, QR", "short, CG"]
@@ -114,7 +116,7 @@ def test_a_metric_may_measure_another_state():
     target = PROBLEM.loss.target
     missing = ng.Problem(lambda t: bump(t) - target, ng.LeastSquares(jnp.zeros(40), GRID))
     metrics = {"values": ng.L2(GRID), "missing": {"metric": ng.L2(GRID), "problem": missing}}
-    found = ng.compare(PROBLEM, START, metrics=metrics, budget=ng.Budget(iterations=2), lbfgs=False)
+    found = ng.compare(PROBLEM, START, metrics=metrics, budget=ng.Stop(iterations=2), lbfgs=False)
     thetas = [result.theta for result in found.results.values()]
     np.testing.assert_allclose(*thetas, rtol=1e-12)
 
@@ -122,7 +124,7 @@ def test_a_metric_may_measure_another_state():
 def test_what_cannot_run_is_listed_and_the_rest_goes_on():
     signed = ng.Problem(lambda t: bump(t) - 0.5, ng.LeastSquares(jnp.zeros(40), GRID))
     metrics = [ng.FisherRao(GRID), ng.L2(GRID), ng.Sobolev(GRID, -1)]
-    found = ng.compare(signed, START, metrics=metrics, budget=ng.Budget(iterations=2), lbfgs=False)
+    found = ng.compare(signed, START, metrics=metrics, budget=ng.Stop(iterations=2), lbfgs=False)
     assert list(found.results) == ["L2", "Sobolev -1"]
     assert "negative" in found.failures["FisherRao"]
     assert "FisherRao could not run" in str(found)
@@ -131,7 +133,7 @@ def test_what_cannot_run_is_listed_and_the_rest_goes_on():
 
 
 def test_a_folder_keeps_the_runs(tmp_path):
-    few, more = ng.Budget(iterations=3), ng.Budget(iterations=6)
+    few, more = ng.Stop(iterations=3), ng.Stop(iterations=6)
     arguments = {"metrics": METRICS, "folder": tmp_path}
     ng.compare(PROBLEM, START, budget=few, **arguments)
     assert len(list(tmp_path.glob("*.npz"))) == 3
@@ -174,7 +176,7 @@ def test_the_page_of_one_run(found, tmp_path):
 
 def test_fields_of_several_runs_share_a_slider():
     square = ng.Problem(lambda t: t, ng.LeastSquares(jnp.ones((3, 4))))
-    arguments = {"metrics": [ng.L2()], "budget": ng.Budget(iterations=2), "snapshots": 3}
+    arguments = {"metrics": [ng.L2()], "budget": ng.Stop(iterations=2), "snapshots": 3}
     found = ng.compare(square, jnp.zeros((3, 4)), **arguments)
     (plot,) = iterate_plots(found.results)
     assert list(plot.data()["runs"]) == ["L2", "L-BFGS"]

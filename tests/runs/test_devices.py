@@ -187,7 +187,7 @@ def test_bad_meshes(mesh):
     called = ng.FactorMetric(aslinearoperator(np.eye(PLANE.size)))
     with pytest.raises(ng.InputError, match="FactorMetric computes on one host"):
         direct(mesh, problem, 0.1 * called)
-    host = ng.Wasserstein(PLANE, elliptic=ng.Elliptic("sparse"))
+    host = ng.Wasserstein(PLANE, elliptic=ng.metrics.Elliptic("sparse"))
     with pytest.raises(ng.InputError, match="'sparse' factorises on one host"):
         direct(mesh, problem, host)
 
@@ -260,7 +260,7 @@ def test_a_dead_process_is_an_error_soon_and_one_process_goes_on(tmp_path):
 def test_two_processes_give_the_l_bfgs_of_one(tmp_path):
     lines, codes = finished(launch("rival", tmp_path))
     assert codes == [0, 0], lines
-    rival = ng.lbfgs(*PROBLEMS["transport"]()[:2], max_iterations=2)
+    rival = ng.minimize(*PROBLEMS["transport"]()[:2], ng.LBFGS(10), stop=ng.Stop(iterations=2))
     for line in lines:
         assert np.allclose(json.loads(line), numbers(rival.theta), rtol=1e-9)
 

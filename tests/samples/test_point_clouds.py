@@ -333,7 +333,9 @@ def test_energy_distance():
     expected = 2 * apart(x, y) - apart(x, x) - apart(y, y)
     assert float(loss(jnp.asarray(x))) == pytest.approx(expected, rel=1e-12)
     problem = ng.Problem(cases.Pushed(cases.affine, jnp.asarray(x)), loss)
-    assert ng.check_gradient(problem, cases.affine_parameters(3), trials=1, verbose=False).passed
+    assert ng.checks.check_gradient(
+        problem, cases.affine_parameters(3), trials=1, verbose=False
+    ).passed
     assert float(loss(jnp.asarray(y))) == pytest.approx(0.0, abs=1e-15)
     assert np.all(np.isfinite(jax.grad(loss)(jnp.asarray(y))))
 
@@ -366,7 +368,7 @@ POINTS = np.array(cases.normal(5, 2, 0))
         ("data", "not finite", lambda: ng.samples.EnergyDistance(np.full((3, 2), np.nan))),
         ("data", "3 dimensions", lambda: ng.samples.EnergyDistance(np.ones((4, 3))).check_structure(POINTS)),
         ("metric", "no distance", lambda: W2().squared_distance(POINTS, POINTS)),
-        ("batch", "needs the state everywhere", lambda: ng.minimize(ng.Problem(lambda t: t * POINTS, jnp.sum), jnp.ones(()), metric=W2(), batch=ng.MiniBatch(3, select=lambda rows: None))),
+        ("batch", "needs the state everywhere", lambda: ng.minimize(ng.Problem(lambda t: t * POINTS, jnp.sum), jnp.ones(()), ng.NaturalGradient(W2()), batch=ng.MiniBatch(3, select=lambda rows: None))),
     ],
 )  # fmt: skip
 def test_bad_input(argument, pattern, call):

@@ -21,7 +21,7 @@ EYE = ng.MatrixMetric(np.eye(20))
 small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
 
 
-def direction(solver: ng.Solver, damping=0.0, problem: ng.Problem | None = None):
+def direction(solver: ng.solvers.Solver, damping=0.0, problem: ng.Problem | None = None):
     default, theta, _, _ = small()
     return ng.natural_gradient(
         problem or default, theta, metric=EYE, solver=solver, damping=damping
@@ -39,9 +39,9 @@ def test_products_are_those_of_the_jacobian_and_adjoint(kind: str):
     if kind == "pointwise":
         model = ng.Pointwise(u, points)
     elif kind == "pytree":
-        model = ng.Explicit(lambda t: {"x": jnp.outer(t["a"], t["a"]), "y": jnp.exp(t["b"])})
+        model = ng.models.Explicit(lambda t: {"x": jnp.outer(t["a"], t["a"]), "y": jnp.exp(t["b"])})
     else:
-        model = ng.Explicit(lambda t: jax.vmap(lambda x: u(t, x))(points[:, 0]), mode=kind)
+        model = ng.models.Explicit(lambda t: jax.vmap(lambda x: u(t, x))(points[:, 0]), mode=kind)
     flat, unravel = flatten(theta)
     products = eqx.filter_jit(lambda v: model.products(unravel, v))(flat)  # crosses the boundary
     rho, columns, _ = model.jacobian(unravel, flat)
@@ -63,10 +63,12 @@ def test_a_model_with_a_rule_for_its_transpose_only():
         return v**3
 
     cubes.defvjp(lambda v: (v**3, v), lambda v, xi: (3 * v**2 * xi,))
-    model = ng.Explicit(lambda t: cubes(t), mode="reverse")
+    model = ng.models.Explicit(lambda t: cubes(t), mode="reverse")
     problem = ng.Problem(model, ng.LeastSquares(jnp.ones(3)))
     result = ng.minimize(
-        problem, jnp.array([0.5, 2.0, 1.5]), metric=ng.MatrixMetric(np.eye(3)), solver=ng.CG(1e-8)
+        problem,
+        jnp.array([0.5, 2.0, 1.5]),
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(3)), solver=ng.CG(1e-8)),
     )
     close(result.theta, np.ones(3), 1e-5)
 
@@ -84,7 +86,7 @@ def test_every_metric_gives_the_dense_oracle(name: str):
 
 
 @lru_cache
-def all_blocks() -> tuple[ng.Problem, ng.Metric, np.ndarray]:
+def all_blocks() -> tuple[ng.Problem, ng.metrics.Metric, np.ndarray]:
     # one order of either sign, and one scheme of each kind, will do
     skipped = ("(0)", "(2)", "(-2)", "(3)", "(-3)", "Mobility", "forward", "fourth_order")
     cases = [case for case in CASES if case.name.endswith("-7-neumann")]
@@ -127,7 +129,7 @@ def test_damping_by_an_operator_on_parameters(name: str, kind: str):
     given = {
         "matrix": D,
         "diagonal": np.diag(D),
-        "operator": ng.AdjointOperator(apply, apply, theta, theta),
+        "operator": ng.metrics.AdjointOperator(apply, apply, theta, theta),
     }[kind]
     damping = ng.ParameterDamping(given, strength=0.3)
     if (name, kind) == ("LSMR", "operator"):
@@ -257,10 +259,7 @@ def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
 
     problem = ng.Problem(model, ng.LeastSquares(jnp.full(4, 0.3)))
     metric = ng.MatrixMetric(np.eye(4))
-    run = lambda damping, solver, steps: ng.minimize(
-        problem, jnp.ones(4), metric=metric, solver=solver, damping=damping, max_iterations=steps,
-        tolerance=0.0,
-    )  # fmt: skip
+    run = lambda damping, solver, steps: ng.minimize(problem, jnp.ones(4), ng.NaturalGradient(metric, solver=solver, damping=damping), stop=ng.Stop(iterations=steps, gradient=0.0))  # fmt: skip
     run(1e-3, ng.CG(1e-2, 3), 1)
     before = len(traces)
     run(1e-2, ng.CG(1e-1, 4), 6)
@@ -271,7 +270,10 @@ def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
 def test_forcing_terms_spend_little_far_from_the_minimum():
     problem, start, _, grid = bumps_problem(mass_varies=True)
     loose = ng.minimize(
-        problem, start, metric=ng.L2(grid), solver=ng.CG(1e-8, forcing=True), max_iterations=40
+        problem,
+        start,
+        ng.NaturalGradient(ng.L2(grid), solver=ng.CG(1e-8, forcing=True)),
+        stop=ng.Stop(iterations=40),
     )
     assert loose.converged
     steps = loose.history["solver_iterations"][:-1]
@@ -279,14 +281,14 @@ def test_forcing_terms_spend_little_far_from_the_minimum():
     assert steps[-1] > steps[0]
 
 
-class Given(ng.Metric):
+class Given(ng.metrics.Metric):
     """A "metric" with any matrix for A, also one that is none."""
 
     A: jax.Array
 
     def factor(self, rho):
         product = lambda x: self.A @ x
-        return ng.AdjointOperator(product, lambda y: self.A.T @ y, rho, rho)
+        return ng.metrics.AdjointOperator(product, lambda y: self.A.T @ y, rho, rho)
 
     def whiten(self, rho, c):
         return c
@@ -310,7 +312,7 @@ def test_a_breakdown_is_a_status_and_the_iterate_so_far():
     assert np.all(np.isfinite(d.eta))
     assert float(d.gradient @ d.eta) < 0
     metric = Given(-jnp.eye(20))
-    result = ng.minimize(problem, theta, metric=metric, solver=ng.CG(1e-13))
+    result = ng.minimize(problem, theta, ng.NaturalGradient(metric, solver=ng.CG(1e-13)))
     assert result.status == ng.Status.NOT_DESCENT
     assert result.info is not None
     assert (result.info.status, result.info.iterations) == ("breakdown", 1)
@@ -373,10 +375,10 @@ def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
         ("operator", lambda: ng.ParameterDamping(as_operator(-np.eye(3)))),
         ("operator", lambda: ng.ParameterDamping(as_operator(np.triu(np.ones((3, 3)))))),
         ("preconditioner", lambda: ng.CG(preconditioner="jacobi")),  # pyright: ignore
-        ("preconditioner", lambda: ng.LSMR(preconditioner=ng.Recycled())),
-        ("pairs", lambda: ng.Recycled(0)),
-        ("samples", lambda: ng.Diagonal(0)),
-        ("rank", lambda: ng.Nystrom(-1)),
+        ("preconditioner", lambda: ng.LSMR(preconditioner=ng.solvers.Recycled())),
+        ("pairs", lambda: ng.solvers.Recycled(0)),
+        ("samples", lambda: ng.solvers.Diagonal(0)),
+        ("rank", lambda: ng.solvers.Nystrom(-1)),
     ],
 )
 def test_bad_input(argument: str, make):
@@ -387,4 +389,4 @@ def test_bad_input(argument: str, make):
 
 def as_operator(matrix):
     product = lambda v: jnp.asarray(matrix) @ v
-    return ng.AdjointOperator(product, product, jnp.zeros(3), jnp.zeros(3))
+    return ng.metrics.AdjointOperator(product, product, jnp.zeros(3), jnp.zeros(3))

@@ -24,7 +24,7 @@ SOLVERS = {
 small = lru_cache(lambda: linear_problem(K, P, RANK, grading=0.1))
 
 
-def direction(solver: ng.Solver, damping=0.0, problem: ng.Problem | None = None):
+def direction(solver: ng.solvers.Solver, damping=0.0, problem: ng.Problem | None = None):
     default, theta, _, _ = small()
     return ng.natural_gradient(
         problem or default, theta, metric=EYE, solver=solver, damping=damping
@@ -117,7 +117,9 @@ def test_a_model_that_does_not_move(damping: float):
 
 
 def test_what_is_not_finite_is_named():
-    metric = ng.FactorMetric(ng.AdjointOperator(nan_at_3, nan_at_3, jnp.zeros(K), jnp.zeros(K)))
+    metric = ng.FactorMetric(
+        ng.metrics.AdjointOperator(nan_at_3, nan_at_3, jnp.zeros(K), jnp.zeros(K))
+    )
     problem, theta, _, _ = small()
     d = ng.natural_gradient(problem, theta, metric=metric, solver=ng.RandomizedSVD(RANK))
     assert d.info.status == "not_finite"
@@ -168,7 +170,9 @@ def hutchinson(seed: int) -> ng.Hutchinson:
         (ng.Hutchinson(7, "column_space"), 7, 7),
     ],
 )
-def test_every_product_is_counted(solver: ng.MatrixFreeSolver, linearised: int, adjoint: int):
+def test_every_product_is_counted(
+    solver: ng.solvers.MatrixFreeSolver, linearised: int, adjoint: int
+):
     """The products of a host's model, driven from Python, against the counts and a compiled run."""
     problem, theta, Z, target = small()
     system = host_system(np.asarray(Z), np.asarray(Z @ theta - target))
@@ -409,7 +413,7 @@ def test_eigenpairs_and_the_posterior_against_dense_matrices(name: str):
 
 
 @eqx.filter_jit
-def posterior(spectrum: ng.Spectrum, v: jax.Array, key: jax.Array):
+def posterior(spectrum: ng.direction.spectrum.Spectrum, v: jax.Array, key: jax.Array):
     """Everything that a spectrum gives, and its square root of the covariance."""
     root = jax.vmap(spectrum._coloured)(jnp.eye(P))
     variances = spectrum.variance(), spectrum.variance(samples=400)
@@ -493,6 +497,6 @@ def spectrum_with(**changes):
     )
 
 
-def as_operator() -> ng.AdjointOperator:
+def as_operator() -> ng.metrics.AdjointOperator:
     product = lambda v: 2.0 * v
-    return ng.AdjointOperator(product, product, jnp.zeros(P), jnp.zeros(P))
+    return ng.metrics.AdjointOperator(product, product, jnp.zeros(P), jnp.zeros(P))

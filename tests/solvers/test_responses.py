@@ -67,7 +67,9 @@ def test_solvers_without_another_right_hand_side_say_so(solver):
     problem, theta, _, _ = linear_problem(*TALL, 5)
     for settings in ({"order": 2}, {"momentum": 0.5}):
         with pytest.raises(ng.InputError, match=solver.name) as caught:
-            ng.minimize(problem, theta, metric=ng.L2(), solver=solver, damping=0.1, **settings)
+            ng.minimize(
+                problem, theta, ng.NaturalGradient(ng.L2(), solver=solver, damping=0.1, **settings)
+            )
         assert caught.value.argument == "solver"
 
 
@@ -173,7 +175,9 @@ def test_a_stalled_run_reaches_nothing():
     """What is left of the residual is orthogonal to the range of Z."""
     problem, theta, Z, target = linear_problem(*TALL, 5, grading=0.1)
     step = ng.FixedStep(0.9)
-    result = ng.minimize(problem, theta, metric=ng.L2(), step=step, max_iterations=6)
+    result = ng.minimize(
+        problem, theta, ng.NaturalGradient(ng.L2(), step=step), stop=ng.Stop(iterations=6)
+    )
     reach = result.history["reachable"]
     residual = lambda t: np.asarray(Z @ t - target)
     assert reach[0] == pytest.approx(share(Z, residual(theta), np.eye(12)), rel=1e-10)
@@ -230,10 +234,10 @@ def test_reachable_is_not_told_where_a_metric_sees_only_a_part(name: str):
     assert np.isnan(bump_matrices(name, mass_varies=True)[3])
 
 
-class Wrapper(ng.Metric):
+class Wrapper(ng.metrics.Metric):
     """Another metric, passed on without a word about what it whitens."""
 
-    metric: ng.Metric
+    metric: ng.metrics.Metric
 
     def at(self, rho):
         return WrappedGeometry(self, rho, self.metric.at(rho))

@@ -12,20 +12,28 @@ from natgrad.solvers import preconditioners as recycling
 from problems_for_tests import bumps_problem, close, linear_problem
 
 EYE = ng.MatrixMetric(jnp.eye(20))
-SECANTS = ng.CG(0.0, 2, preconditioner=ng.Recycled(30, secants=True))
+SECANTS = ng.CG(0.0, 2, preconditioner=ng.solvers.Recycled(30, secants=True))
 small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
 
 
-def run(problem=None, metric: ng.Metric = EYE, solver: ng.Solver = SECANTS, theta=None, **settings):
+def run(
+    problem=None,
+    metric: ng.metrics.Metric = EYE,
+    solver: ng.solvers.Solver = SECANTS,
+    theta=None,
+    **settings,
+):
     default, start, _, _ = small()
     settings = {"max_iterations": 60, "tolerance": 1e-10} | settings
     theta = start if theta is None else theta
-    return ng.minimize(problem or default, theta, metric=metric, solver=solver, **settings)
+    return ng.minimize(
+        problem or default, theta, ng.NaturalGradient(metric, solver=solver, **settings)
+    )
 
 
 def walked(*points, H, pairs: int = 4) -> recycling.Pairs:
     """The memory after these points, for the gradient Hθ."""
-    memory = ng.Recycled(pairs, secants=True).memory(len(points[0]), jnp.asarray(H).dtype)
+    memory = ng.solvers.Recycled(pairs, secants=True).memory(len(points[0]), jnp.asarray(H).dtype)
     for theta in points:
         memory = memory.arrived(theta, H @ theta)
     return memory
@@ -190,8 +198,10 @@ def test_a_long_memory_beats_lbfgs_per_propagation():
     Z = np.linalg.qr(rng.normal(size=(60, 40)))[0] * np.geomspace(1, 1e-2, 40)
     problem = ng.Problem(outside(Z), ng.LeastSquares(jnp.asarray(Z @ rng.normal(size=40))))
     limits = {"max_propagations": 160, "tolerance": 0.0}
-    solver = ng.CG(0.0, 2, preconditioner=ng.Recycled(80, secants=True))
+    solver = ng.CG(0.0, 2, preconditioner=ng.solvers.Recycled(80, secants=True))
     metric = ng.MatrixMetric(jnp.eye(60))
     ours = run(problem, metric, solver, theta=jnp.zeros(40), max_iterations=200, **limits)
-    theirs = ng.lbfgs(problem, jnp.zeros(40), **limits)
+    theirs = ng.minimize(
+        problem, jnp.zeros(40), ng.LBFGS(10), stop=ng.Stop(iterations=1000), **limits
+    )
     assert ours.loss < 0.5 * theirs.loss

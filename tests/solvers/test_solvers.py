@@ -249,7 +249,10 @@ def test_mixed_precision_is_promoted(name: str):
     assert d.eta.dtype == jnp.float32
     np.testing.assert_allclose(d.eta, expected, rtol=1e-3, atol=1e-4)
     result = ng.minimize(
-        problem, theta.astype(jnp.float32), metric=ng.MatrixMetric(np.eye(20)), max_iterations=2
+        problem,
+        theta.astype(jnp.float32),
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(20))),
+        stop=ng.Stop(iterations=2),
     )
     assert result.theta.dtype == jnp.float32
 

@@ -150,9 +150,8 @@ def test_minimize_takes_the_same_steps_as_the_study(explored):
     result = ng.minimize(
         method.problem,
         jnp.array(START),
-        metric=method.metric,
-        step=ng.FixedStep(method.step),
-        max_iterations=10,
+        ng.NaturalGradient(method.metric, step=ng.FixedStep(method.step)),
+        stop=ng.Stop(iterations=10),
     )
     run = descent.descend(method, START, explored.verdict, descent.Rule.of(), 10)
     assert np.allclose(result.theta, run.path[-1], rtol=1e-12)

@@ -73,7 +73,7 @@ def dense_metric(u: np.ndarray, grid: ng.Grid, sigma, reference: np.ndarray | No
 
 
 @eqx.filter_jit
-def everything(metric: ng.Metric, u: jax.Array, c: jax.Array, columns: jax.Array):
+def everything(metric: ng.metrics.Metric, u: jax.Array, c: jax.Array, columns: jax.Array):
     """All that is tested of a metric, compiled once."""
     geometry = metric.at(u)
     L, b = geometry.factor, geometry.whiten(c)
@@ -190,7 +190,7 @@ def test_metrics_on_waves_in_compiled_cg(inversion, name: str):
 
 
 @eqx.filter_jit
-def transport_matrix(metric: ng.Metric, rho: jax.Array) -> jax.Array:
+def transport_matrix(metric: ng.metrics.Metric, rho: jax.Array) -> jax.Array:
     return as_dense(metric.at(rho).gram)
 
 
@@ -214,11 +214,10 @@ def test_inversion_by_transport(inversion):
     result = ng.minimize(
         ng.Problem(problem.model, misfit),
         theta,
-        metric=misfit.metric(),
-        solver=ng.CG(0.0, max_iterations=3),
-        damping=0.0,
-        step=ng.ModelStep(),
-        max_iterations=3,
+        ng.NaturalGradient(
+            misfit.metric(), solver=ng.CG(0.0, max_iterations=3), damping=0.0, step=ng.ModelStep()
+        ),
+        stop=ng.Stop(iterations=3),
         batch=ng.MiniBatch(1, of="functions"),
     )
     moved = simulated(problem.model, result.theta)

@@ -158,10 +158,10 @@ def test_the_jacobian_is_the_products_and_the_public_checks_pass():
     eta = jnp.ones(theta.size)
     direct = push(products_of(model, theta), eta)
     assert np.allclose(jnp.tensordot(eta, columns, 1), direct, rtol=1e-9, atol=1e-12)
-    assert ng.check_adjoint(model, theta).passed
+    assert ng.checks.check_adjoint(model, theta).passed
     data = simulated(model, 1.03 * theta)
     problem = ng.Problem(model, ng.LeastSquares(data, model.survey.gather_grid))
-    assert ng.check_gradient(problem, theta).passed
+    assert ng.checks.check_gradient(problem, theta).passed
 
 
 def small_inversion(**options):
@@ -179,10 +179,9 @@ def test_an_inversion_descends_and_stays_within_its_bounds():
     result = ng.minimize(
         problem,
         theta,
-        metric=ng.L2(model.survey.gather_grid),
-        solver=ng.CG(0.0, 4),
+        ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 4)),
+        stop=ng.Stop(iterations=5),
         bounds=model.bounds(1500.0, 3500.0),
-        max_iterations=5,
     )
     assert result.loss < 0.02 * result.history["loss"][0]
     assert result.history["forward"][-1] == 1 + np.sum(result.history["halvings"][:-1] + 1)
@@ -199,14 +198,13 @@ def test_a_batch_of_shots_propagates_only_those():
     result = ng.minimize(
         problem,
         theta,
-        metric=ng.L2(model.survey.gather_grid),
-        solver=ng.CG(0.0, 3),
+        ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 3)),
+        stop=ng.Stop(iterations=4),
         batch=ng.MiniBatch(1, of="functions"),
-        max_iterations=4,
     )
     assert result.loss < problem.value(theta, simulated(model, theta))
     with pytest.raises(ng.InputError, match="whole shots"):
-        ng.minimize(problem, theta, metric=ng.L2(), batch=ng.MiniBatch(5))
+        ng.minimize(problem, theta, ng.NaturalGradient(ng.L2()), batch=ng.MiniBatch(5))
 
 
 @pytest.mark.slow
@@ -226,9 +224,8 @@ def test_shots_on_two_devices_give_the_run_of_one():
         ng.minimize(
             ng.Problem(model, ng.LeastSquares(data, grid)),
             theta,
-            metric=ng.L2(grid),
-            solver=ng.CG(0.0, 3),
-            max_iterations=3,
+            ng.NaturalGradient(ng.L2(grid), solver=ng.CG(0.0, 3)),
+            stop=ng.Stop(iterations=3),
         )
         for model in (one, two)
     ]
@@ -366,7 +363,7 @@ BAD = {
         lambda: ng.minimize(
             ng.Problem(model_of(), ng.LeastSquares(jnp.zeros(survey_of().data_shape))),
             jnp.ones((3, 3)),
-            metric=ng.L2(),
+            ng.NaturalGradient(ng.L2()),
         ),
         "theta",
     ),
@@ -382,5 +379,7 @@ def test_bad_input_is_named(name):
 
 def test_a_grid_too_coarse_for_the_wavelet_is_warned_of():
     fine = survey_with(wavelet=waves.ricker(45.0, DT, STEPS))
-    with pytest.warns(ng.PrecisionWarning, match=r"waves will be dispersed. Try: a spacing of"):
+    with pytest.warns(
+        ng.errors.PrecisionWarning, match=r"waves will be dispersed. Try: a spacing of"
+    ):
         waves.Acoustic(fine, velocity_of() * 0.5, absorbing=2)
