@@ -44,7 +44,7 @@ from .metrics import (
     Sobolev,
     Wasserstein,
 )
-from .metrics.elliptic.methods import Elliptic
+from .metrics.elliptic.equation import Elliptic
 from .models import Explicit, ExternalModel, ImplicitModel, Model, Pointwise, Sourcewise, SparseLU
 from .pinn.collocation import Collocation, Residual, derivative, laplacian
 from .pinn.resampling import Resampled

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.metrics.elliptic import methods, multigrid
-from natgrad.metrics.elliptic.coarsening import coarsen, prolong, restrict
-from natgrad.metrics.elliptic.factorise import factorise
+from natgrad.metrics.elliptic import equation, multigrid
+from natgrad.metrics.elliptic.equation import factorise
 from natgrad.metrics.elliptic.iterative import iterative_factor
-from natgrad.metrics.elliptic.lattice import laplacian, nearest_links, padded_links
-from natgrad.metrics.elliptic.stencils import staggered_neumann, staggered_periodic
+from natgrad.metrics.elliptic.multigrid import coarsen, prolong, restrict
+from natgrad.metrics.elliptic.stencils import (
+    laplacian,
+    nearest_links,
+    pad_links,
+    staggered_neumann,
+    staggered_periodic,
+)
 
 
 def random_links(shape, periodic, seed=0):
@@ -33,7 +38,7 @@ def as_matrix(function, shape):
 
 def dense(links, periodic):
     shape = next(iter(links.values())).shape
-    product = jax.jit(lambda x: laplacian(padded_links(links, periodic), x, periodic))
+    product = jax.jit(lambda x: laplacian(pad_links(links, periodic), x, periodic))
     return as_matrix(product, shape)
 
 
@@ -301,7 +306,7 @@ def test_choice_of_the_method():
 
 def test_a_single_cpu_has_no_host_to_call(monkeypatch):
     """There a callback would wait for itself: another method, or an error, not a hang."""
-    monkeypatch.setattr(methods, "can_call_back", lambda: False)
+    monkeypatch.setattr(equation, "can_call_back", lambda: False)
     assert ng.Elliptic().choose((300, 300), 1000) == "multigrid"
     with pytest.raises(ng.InputError, match="second CPU"):
         ng.Wasserstein(ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.Elliptic("sparse"))

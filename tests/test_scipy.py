@@ -10,8 +10,8 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 import natgrad as ng
+from natgrad.core.compiled import can_call_back
 from natgrad.core.sparse import sparse_root
-from natgrad.metrics.elliptic.sparse_direct import can_call_back
 from problems_for_tests import all_metrics, assert_input_error, bumps_problem, close, with_slow
 
 PROBLEM, THETA, _, GRID = bumps_problem()
@@ -231,7 +231,7 @@ def test_a_preconditioner_of_scipy(kind):
 
 
 def test_an_operator_needs_a_second_core(monkeypatch):
-    monkeypatch.setattr("natgrad.integrations.scipy.can_call_back", lambda: False)
+    monkeypatch.setattr("natgrad.core.sparse.can_call_back", lambda: False)
     convert = lambda: ng.as_lineax_operator(as_callback(TALL))
     assert_input_error("operator", "second CPU core", convert)
 

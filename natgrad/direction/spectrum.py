@@ -12,7 +12,7 @@ from ..core.compiled import each
 from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
-from ..core.randomised import basis_sizes, decomposed, range_basis
+from ..core.randomised import basis_sizes, decompose, range_basis
 from ..core.settings import Number, number, whole
 from ..errors import InputError
 from ..metrics.base import Metric
@@ -256,7 +256,7 @@ def leading_pairs(
         power_iterations=power_iterations,
         batch_size=batch_size,
     )
-    found = decomposed(basis)
+    found = decompose(basis)
     values, rows = found.values[:rank], found.vectors[:rank]
     beyond = found.values[rank] if len(found.values) > rank else jnp.zeros((), dtype)
     vectors = jax.vmap(unraveller(prior.like))(each(prior.colour, rows, batch_size))

@@ -14,9 +14,8 @@ from jax.sharding import Mesh
 from ..core.dense import accurate_product, gram
 from ..core.operators import AdjointOperator
 from ..metrics.base import POSITIVE, Metric, PyTree, Report, on_one_host
-from ..metrics.elliptic.equation import told
-from ..metrics.elliptic.factor import Solution
-from ..metrics.elliptic.methods import Elliptic
+from ..metrics.elliptic.equation import Elliptic, report_solution
+from ..metrics.elliptic.stencils import Solution
 from .equation import Energy, chosen, mass_solve
 from .space import Space
 
@@ -104,7 +103,9 @@ class DualMetric(Metric):
         parts, solution = self._each(one, rho, self._stacked(rho, columns))
         p, batch = len(columns), rho.ndim - 1
         rows = [jnp.moveaxis(part, batch, 0).reshape(p, -1) for part in parts]
-        return jnp.concatenate(rows, axis=1), told(chosen(self.elliptic, self.space), solution)
+        return jnp.concatenate(rows, axis=1), report_solution(
+            chosen(self.elliptic, self.space), solution
+        )
 
     def information(self, rho: Array, columns: Array) -> tuple[Array, Report]:
         """By multigrid as `Mobility.information`: G = ΦᵀB + BᵀΦ − ΦᵀEᵀEΦ for B = M P Z.
@@ -123,7 +124,7 @@ class DualMetric(Metric):
             return half + half.T - squares, solution._replace(phi=None)
 
         G, solution = self._each(one, rho, self._stacked(rho, columns))
-        report = told(chosen(self.elliptic, self.space), solution)
+        report = report_solution(chosen(self.elliptic, self.space), solution)
         return jnp.sum(G.reshape(-1, p, p), axis=0), report
 
     def whiten(self, rho: Array, c: Array) -> tuple[Array, ...]:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from ..core.operators import AdjointOperator
 from ..errors import InputError
 from ..metrics.base import POSITIVE, FlatMetric, Metric, PyTree, Report, on_one_host
-from ..metrics.elliptic.methods import Elliptic
+from ..metrics.elliptic.equation import Elliptic
 from .dual import DualMetric
 from .equation import Energy, check_equation, check_space, mass_solve
 from .space import Space

@@ -6,7 +6,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..metrics.base import PyTree, Report, admissible_density, check_density, default_floor, floored
-from ..metrics.elliptic.methods import Elliptic
+from ..metrics.elliptic.equation import Elliptic
 from .dual import DualMetric
 from .equation import Energy, check_equation
 from .space import Space

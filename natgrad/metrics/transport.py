@@ -31,10 +31,14 @@ from .base import (
     squared_length,
 )
 from .distances import squared_wasserstein
-from .elliptic.equation import TransportEquation, TransportScheme, over_densities, told
-from .elliptic.factor import Solution
-from .elliptic.methods import Elliptic
-from .elliptic.stencils import weighted_gradient
+from .elliptic.equation import (
+    Elliptic,
+    TransportEquation,
+    TransportScheme,
+    map_densities,
+    report_solution,
+)
+from .elliptic.stencils import Solution, weighted_gradient
 
 
 class Mobility(Metric):
@@ -116,11 +120,11 @@ class Mobility(Metric):
     def factor(self, rho: Array) -> lx.AbstractLinearOperator:
         root, method = math.sqrt(self.grid.cell_volume), self.equation.method()
         a = self._batch(self._mobility(rho))
-        factors = over_densities(method, lambda a: self.equation.factor(method, a), a)
+        factors = map_densities(method, lambda a: self.equation.factor(method, a), a)
 
         def mv(zeta: Array) -> tuple[Array, ...]:
             one = lambda a, f, z: f.pseudo_inverse(root * self.equation.project(a, z))
-            fluxes = over_densities(method, one, a, factors, self._batch(zeta))
+            fluxes = map_densities(method, one, a, factors, self._batch(zeta))
             return tuple(self._unbatch(v, rho) for v in fluxes)
 
         def rmv(fluxes: tuple[Array, ...]) -> Array:
@@ -128,20 +132,20 @@ class Mobility(Metric):
                 root * self.equation.project_transpose(a, f.pseudo_inverse_transpose(v))
             )
             batches = tuple(map(self._batch, fluxes))
-            return over_densities(method, one, a, factors, batches).reshape(rho.shape)
+            return map_densities(method, one, a, factors, batches).reshape(rho.shape)
 
         return AdjointOperator(mv, rmv, rho, jax.eval_shape(mv, rho))
 
     def gram(self, rho: Array) -> lx.AbstractLinearOperator:
         weight, method = self.grid.cell_volume, self.equation.method()
         a = self._batch(self._mobility(rho))
-        factors = over_densities(method, lambda a: self.equation.factor(method, a), a)
+        factors = map_densities(method, lambda a: self.equation.factor(method, a), a)
 
         def product(zeta: Array) -> Array:
             one = lambda a, f, z: self.equation.project_transpose(
                 a, f.solve(self.equation.project(a, z))
             )
-            potentials = over_densities(method, one, a, factors, self._batch(zeta))
+            potentials = map_densities(method, one, a, factors, self._batch(zeta))
             return weight * potentials.reshape(rho.shape)
 
         return AdjointOperator(product, product, rho, rho, POSITIVE)
@@ -159,9 +163,9 @@ class Mobility(Metric):
             return fluxes, solution._replace(phi=None)
 
         a, stacked = self._batch(self._mobility(rho)), self._stacked(columns)
-        fluxes, solution = over_densities(method, one, a, stacked)
+        fluxes, solution = map_densities(method, one, a, stacked)
         rows = [jnp.moveaxis(flux, 1, 0).reshape(p, -1) for flux in fluxes]
-        return jnp.concatenate(rows, axis=1), told(method, solution)
+        return jnp.concatenate(rows, axis=1), report_solution(method, solution)
 
     def information(self, rho: Array, columns: Array) -> tuple[Array, Report]:
         """G = ΦᵀZ + ZᵀΦ − ΦᵀKΦ for the potentials Φ: second order in their error.
@@ -182,8 +186,8 @@ class Mobility(Metric):
             return half + half.T - squares, solution._replace(phi=None)
 
         a, stacked = self._batch(self._mobility(rho)), self._stacked(columns)
-        G, solution = over_densities(method, one, a, stacked)
-        return self.grid.cell_volume * jnp.sum(G, axis=0), told(method, solution)
+        G, solution = map_densities(method, one, a, stacked)
+        return self.grid.cell_volume * jnp.sum(G, axis=0), report_solution(method, solution)
 
     def whiten(self, rho: Array, c: Array) -> tuple[Array, ...]:
         scaled = c / math.sqrt(self.grid.cell_volume)
@@ -215,7 +219,7 @@ class Mobility(Metric):
         one = partial(squared_wasserstein, self.grid)
         # a line is one formula, a Sinkhorn iteration ends for each density in its own time
         method = "line" if self.grid.dimension == 1 else "multigrid"
-        return jnp.sum(over_densities(method, one, *pairs))
+        return jnp.sum(map_densities(method, one, *pairs))
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.

@@ -23,7 +23,7 @@ from ..metrics.base import (
     check_on_grid,
     grid_axes,
 )
-from ..metrics.elliptic.methods import Elliptic
+from ..metrics.elliptic.equation import Elliptic
 from ..metrics.transport import Wasserstein
 from .densities import Positive, Shifted, block_sizes, decimated, decimated_transpose
 
