@@ -102,7 +102,9 @@ def check_against_dense(name: str, mesh, boundary: str, elliptic: ng.Elliptic) -
     close(c - L.T @ b, remainder, np.abs(c).max())
     shortest = np.linalg.pinv(L.T, rcond=1e-10) @ (c - remainder)
     close(b, shortest, np.abs(shortest).max())
-    assert metric.at(rho).annihilates == (np.linalg.matrix_rank(expected, tol=1e-10 * scale) < len(c))
+    assert metric.at(rho).annihilates == (
+        np.linalg.matrix_rank(expected, tol=1e-10 * scale) < len(c)
+    )
 
 
 FAST = [*(("triangles", name) for name in NAMES), ("tetrahedra", "dotH-1"), ("tetrahedra", "W2")]

@@ -170,7 +170,9 @@ def test_iterations_do_not_grow_with_the_grid(mixture, n):
 def test_error_of_the_information_matrix_is_squared(mixture):
     """Stopped at √tolerance, G has an error below the tolerance; in single precision too."""
     grid, rho, tangents = mixture(40)
-    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    exact, _ = (
+        ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    )
     for settings, bound in (
         ({"tolerance": 1e-6}, 1e-6),
         ({"tolerance": 1e-12}, 1e-12),
@@ -242,7 +244,9 @@ def test_mass_across_a_vacuum(hard_grid):
     grid, compute = hard_grid
     rho = jnp.asarray(hard_density("two separated bumps", grid.shape[0]))
     tangents = rho * jnp.stack([grid.points[..., 0], grid.points[..., 1] ** 2])
-    exact, _ = ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    exact, _ = (
+        ng.Wasserstein(grid, elliptic=ng.Elliptic("elimination")).at(rho).information(tangents)
+    )
     G, report = compute(rho, tangents, "double")
     assert report["converged"]
     assert np.abs(G - exact).max() <= 1e-9 * np.abs(exact).max()
