@@ -100,7 +100,7 @@ def our_information(precision: str, tolerance: float, density, tangents, n: int)
     elliptic = ng.Elliptic("multigrid", precision=precision, tolerance=tolerance)
     metric = ng.Wasserstein(grid, elliptic=elliptic)
     rho, columns = jnp.asarray(density), jnp.asarray(tangents)
-    compiled = jax.jit(lambda rho, columns: metric.information(rho, columns)[0])
+    compiled = jax.jit(lambda rho, columns: metric.at(rho).information(columns)[0])
     return lambda: np.asarray(compiled(rho, columns)) / grid.cell_volume
 
 

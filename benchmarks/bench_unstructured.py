@@ -22,7 +22,7 @@ import skfem
 from scipy.spatial import Delaunay
 
 import natgrad as ng
-from natgrad.fem.host_solves import Solver
+from natgrad.fem.matrices import Solver
 from natgrad.metrics.elliptic.sparse_direct import available_backend
 
 TABLES = ("cost", "iterations", "convergence")
@@ -60,7 +60,7 @@ def cost(discs: list[int], cubes: list[int]) -> None:
         for method in methods:
             if method == "superlu" and name == "tetrahedra" and space.size > 25_000:
                 continue  # a minute and gigabytes
-            with patch("natgrad.fem.host_solves.available_backend", lambda method=method: method):
+            with patch("natgrad.fem.matrices.available_backend", lambda method=method: method):
                 solver = "multigrid" if method == "multigrid" else "sparse"
                 setup, solve, iterations = seconds(space, solver, a, source)
             row = f"{name:>10} {space.size:7d} {method:>10} {setup:9.2f} {solve:8.3f}"
@@ -127,7 +127,7 @@ def information(domain: ng.Grid | ng.fem.Space) -> dict[str, np.ndarray]:
     """G of a model with three parameters, by metric."""
     x, y = jnp.moveaxis(jnp.cos(np.pi * domain.points), -1, 0)
     rho, columns = jnp.exp(0.8 * x * y), jnp.stack([x, x * y, 0.5 + y**2])
-    G = eqx.filter_jit(lambda metric, rho, columns: metric.information(rho, columns)[0])
+    G = eqx.filter_jit(lambda metric, rho, columns: metric.at(rho).information(columns)[0])
     metrics = metrics_on(domain)
     return {name: np.asarray(G(metric, rho, columns)) for name, metric in metrics.items()}
 

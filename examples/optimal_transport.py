@@ -75,7 +75,7 @@ def natural_ascent(grid: ng.Grid, s: int, covector: Array) -> Array:
     `ng.natural_gradient` would form a matrix of n² × n² entries.
     """
     dual_metric = ng.HomogeneousSobolev(grid, -s)
-    return dual_metric.gram(covector).mv(covector) / grid.cell_volume**2
+    return dual_metric.at(covector).gram.mv(covector) / grid.cell_volume**2
 
 
 @functools.partial(jax.jit, static_argnames=("grid", "s", "iterations"))

@@ -245,10 +245,11 @@ def energy(
     unknown = jnp.full((), jnp.nan)
     if found.covector is None or found.direct is not None:
         return unknown
-    diagonal = metric.diagonal(rho)
+    geometry = metric.at(rho)
+    diagonal = geometry.diagonal
     if diagonal is not None:
         parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), found.covector, diagonal)
         return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
-    if whitened is None or not metric.whitens_shortest:
+    if whitened is None or not geometry.whitens_shortest:
         return unknown
     return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)

@@ -66,8 +66,8 @@ def test_the_loss_is_a_weighted_mean_of_squares_and_the_metric_its_hessian(weigh
     close(stacked(pinn, THETA) @ stacked(pinn, THETA), expected, 1e-14)
     flat, unravel = ravel_pytree(residuals)
     hessian = jax.jit(jax.hessian(lambda v: pinn.loss(unravel(v))))(flat)
-    np.testing.assert_allclose(as_dense(pinn.metric.gram(residuals)), hessian, rtol=1e-14)
-    diagonal = ravel_pytree(pinn.metric.diagonal(residuals))[0]
+    np.testing.assert_allclose(as_dense(pinn.metric.at(residuals).gram), hessian, rtol=1e-14)
+    diagonal = ravel_pytree(pinn.metric.at(residuals).diagonal)[0]
     np.testing.assert_allclose(np.diag(diagonal), hessian, rtol=1e-14)
     c = jax.tree.map(jnp.sin, residuals)
     L = pinn.metric.factor(residuals)
@@ -96,7 +96,7 @@ def test_a_block_may_have_a_metric_of_its_own():
         edge=ng.Residual(affine, EDGE, weight=5.0),
     )
     residuals = pinn(THETA)
-    assert pinn.metric.diagonal(residuals) is None
+    assert pinn.metric.at(residuals).diagonal is None
     A = np.zeros((8, 8))  # the edge first, as pytrees are flattened
     A[:2, :2] = 2 * 5.0 / 2 * np.eye(2)
     A[2:, 2:] = dense_oracle.sobolev(LINE, -1, False)
@@ -115,7 +115,7 @@ def test_other_points_keep_the_rest():
     assert moved.memory == pinn.memory
     expected = [affine(THETA, x) for x in INSIDE[:3] + 0.01]
     np.testing.assert_allclose(moved(THETA)["inside"][:, 0], expected, rtol=1e-14)
-    weights = moved.metric.diagonal(moved(THETA))["inside"]  # a mean over fewer points
+    weights = moved.metric.at(moved(THETA)).diagonal["inside"]  # a mean over fewer points
     np.testing.assert_allclose(weights, 2 * 2.0 / 3, rtol=1e-14)
 
 

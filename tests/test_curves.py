@@ -124,7 +124,7 @@ def test_what_the_tangent_space_reaches_vanishes_to_that_order(name: str):
 def seen_by(model, theta, metric):
     """ζ ↦ ZᵀAζ."""
     rho, pull = jax.vjp(model, theta)
-    gram = metric.gram(rho)
+    gram = metric.at(rho).gram
     return jax.jit(lambda zeta: pull(gram.mv(zeta.reshape(rho.shape)))[0])
 
 

@@ -187,7 +187,7 @@ def test_gaussians_in_the_plane_converge_with_order_four():
 
 @eqx.filter_jit
 def form_and_square(metric: ng.Metric, rho: jax.Array, zeta: jax.Array):
-    return jnp.vdot(zeta, metric.gram(rho).mv(zeta)), metric.squared_distance(rho, rho + zeta)
+    return jnp.vdot(zeta, metric.at(rho).gram.mv(zeta)), metric.squared_distance(rho, rho + zeta)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from equations_for_tests import (
     split,
     state,
 )
-from natgrad.metrics.base import Metric
+from natgrad.metrics import Geometry, Metric
 from problems_for_tests import assert_input_error
 from test_implicit import LOSS, METRICS, SOLVERS, START, Z, matches_the_oracle
 
@@ -229,9 +229,15 @@ class Indefinite(Metric):
     def whiten(self, rho, c):
         return c
 
-    def gram(self, rho):
+    def at(self, rho):
+        return IndefiniteGeometry(self, rho)
+
+
+class IndefiniteGeometry(Geometry):
+    @property
+    def gram(self):
         signs = jnp.where(jnp.arange(N) < 6, 1.0, -5.0)
-        return ng.AdjointOperator(lambda x: signs * x, lambda x: signs * x, rho, rho)
+        return ng.AdjointOperator(lambda x: signs * x, lambda x: signs * x, self.rho, self.rho)
 
 
 def test_a_metric_that_is_not_positive_is_a_breakdown():

@@ -10,6 +10,7 @@ import pytest
 
 import natgrad as ng
 from cases import CASES, density
+from natgrad.metrics import Geometry
 from natgrad.parameters import flatten
 from natgrad.solvers import auto
 from problems_for_tests import bumps_problem, close, linear_problem
@@ -290,8 +291,14 @@ class Given(ng.Metric):
     def whiten(self, rho, c):
         return c
 
-    def gram(self, rho):
-        return self.factor(rho)
+    def at(self, rho):
+        return GivenGeometry(self, rho)
+
+
+class GivenGeometry(Geometry):
+    @property
+    def gram(self):
+        return self.factor
 
 
 def test_a_breakdown_is_a_status_and_the_iterate_so_far():

@@ -371,7 +371,7 @@ def bayes(name: str, rank: int = RANK):
         D = root @ root.T + np.eye(P)
         prior = ng.MatrixMetric(D)
     elif prior is not None:
-        D = np.asarray(prior.gram(jnp.zeros(GRID.shape)).as_matrix())
+        D = np.asarray(prior.at(jnp.zeros(GRID.shape)).gram.as_matrix())
     spectrum = ng.information_spectrum(
         problem, jnp.ones(GRID.shape), metric=metric, rank=rank, prior=prior, strength=3.0
     )

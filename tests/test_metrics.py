@@ -29,15 +29,17 @@ small_case = parametrised(SMALL_CASES)
 @eqx.filter_jit
 def everything(metric: ng.Metric, rho: jax.Array, c: jax.Array, zeta: jax.Array):
     """All that the tests below need of a metric, so that it is compiled once."""
-    L, A = metric.factor(rho), metric.gram(rho)
-    remainder = metric.remainder(rho, c) if metric.annihilates else jnp.zeros_like(c)
+    geometry = metric.at(rho)
+    L, A = geometry.factor, geometry.gram
+    remainder = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
     dense = as_dense(L), as_dense(L.T), as_dense(A)
-    return *dense, remainder, (A.mv(zeta), L.mv(zeta), metric.whiten(rho, c))
+    return *dense, remainder, (A.mv(zeta), L.mv(zeta), geometry.whiten(c))
 
 
 @eqx.filter_jit
 def products(metric: ng.Metric, rho: jax.Array, zeta: jax.Array):
-    return metric.gram(rho).mv(zeta), metric.factor(rho).mv(zeta), metric.whiten(rho, zeta)
+    geometry = metric.at(rho)
+    return geometry.gram.mv(zeta), geometry.factor.mv(zeta), geometry.whiten(zeta)
 
 
 @every_case
@@ -60,7 +62,7 @@ def test_metric_against_its_dense_oracle(case: Case):
     np.testing.assert_allclose(
         left, remainder.ravel(), rtol=0, atol=1e-12 * size, err_msg="remainder"
     )
-    tangents_see_all = case.mean_free or not case.metric.annihilates
+    tangents_see_all = case.mean_free or not case.metric.at(rho).annihilates
     if tangents_see_all:  # ⟨Lζ, (Lᵀ)†c⟩ = ⟨ζ, c⟩
         dual = forward @ np.ravel(zeta) @ b
         bound = 1e-12 * size * np.linalg.norm(zeta)
@@ -89,7 +91,7 @@ DIAGONAL = ("L2-", "L2()-", "FisherRao-", "Sum of diagonals-")
 @every_case
 def test_the_diagonal_is_all_of_the_matrix_where_there_is_one(case: Case):
     rho = density(case.grid, 1)
-    entries = case.metric.diagonal(rho)
+    entries = case.metric.at(rho).diagonal
     assert (entries is not None) == case.name.startswith(DIAGONAL)
     if entries is None:
         return
@@ -97,9 +99,9 @@ def test_the_diagonal_is_all_of_the_matrix_where_there_is_one(case: Case):
     A = np.diag(np.ravel(entries))
     np.testing.assert_allclose(A, case.dense(np.asarray(rho)), rtol=1e-13)
     rhos = jnp.stack([rho, density(case.grid, 2)])  # each is a function of its own
-    both = [case.metric.diagonal(one) for one in rhos]
-    np.testing.assert_allclose(case.metric.diagonal(rhos), jnp.stack(both), rtol=1e-14)
-    half = case.metric.diagonal(rho.astype(jnp.float32))
+    both = [case.metric.at(one).diagonal for one in rhos]
+    np.testing.assert_allclose(case.metric.at(rhos).diagonal, jnp.stack(both), rtol=1e-14)
+    half = case.metric.at(rho.astype(jnp.float32)).diagonal
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, entries, rtol=1e-6)
 
@@ -109,16 +111,15 @@ def test_the_diagonal_of_composed_metrics():
     rho = {"u": jnp.arange(1.0, 5.0), "v": jnp.ones((4, 2))}
     per_point = Weights(jnp.arange(1.0, 5.0))
     metric = ng.Blocks(v=3.0 * per_point, u=ng.FisherRao(grid) + 2.0 * ng.L2())
-    entries = metric.diagonal(rho)
+    entries = metric.at(rho).diagonal
     np.testing.assert_allclose(entries["u"], 0.25 / np.arange(1.0, 5.0) + 2.0, rtol=1e-14)
     np.testing.assert_allclose(entries["v"], 3.0 * np.outer(np.arange(1.0, 5.0), [1, 1]))
     A = np.diag(np.concatenate([np.ravel(entries[key]) for key in ("u", "v")]))
     np.testing.assert_allclose(dense_gram(metric, rho), A, rtol=1e-13)
     full = ng.Sobolev(grid, 1)
     for not_diagonal in (full + ng.L2(grid), 2.0 * full, ng.Blocks(u=full, v=ng.L2())):
-        assert (
-            not_diagonal.diagonal(rho if isinstance(not_diagonal, ng.Blocks) else rho["u"]) is None
-        )
+        state = rho if isinstance(not_diagonal, ng.Blocks) else rho["u"]
+        assert not_diagonal.at(state).diagonal is None
 
 
 @given(seed=st.integers(0, 1000), index=st.integers(0, len(FAST_SMALL_CASES) - 1))
@@ -135,12 +136,12 @@ def test_gram_is_symmetric_and_positive(seed: int, index: int):
 def gram_products(metrics: list[ng.Metric], rhos: list[jax.Array], zeta: jax.Array):
     """Aζ for each metric at its state, which may be a batch."""
     along = lambda rho: jnp.broadcast_to(zeta, rho.shape)
-    return [metric.gram(rho).mv(along(rho)) for metric, rho in zip(metrics, rhos, strict=True)]
+    return [metric.at(rho).gram.mv(along(rho)) for metric, rho in zip(metrics, rhos, strict=True)]
 
 
 @eqx.filter_jit
 def dense_gram(metric: ng.Metric, rho) -> jax.Array:
-    return as_dense(metric.gram(rho))
+    return as_dense(metric.at(rho).gram)
 
 
 @pytest.mark.parametrize("boundary", ["neumann", "periodic"])
@@ -200,7 +201,7 @@ def test_sum_whitens_with_a_part_that_annihilates_nothing():
     metric = ng.HomogeneousSobolev(grid, 1) + 0.5 * ng.L2(grid)
     rho = density(grid, 0)
     c = jnp.asarray(np.random.default_rng(1).normal(size=grid.shape))
-    assert not metric.annihilates
+    assert not metric.at(rho).annihilates
     back = jax.jit(lambda rho, c: metric.factor(rho).T.mv(metric.whiten(rho, c)))(rho, c)
     np.testing.assert_allclose(back, c, rtol=1e-12)
 
@@ -211,8 +212,12 @@ def test_floor_is_reported():
     rho[0, 0], rho[1, 1] = 0.0, 1e-30
     rho = np.stack([rho, 1e-20 * rho])  # each function of a batch has a floor of its own
     for metric in (ng.FisherRao(grid), ng.Wasserstein(grid), ng.Mobility(grid, 0.8)):
-        compute = jax.jit(lambda rho, metric=metric: (metric.report(rho), metric.gram(rho).mv(rho)))
-        report, product = compute(rho)
+
+        def compute(rho, metric=metric):
+            geometry = metric.at(rho)
+            return geometry.report(), geometry.gram.mv(rho)
+
+        report, product = jax.jit(compute)(rho)
         assert float(report["floored"]) == pytest.approx(0.1)
         assert np.all(np.isfinite(product))
 

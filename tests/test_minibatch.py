@@ -47,9 +47,10 @@ def minimized(problem: ng.Problem, theta, **options) -> ng.Result:
 @eqx.filter_jit
 def matrices(metric: ng.Metric, rho, c):
     """A by way of L and by `gram`, and Lᵀb + r for the whitened b of c."""
-    L = metric.factor(rho)
-    rest = metric.remainder(rho, c) if metric.annihilates else jnp.zeros_like(c)
-    return as_dense(L), as_dense(metric.gram(rho)), L.T.mv(metric.whiten(rho, c)) + rest
+    geometry = metric.at(rho)
+    rest = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
+    L = geometry.factor
+    return as_dense(L), as_dense(geometry.gram), L.T.mv(geometry.whiten(c)) + rest
 
 
 def check_matrices(metric: ng.Metric, rho: np.ndarray, expected: np.ndarray) -> None:
@@ -151,7 +152,7 @@ def everything(problem: ng.Problem, metric: ng.Metric, theta):
     f = lambda t: problem.value(t, problem.model(t))
     Z, rho = jax.jacobian(problem.model)(theta), problem.model(theta)
     Z = Z.reshape(rho.size, theta.size)
-    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.gram(rho)) @ Z
+    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.at(rho).gram) @ Z
 
 
 def average(problem, metric, theta, selections):

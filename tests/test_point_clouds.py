@@ -58,7 +58,7 @@ def test_metric_against_its_dense_oracle(name):
     def operators(x, y):
         L = metric.factor(x)
         c = L.T.mv(y)
-        return as_dense(metric.gram(x)), as_dense(L), as_dense(L.T), c, metric.whiten(x, c)
+        return as_dense(metric.at(x).gram), as_dense(L), as_dense(L.T), c, metric.whiten(x, c)
 
     size = 9 + 2 * (name == "W2")
     y = jnp.asarray(np.random.default_rng(1).normal(size=size))
@@ -181,7 +181,7 @@ def test_laws(name):
     """Symmetric and positive; blind to the order of the samples, to shifts and to turns."""
     x, V = cloud(30), np.random.default_rng(2).normal(size=(5, 30, 2))
     metric = METRICS[name]
-    G = jax.jit(lambda x, V: metric.information(x, V)[0])
+    G = jax.jit(lambda x, V: metric.at(x).information(V)[0])
     plain = np.asarray(G(x, V))
     assert np.linalg.eigvalsh(plain)[0] > 0
     np.testing.assert_allclose(plain, plain.T, rtol=1e-12)
@@ -199,7 +199,7 @@ def test_laws(name):
 
 def rescaled(x, V):
     """Twice as wide a bandwidth for twice as wide a cloud changes nothing."""
-    return W2(bandwidth=0.3).information(x, V)[0]
+    return W2(bandwidth=0.3).at(x).information(V)[0]
 
 
 def test_coincident_samples_are_no_harm():
@@ -311,16 +311,16 @@ def test_fisher_rao_against_its_dense_oracle():
     state, log_q, c = rng.normal(size=(3, 7))
     w = np.exp(state - log_q) / np.exp(state - log_q).sum()
     for metric, weights in ((FR(), np.full(7, 1 / 7)), (FR(jnp.asarray(log_q)), w)):
-        np.testing.assert_allclose(as_dense(metric.gram(state)), np.diag(weights), atol=1e-15)
-        np.testing.assert_allclose(metric.diagonal(state), weights)
+        np.testing.assert_allclose(as_dense(metric.at(state).gram), np.diag(weights), atol=1e-15)
+        np.testing.assert_allclose(metric.at(state).diagonal, weights)
         L = np.asarray(as_dense(metric.factor(state)))
         np.testing.assert_allclose(L.T @ metric.whiten(state, c), c, atol=1e-14)
         centred = FR(metric.proposal, centred=True)
         A = np.diag(weights) - np.outer(weights, weights)
-        np.testing.assert_allclose(as_dense(centred.gram(state)), A, atol=1e-15)
+        np.testing.assert_allclose(as_dense(centred.at(state).gram), A, atol=1e-15)
         L = np.asarray(as_dense(centred.factor(state)))
         np.testing.assert_allclose(as_dense(centred.factor(state).T), L.T, atol=1e-15)
-        rest = np.asarray(centred.remainder(state, c))
+        rest = np.asarray(centred.at(state).remainder(c))
         np.testing.assert_allclose(L.T @ centred.whiten(state, c) + rest, c, atol=1e-14)
 
 

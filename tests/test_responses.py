@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dense_oracle as oracle
 import natgrad as ng
+from natgrad.metrics import WrappedGeometry
 from problems_for_tests import (
     METRIC_NAMES,
     Linear,
@@ -226,6 +227,27 @@ def test_reachable_in_every_metric(name: str):
 @pytest.mark.parametrize("name", ["dotH1", "Wasserstein"])
 def test_reachable_is_not_told_where_a_metric_sees_only_a_part(name: str):
     assert np.isnan(bump_matrices(name, mass_varies=True)[3])
+
+
+class Wrapper(ng.Metric):
+    """Another metric, passed on without a word about what it whitens."""
+
+    metric: ng.Metric
+
+    def at(self, rho):
+        return WrappedGeometry(self, rho, self.metric.at(rho))
+
+
+def test_reachable_is_not_told_by_a_wrapper_that_does_not_say_so():
+    problem, start, _, grid = bumps_problem(n=8, mass_varies=False)
+    sobolev = ng.Sobolev(grid, 1)
+    for inner in (sobolev, sobolev + ng.L2(grid)):
+        own, wrapped = (
+            ng.natural_gradient(problem, start, metric=metric, solver=ng.QR())
+            for metric in (inner, Wrapper(inner))
+        )
+        np.testing.assert_allclose(wrapped.eta, own.eta, rtol=1e-12)
+        assert np.isnan(wrapped.info.reachable)
 
 
 def test_reachable_of_a_sum_of_diagonal_metrics_is_that_of_their_weight():

@@ -134,7 +134,7 @@ def problem(make, memory: int) -> ng.Problem:
 def oracle(model, metric):
     """A diagonal, Z and ∂_ρ f, dense."""
     rho = model(THETA)
-    A = np.asarray(ravel_pytree(metric.diagonal(rho))[0])
+    A = np.asarray(ravel_pytree(metric.at(rho).diagonal)[0])
     return (
         A,
         np.asarray(dense_jacobian(model, THETA)),

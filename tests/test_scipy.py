@@ -33,7 +33,7 @@ def transposed(operator: linalg.LinearOperator) -> np.ndarray:
 def test_operators_of_a_metric_and_of_g_in_scipy(name):
     """Each is the matrix that it should be, and has its transpose."""
     metric = all_metrics(GRID)[name]
-    L, A = (ng.as_linear_operator(o) for o in (metric.factor(RHO), metric.gram(RHO)))
+    L, A = (ng.as_linear_operator(o) for o in (metric.factor(RHO), metric.at(RHO).gram))
     Y, G = (
         ng.as_linear_operator(make(PROBLEM, THETA, metric=metric))
         for make in (ng.information_factor, ng.information_operator)
@@ -163,7 +163,7 @@ def test_metrics_of_scipy(case):
     metric, theta, solver = METRICS[name](), jnp.ones(3), METHODS[solver]
     A = CHAIN.toarray() if isinstance(metric, ng.MatrixMetric) else (TALL.T @ TALL).toarray()
     rho = SMALL.model(theta)
-    close(dense(ng.as_linear_operator(metric.gram(rho))), A, 1e-12)
+    close(dense(ng.as_linear_operator(metric.at(rho).gram)), A, 1e-12)
     L = dense(ng.as_linear_operator(metric.factor(rho)))
     close(L.T @ L, A, 1e-12)
     found = ng.natural_gradient(SMALL, theta, metric=metric, solver=solver)

@@ -288,10 +288,10 @@ def test_parameter_damping_by_a_metric_on_a_field():
     grid = ng.Grid(0.0, 1.0, 8)
     theta = jnp.linspace(0.0, 1.0, 8)
     problem = ng.Problem(lambda t: jnp.cumsum(t), ng.LeastSquares(jnp.ones(8), grid))
-    prior = ng.ParameterDamping(ng.Sobolev(grid, 1).gram(theta), strength=0.5)
+    prior = ng.ParameterDamping(ng.Sobolev(grid, 1).at(theta).gram, strength=0.5)
     d = ng.natural_gradient(problem, theta, metric=ng.L2(grid), damping=prior)
     G = ng.information_matrix(problem, theta, metric=ng.L2(grid))
-    D = ng.Sobolev(grid, 1).gram(theta).as_matrix()
+    D = ng.Sobolev(grid, 1).at(theta).gram.as_matrix()
     np.testing.assert_allclose(d.eta, -jnp.linalg.solve(G + 0.5 * D, d.gradient), rtol=1e-8)
 
 

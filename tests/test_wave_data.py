@@ -74,17 +74,17 @@ def dense_metric(u: np.ndarray, grid: ng.Grid, sigma, reference: np.ndarray | No
 @eqx.filter_jit
 def everything(metric: ng.Metric, u: jax.Array, c: jax.Array, columns: jax.Array):
     """All that is tested of a metric, compiled once."""
-    L = metric.factor(u)
-    b = metric.whiten(u, c)
-    rows = metric.image(u, columns)[0]
+    geometry = metric.at(u)
+    L, b = geometry.factor, geometry.whiten(c)
+    rows = geometry.image(columns)[0]
     return (
         as_dense(L),
         as_dense(L.T),
-        as_dense(metric.gram(u)),
+        as_dense(geometry.gram),
         L.T.mv(b),
-        metric.remainder(u, c),
+        geometry.remainder(c),
         rows,
-        metric.information(u, columns)[0],
+        geometry.information(columns)[0],
     )
 
 
@@ -113,7 +113,7 @@ def test_metric_against_the_dense_oracle(case: str):
     np.testing.assert_allclose(image + remainder, c, atol=1e-10)
     # what is left vanishes on tangents that are constant in each block and conserve the mass of ρ̃
     axes, S = tuple(range(-grid.dimension, 0)), block_means()
-    _, D = metric._normalised(u)
+    _, D = metric.normalise(u)
     y = np.asarray(data(4))[..., :4] / (S @ S.T).diagonal()
     y -= np.sum(D * (y @ (S @ S.T)), axes, keepdims=True) / np.sum(
         D @ (S @ S.T), axes, keepdims=True
@@ -131,7 +131,7 @@ def test_metric_in_single_precision_on_some_of_the_shots():
     A = dense_metric(np.asarray(u, float), GATHER, waves.Shifted(), np.asarray(reference))
     expected = (A @ np.asarray(x, float).ravel()).reshape(SHAPE)
     some = metric.restricted(selection.Functions(rows, 3))
-    found = eqx.filter_jit(lambda u, x: some.gram(u).mv(x))(u[rows], x[rows])
+    found = eqx.filter_jit(lambda u, x: some.at(u).gram.mv(x))(u[rows], x[rows])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, 1.5 * expected[rows], atol=1e-4 * np.abs(expected).max())
 
@@ -189,7 +189,7 @@ def test_metrics_on_waves_in_compiled_cg(inversion, name: str):
 
 @eqx.filter_jit
 def transport_matrix(metric: ng.Metric, rho: jax.Array) -> jax.Array:
-    return as_dense(metric.gram(rho))
+    return as_dense(metric.at(rho).gram)
 
 
 def conjugate_gradients(G: np.ndarray, b: np.ndarray, iterations: int) -> np.ndarray:

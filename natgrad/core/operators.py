@@ -73,7 +73,7 @@ def hoisted(function: Callable, *structures: PyTree) -> Callable:
     object for every run of that program, so the other is not compiled again.
 
     ```python
-    operator = hoisted(metric.gram(rho).mv, structure_of(rho))
+    operator = hoisted(metric.at(rho).gram.mv, structure_of(rho))
     ```
     """
     return eqx.filter_closure_convert(function, *structures)

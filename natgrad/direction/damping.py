@@ -239,7 +239,7 @@ class ParameterDamping(Damping):
     """λ D with a symmetric positive definite D on θ-space: a prior, a smoothness, a scaling.
 
     `operator` is a matrix, its diagonal as a vector, or a lineax operator on θ (for a field θ the
-    Gram operator of a metric: `ng.Sobolev(grid, 1).gram(theta)`).
+    Gram operator of a metric: `ng.Sobolev(grid, 1).at(theta).gram`).
 
     ```python
     ng.ParameterDamping(jnp.array([1.0, 10.0]), strength=1e-3)

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..metrics.base import Metric, Report
+from ..metrics.base import Geometry, Metric, Report
 from ..parameters import Bounds, flatten, free_parameters
 from ..problem import Problem, energy, slopes
 from ..solvers import DenseSolver, InformationSolver, Solver
@@ -53,6 +53,7 @@ def assembled(
     """The factorised least-squares problem, from ρ and the columns of Z."""
     flat, _ = flatten(theta)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
+    geometry = metric.at(rho)
     whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
     k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
     chosen = cast(DenseSolver, solver.choose(k, flat.size, damping.damps))
@@ -65,8 +66,8 @@ def assembled(
         counts = counts.plus(forward=1, adjoint=1)
     else:
         gradient = Zt @ ravel_pytree(c)[0]
-        b = ravel_pytree(metric.whiten(rho, c))[0]
-        r = _leftover(metric, rho, c, Zt)
+        b = ravel_pytree(geometry.whiten(c))[0]
+        r = _leftover(geometry, c, Zt)
         known = energy(metric, rho, found, b, r)
         if direct is not None:
             gradient, r = gradient + direct, r + direct
@@ -78,12 +79,12 @@ def assembled(
     if factor is not None and bounds is not None:
         factor = restricted(factor, free)
     if isinstance(chosen, InformationSolver):
-        G, report = metric.information(rho, columns)
+        G, report = geometry.information(columns)
         G = in_coordinates(in_coordinates(G * free * free[:, None], factor).T, factor)
         slope = in_coordinates(gradient, factor).astype(G.dtype)
         prepared, trace = chosen.prepare_information(G, slope, k), jnp.trace(G)
     else:
-        Yt, report = metric.image(rho, columns)
+        Yt, report = geometry.image(columns)
         Yt, r = in_coordinates(Yt * free[:, None], factor), in_coordinates(r, factor)
         dtype = jnp.result_type(Yt, b, r)
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
@@ -98,7 +99,7 @@ def assembled(
         prepared=prepared,
         solver=chosen,
         counts=counts.plus(),
-        report=metric.report(rho) | report,
+        report=geometry.report() | report,
     )
 
 
@@ -113,14 +114,14 @@ def restricted(factor: Array, free: Array) -> Array:
     return jnp.linalg.cholesky(both * (factor.T @ factor) + jnp.diag(1 - free)).T
 
 
-def _leftover(metric: Metric, rho: PyTree, c: PyTree, Zt: Array) -> Array:
+def _leftover(geometry: Geometry, c: PyTree, Zt: Array) -> Array:
     """r = Zᵀ(c − Lᵀb), set to zero where it is only rounding error.
 
     G† amplifies r by the square of the condition number, so noise must not pass for signal.
     """
-    if not metric.annihilates:
+    if not geometry.annihilates:
         return jnp.zeros(Zt.shape[0], Zt.dtype)
-    rest = ravel_pytree(metric.remainder(rho, c))[0]
+    rest = ravel_pytree(geometry.remainder(c))[0]
     r = Zt @ rest
     noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size) * (jnp.abs(Zt) @ jnp.abs(rest))
     return jnp.where(jnp.abs(r) > noise, r, 0.0)

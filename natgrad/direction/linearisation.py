@@ -135,7 +135,7 @@ def _linearise(
         memory=iterative.arrived(memory, flat, gradient),
     )
     counts = Counts(products.evaluations + unseen + (covector is None), 0, 1)
-    rho, report = products.rho, metric.report(products.rho)
+    rho, report = products.rho, metric.at(products.rho).report()
     total = energy(metric, rho, found)
     return _iterative(value, rho, system, iterative, damping, counts, report, total, model.on_host)
 

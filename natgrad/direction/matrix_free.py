@@ -40,7 +40,7 @@ def matrix_free_system(
     """
     rho, uses = products.rho, solver.uses
     gradient = gradient if free is None else gradient * free
-    whitens = "factor" in uses and covector is not None and not metric.annihilates
+    whitens = "factor" in uses and covector is not None and not metric.at(rho).annihilates
     return System(
         products=products,
         gradient=gradient,
@@ -119,13 +119,13 @@ def _twice(function: Callable[[PyTree], Array], theta: PyTree) -> Any:
 @eqx.filter_jit
 def gram_at(metric: Metric, rho: PyTree) -> Gram:
     """A at ρ, compiled by itself where what is around it is not."""
-    return Gram(metric.gram(rho))
+    return Gram(metric.at(rho).gram)
 
 
 @eqx.filter_jit
 def factor_at(metric: Metric, rho: PyTree) -> Factor:
     """L at ρ, likewise."""
-    return Factor(metric.factor(rho))
+    return Factor(metric.at(rho).factor)
 
 
 @eqx.filter_jit

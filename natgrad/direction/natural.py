@@ -99,7 +99,7 @@ _information_matrix_compiled = eqx.filter_jit(_information_matrix)
 
 @eqx.filter_jit
 def _information(metric: Metric, rho: PyTree, columns: PyTree) -> Array:
-    return metric.information(rho, columns)[0]
+    return metric.at(rho).information(columns)[0]
 
 
 def traced_direction(

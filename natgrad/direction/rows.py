@@ -193,12 +193,15 @@ class ProductMatrix(eqx.Module):
 
 def has_rows(model: Model, metric: Metric, rho: PyTree) -> bool:
     """Whether Y has rows that can be made by themselves."""
-    return isinstance(model, RowModel) and jax.eval_shape(metric.diagonal, rho) is not None
+    return (
+        isinstance(model, RowModel)
+        and jax.eval_shape(lambda rho: metric.at(rho).diagonal, rho) is not None
+    )
 
 
 def row_factor(metric: Metric, rho: PyTree) -> AdjointOperator:
     """L = A^½ for a diagonal A: square, also where the metric's own factor is not."""
-    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    root = jax.tree.map(jnp.sqrt, metric.at(rho).diagonal)
     product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
     return AdjointOperator(product, product, rho, rho)
 
@@ -216,7 +219,8 @@ def assembled_by_rows(
     flat, unravel = flatten(theta)
     model = cast(RowModel, problem.model)
     rho = model(theta)
-    root = jax.tree.map(jnp.sqrt, metric.diagonal(rho))
+    geometry = metric.at(rho)
+    root = jax.tree.map(jnp.sqrt, geometry.diagonal)
     scale = ravel_pytree(root)[0]
     shape = k, p = scale.size, flat.size
     chosen = cast(DenseSolver, solver.choose(k, p, damping.damps))
@@ -268,7 +272,7 @@ def assembled_by_rows(
         prepared=prepared,
         solver=chosen,
         counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
-        report=metric.report(rho),
+        report=geometry.report(),
     )
 
 

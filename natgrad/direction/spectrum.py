@@ -59,9 +59,10 @@ class Prior(eqx.Module):
         """How far C⁻ᵀCᵀ is from the identity, on a random vector."""
         if self.metric is None:
             return jnp.zeros(())
-        L, z = self.metric.factor(self.like), jax.random.normal(jax.random.key(0), (self.size,))
+        geometry = self.metric.at(self.like)
+        L, z = geometry.factor, jax.random.normal(jax.random.key(0), (self.size,))
         covector = L.T.mv(unraveller(Structure(L.out_structure()).zeros())(z))
-        back = ravel_pytree(self.metric.whiten(self.like, covector))[0]
+        back = ravel_pytree(geometry.whiten(covector))[0]
         return jnp.linalg.norm(back - z) / jnp.linalg.norm(z)
 
     def _whiten(self, v: Array) -> Array:
@@ -212,7 +213,7 @@ def _check_prior(prior: Metric, theta: PyTree) -> None:
     structure = jax.eval_shape(lambda: jnp.asarray(theta))
     prior.check_structure(structure)
     prior.check_values(theta)
-    if prior.annihilates:
+    if prior.at(structure).annihilates:
         raise _not_invertible("some directions have length zero, so that D is singular")
     if size_of(jax.eval_shape(prior.whiten, structure, structure)) != structure.size:
         raise _not_invertible("its factor is not square")

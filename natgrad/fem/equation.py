@@ -15,9 +15,8 @@ from ..errors import InputError
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
 from ..metrics.elliptic.stencils import Solution
-from .elements import required
-from .host_solves import Rows, Solver
-from .matrices import Matrices, System
+from ..metrics.potential import Fluxes
+from .matrices import Matrices, Rows, Solver, System, require
 from .space import Space
 
 # Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
@@ -30,47 +29,95 @@ MASS_TOLERANCE, MASS_ITERATIONS = 1e-15, 500
 
 
 class Energy(eqx.Module):
-    """E φ = (D_a φ) or (D_a φ, W φ), EᵀE = K_a or K_a + M; a at quadrature points, None for 1."""
+    """E φ = (D_a φ) or (D_a φ, W φ), and K = EᵀE = K_a or K_a + M set up for solves.
+
+    a is given at quadrature points, None for 1.
+    """
 
     space: Space
     a: Array | None
     with_mass: bool = eqx.field(static=True)
     elliptic: Elliptic = eqx.field(static=True)
 
-    def factor(self, phi: Array) -> tuple[Array, ...]:
+    def fluxes(self, phi: Array) -> Fluxes:
         """E φ."""
         slopes = self.space.weighted_slopes(phi, self.a)
         return (slopes, self.space.weighted_values(phi)) if self.with_mass else (slopes,)
 
-    def factor_transpose(self, parts: tuple[Array, ...]) -> Array:
+    def fluxes_transpose(self, parts: Fluxes) -> Array:
         """Eᵀ y."""
         phi = self.space.weighted_slopes_transpose(parts[0], self.a)
         return phi + self.space.weighted_values_transpose(parts[1]) if self.with_mass else phi
 
-    def gram(self, phi: Array) -> Array:
-        """EᵀE φ."""
-        return self.factor_transpose(self.factor(phi))
+    def apply(self, phi: Array) -> Array:
+        """K φ."""
+        return self.fluxes_transpose(self.fluxes(phi))
 
     def solution(self, b: Array, tolerance: float | None = None) -> Solution:
-        """φ with EᵀE φ = b, for b in its range; NaN where an iteration gave up."""
+        """φ with K φ = b, for b in its range; NaN where an iteration gave up."""
         system: System = "both" if self.with_mass else "stiffness"
-        solver = chosen(self.elliptic, self.space)
+        solver = choose_method(self.elliptic, self.space)
         tolerance = max(self.elliptic.tolerance, tolerance or 0.0)
         limits = tolerance, self.elliptic.max_iterations
-        return _solved(self.space, self.gram, b, self.a, system, solver, *limits)
+        return _solve(self.space, self.apply, b, self.a, system, solver, *limits)
 
     def solve(self, b: Array) -> Array:
-        """φ with EᵀE φ = b."""
+        """φ with K φ = b."""
         return self.solution(b).phi
+
+    def flows(self, b: Array, tolerance: float | None = None) -> tuple[Fluxes, Solution]:
+        """E φ for K φ = b, and that φ with the diagnosis of its solve."""
+        solution = self.solution(b, tolerance)
+        return self.fluxes(solution.phi), solution
+
+    def pseudo_inverse(self, b: Array) -> Fluxes:
+        """E K†b."""
+        return self.flows(b)[0]
+
+    def pseudo_inverse_transpose(self, fluxes: Fluxes) -> Array:
+        """K†Eᵀy."""
+        return self.solve(self.fluxes_transpose(fluxes))
+
+
+class MeshEquation(eqx.Module):
+    """Kφ = M P ζ at one state.
+
+    Pζ = ζ − ρ̂ ∫ζ dx / ∫ρ̂ dx removes the mass of a tangent along a carrier ρ̂, where the constants
+    have no energy; else P = I.
+    """
+
+    factor: Energy
+    carrier: Array | None
+
+    def source(self, zeta: Array) -> Array:
+        """M P ζ."""
+        space = self.factor.space
+        if self.carrier is None:
+            return space.mass(zeta)
+        share = space.integral(zeta) / space.integral(self.carrier)
+        return space.mass(zeta - share[..., None] * self.carrier)
+
+    def source_transpose(self, phi: Array) -> Array:
+        """PᵀM φ."""
+        image = self.factor.space.mass(phi)
+        return image - self.lost(image)
+
+    def lost(self, c: Array) -> Array:
+        """c − Pᵀc = M1 ⟨ρ̂, c⟩ / ∫ρ̂ dx: what a covector says of the mass."""
+        if self.carrier is None:
+            return jnp.zeros_like(c)
+        space = self.factor.space
+        share = c @ self.carrier / space.integral(self.carrier)
+        return share[..., None] * space.mass(jnp.ones_like(self.carrier))
 
 
 def mass_solve(space: Space, c: Array) -> Array:
     """M⁻¹c."""
     limits = MASS_TOLERANCE, MASS_ITERATIONS
-    return _solved(space, space.mass, c, None, "mass", "diagonal", *limits).phi
+    return _solve(space, space.mass, c, None, "mass", "diagonal", *limits).phi
 
 
-def chosen(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
+def choose_method(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
     """How equations on this space are solved."""
     if elliptic.method == "multigrid":
         return "multigrid"
@@ -97,8 +144,8 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
         )
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
-    if chosen(elliptic, space) == "multigrid":
-        required("pyamg", "elliptic")
+    if choose_method(elliptic, space) == "multigrid":
+        require("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
         raise InputError(
             "space",
@@ -107,7 +154,7 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
         )
 
 
-def _solved(
+def _solve(
     space: Space,
     product: Any,
     b: Array,
@@ -128,12 +175,12 @@ def _solved(
 
     def iterate(_: Any, columns: Array) -> tuple[Array, tuple[Array, ...]]:
         arguments = (columns,) if a is None else (columns, lax.stop_gradient(a))
-        phi, *told = jax.pure_callback(on_host, shapes, *arguments, vmap_method="expand_dims")
-        return phi, tuple(told)
+        phi, *rest = jax.pure_callback(on_host, shapes, *arguments, vmap_method="expand_dims")
+        return phi, tuple(rest)
 
-    phi, told = lax.custom_linear_solve(product, columns, iterate, symmetric=True, has_aux=True)
+    phi, rest = lax.custom_linear_solve(product, columns, iterate, symmetric=True, has_aux=True)
     lead = b.shape[:-1]
-    return Solution(phi.reshape(b.shape), *(part.reshape(lead) for part in told))
+    return Solution(phi.reshape(b.shape), *(part.reshape(lead) for part in rest))
 
 
 def _on_host(

@@ -1,16 +1,18 @@
 """Functions on an unstructured mesh, given by their values at its nodes."""
 
+import importlib
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..errors import InputError
 from ..metrics.base import check_on_grid
-from .elements import elements
-from .matrices import Matrices
+from .matrices import Elements, Matrices, require
 
 Boundary = Literal["neumann", "dirichlet"]
 
@@ -46,7 +48,7 @@ class Space(eqx.Module):
     def __init__(self, mesh: Any, boundary: Boundary = "neumann"):
         if boundary not in ("neumann", "dirichlet"):
             raise InputError("boundary", f"{boundary!r} is unknown", "'neumann' or 'dirichlet'")
-        found = elements(mesh, boundary == "dirichlet")
+        found = _elements_of(mesh, boundary == "dirichlet")
         self.points, self.cells = jnp.asarray(found.points), jnp.asarray(found.cells)
         self._values, self._weights = jnp.asarray(found.values), jnp.asarray(found.weights)
         self._slopes, self._slope_values, self._slope_weights = map(
@@ -140,3 +142,77 @@ class Space(eqx.Module):
         """The transpose of `_on_cells`."""
         zeros = jnp.zeros((*y.shape[:-2], self.size), y.dtype)
         return zeros.at[..., self.cells].add(y, mode="drop")
+
+
+def _elements_of(mesh: Any, held_at_zero: bool) -> Elements:
+    """The elements of a scikit-fem mesh or basis; with `held_at_zero` without boundary nodes.
+
+    On straight cells products of two functions are integrated exactly, and so is a ∇u·∇v for an a
+    of the same space.
+    """
+    skfem = require("skfem", "mesh")
+    domain, elem = _mesh_and_element(skfem, mesh)
+    degree = elem.maxdeg
+    with np.errstate(divide="ignore", invalid="ignore"):  # flat cells are reported below
+        rule, slope_rule = (
+            skfem.CellBasis(domain, elem, quadrature=_positive_rule(elem, order))
+            for order in (2 * degree, 3 * degree - 2)
+        )
+    if not np.all(rule.dx > 0):
+        count = int(np.sum(np.any(rule.dx <= 0, axis=1)))
+        raise InputError("mesh", f"{count} cells have no volume", "a mesh without flat cells")
+    points, cells = rule.doflocs.T, rule.element_dofs.T
+    if held_at_zero:
+        inner = np.setdiff1d(np.arange(rule.N), rule.get_dofs().all())
+        if not inner.size:
+            raise InputError("mesh", "all its nodes are on the boundary", "mesh.refined()")
+        renumbered = np.full(rule.N, inner.size)
+        renumbered[inner] = np.arange(inner.size)
+        points, cells = points[inner], renumbered[cells]
+    slopes = np.stack([np.asarray(part[0].grad) for part in slope_rule.basis], axis=-1)
+    return Elements(
+        points,
+        cells,
+        _at(elem, rule.X),
+        rule.dx,
+        np.ascontiguousarray(np.moveaxis(slopes, 0, 2)),
+        _at(elem, slope_rule.X),
+        slope_rule.dx,
+    )
+
+
+def _mesh_and_element(skfem: Any, mesh: Any) -> tuple[Any, Any]:
+    """A mesh with its own element, or those of a basis."""
+    if isinstance(mesh, skfem.Mesh):
+        if not mesh.nelements:
+            raise InputError("mesh", "has no cells", "skfem.MeshTri().refined(4)")
+        return mesh, mesh.elem()
+    if not isinstance(mesh, skfem.CellBasis):
+        raise InputError("mesh", f"is a {type(mesh).__name__}", "a mesh or a Basis of scikit-fem")
+    if mesh.nelems != mesh.mesh.nelements:
+        raise InputError("mesh", "the basis is on some cells only", "a Basis on mesh.restrict(...)")
+    elem = mesh.elem
+    conforming = isinstance(elem, skfem.element.ElementH1) and elem.nodal_dofs == 1
+    if not conforming or not np.allclose(_at(elem, elem.doflocs.T), np.eye(len(elem.doflocs))):
+        raise InputError(
+            "mesh",
+            f"{type(elem).__name__} is not a Lagrange element: a state is its values at the nodes",
+            "ElementTriP1(), ElementTriP2(), ElementTetP1() or ElementTetP2()",
+        )
+    return mesh.mesh, elem
+
+
+def _positive_rule(elem: Any, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first rule exact to this order or a higher one whose weights have a square root."""
+    if order == 1:  # linear elements on simplices: the centroid alone, where scikit-fem takes more
+        corners = elem.refdom.p
+        return corners.mean(axis=1, keepdims=True), np.array([1 / math.factorial(len(corners))])
+    get_quadrature = importlib.import_module("skfem.quadrature").get_quadrature
+    rules = (get_quadrature(elem.refdom, n) for n in range(order, order + 10))
+    return next(rule for rule in rules if np.all(rule[1] > 0))
+
+
+def _at(elem: Any, places: np.ndarray) -> np.ndarray:
+    """The basis functions at points of the reference cell, (points, functions)."""
+    count, ones = len(elem.doflocs), np.ones(places.shape[1])
+    return np.stack([elem.lbasis(places, i)[0] * ones for i in range(count)], axis=-1)

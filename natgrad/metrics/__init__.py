@@ -1,7 +1,7 @@
 """Metrics on states, each given by its factor L."""
 
-from .base import Metric
-from .combine import Blocks
+from .base import Geometry, Metric
+from .combine import Blocks, WrappedGeometry
 from .diagonal import L2, Euclidean, FisherRao
 from .matrix import FactorMetric, MatrixMetric
 from .newton import Newton
@@ -14,6 +14,7 @@ __all__ = [
     "Euclidean",
     "FactorMetric",
     "FisherRao",
+    "Geometry",
     "HomogeneousSobolev",
     "MatrixMetric",
     "Metric",
@@ -21,4 +22,5 @@ __all__ = [
     "Newton",
     "Sobolev",
     "Wasserstein",
+    "WrappedGeometry",
 ]

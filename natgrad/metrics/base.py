@@ -1,7 +1,12 @@
-"""What a metric is: the operator L with ⟨ζ, ζ̂⟩ = (Lζ)ᵀ(Lζ̂), and a way to whiten a covector."""
+"""What a metric is: the operator L with ⟨ζ, ζ̂⟩ = (Lζ)ᵀ(Lζ̂), and a way to whiten a covector.
 
-import abc
+A `Metric` holds its settings; the `Geometry` that `metric.at(rho)` returns holds what follows from
+them at one ρ.
+"""
+
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +29,85 @@ from ..grids import Domain, Grid
 Report = dict[str, Array | str]
 
 
+class Geometry:
+    """The metric at one ρ: L, A = LᵀL and what follows from them, each made once, on demand.
+
+    ```python
+    geometry = ng.Wasserstein(grid).at(rho)
+    geometry.gram.mv(zeta), geometry.whiten(c)
+    ```
+
+    A plain object that lives inside one trace: make it where it is used, and take its parts outside
+    of the loops that apply them. A metric says more than its factor by a subclass, which its `at`
+    returns. `annihilates` and `whitens_shortest` do not depend on the values of ρ.
+    """
+
+    def __init__(self, metric: "Metric", rho: PyTree):
+        self.metric, self.rho = metric, rho
+
+    @functools.cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        """L."""
+        if type(self.metric).factor is Metric.factor:
+            raise _incomplete(self.metric, "factor")
+        return self.metric.factor(self.rho)
+
+    @functools.cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        """A = LᵀL as one operator, which may be cheaper than L followed by Lᵀ."""
+        L = self.factor
+        return positive_operator(lambda x: L.T.mv(L.mv(x)), L.in_structure())
+
+    def whiten(self, c: PyTree) -> PyTree:
+        """Any b with Lᵀb = c on the tangent space; (Lᵀ)†c is the one of minimum norm."""
+        if type(self.metric).whiten is Metric.whiten:
+            raise _incomplete(self.metric, "whiten")
+        return self.metric.whiten(self.rho, c)
+
+    def remainder(self, c: PyTree) -> PyTree:
+        """c − Lᵀb for the whitened b: what the least-squares problem does not see of c.
+
+        Asked for only where the metric annihilates something; it acts on tangents outside the
+        tangent space (those that change the mass, say) and vanishes on the others.
+        """
+        return jax.tree.map(jnp.subtract, c, self.factor.T.mv(self.whiten(c)))
+
+    def image(self, columns: PyTree) -> tuple[Array, Report]:
+        """Yᵀ, L applied to each of the stacked columns of Z, and what there is to tell of it."""
+        L = self.factor
+        return jax.vmap(lambda column: ravel_pytree(L.mv(column))[0])(columns), {}
+
+    def information(self, columns: PyTree) -> tuple[Array, Report]:
+        """G = YᵀY, which may be cheaper than by way of Y."""
+        rows, report = self.image(columns)
+        return gram(rows.T), report
+
+    @functools.cached_property
+    def diagonal(self) -> PyTree | None:
+        """The entries of A where it is a diagonal matrix, in the structure of ρ; else None.
+
+        Then G is a sum over the rows of Z, which need not all be held at once.
+        """
+        return None
+
+    @property
+    def annihilates(self) -> bool:
+        """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
+        return False
+
+    @property
+    def whitens_shortest(self) -> bool:
+        """Whether `whiten` is known to give the b of minimum norm: ‖b‖² = ⟨c, A⁻¹c⟩ on tangents.
+
+        `info.reachable` needs that b, and is NaN without.
+        """
+        return False
+
+    def report(self) -> Report:
+        """Numbers a user should see in `info.metric`, such as how much a floor touched."""
+        return {}
+
+
 class Metric(eqx.Module):
     """A metric on states ρ, given by its factor: A(ρ) = LᵀL.
 
@@ -40,59 +124,21 @@ class Metric(eqx.Module):
         def whiten(self, rho, c):
             return c / jnp.sqrt(self.weight)
     ```
+
+    A metric that can do better, or has more to say, overrides `at` instead.
     """
 
-    @abc.abstractmethod
+    def at(self, rho: PyTree) -> Geometry:
+        """L, A and what else there is of the metric at this ρ, each made once, on demand."""
+        return Geometry(self, rho)
+
     def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
         """L at this ρ. Set-up that depends on ρ happens here, once for every product."""
+        return self.at(rho).factor
 
-    @abc.abstractmethod
     def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
         """Any b with Lᵀb = c on the tangent space; (Lᵀ)†c is the one of minimum norm."""
-
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        """A = LᵀL as one operator, where that is cheaper than L followed by Lᵀ."""
-        L = self.factor(rho)
-        product = lambda x: L.T.mv(L.mv(x))
-        structure = L.in_structure()
-        return AdjointOperator(product, product, structure, structure, POSITIVE)
-
-    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        """Yᵀ, L applied to each of the stacked columns of Z, and what there is to tell of it."""
-        L = self.factor(rho)
-        rows = jax.vmap(lambda column: ravel_pytree(L.mv(column))[0])(columns)
-        return rows, {}
-
-    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        """G = YᵀY, where a metric can have it more cheaply than by way of Y."""
-        rows, report = self.image(rho, columns)
-        return gram(rows.T), report
-
-    def diagonal(self, rho: PyTree) -> PyTree | None:
-        """The entries of A where it is a diagonal matrix, in the structure of ρ; else None.
-
-        Then G is a sum over the rows of Z, which need not all be held at once.
-        """
-        return None
-
-    @property
-    def whitens_shortest(self) -> bool:
-        """Whether `whiten` gives the b of minimum norm, so that ‖b‖² = ⟨c, A⁻¹c⟩ on tangents."""
-        return True
-
-    @property
-    def annihilates(self) -> bool:
-        """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
-        return False
-
-    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
-        """c − Lᵀb for the whitened b: what the least-squares problem does not see of c.
-
-        Asked for only where the metric annihilates something; it acts on tangents outside the
-        tangent space (those that change the mass, say) and vanishes on the others.
-        """
-        image = self.factor(rho).T.mv(self.whiten(rho, c))
-        return jax.tree.map(jnp.subtract, c, image)
+        return self.at(rho).whiten(c)
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         """d(a, b)², with d(ρ, ρ + hζ)² = h²⟨ζ, A(ρ)ζ⟩ + o(h²); smooth where a = b.
@@ -149,10 +195,6 @@ class Metric(eqx.Module):
         leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(rho)]
         return jnp.all(jnp.stack(leaves))
 
-    def report(self, rho: PyTree) -> Report:
-        """Numbers a user should see in `info.metric`, such as how much a floor touched."""
-        return {}
-
     def __add__(self, other: "Metric") -> "Metric":
         from .combine import Sum
 
@@ -182,10 +224,15 @@ class FlatMetric(Metric):
         return Embedded(self, selection)
 
 
-def on_one_host(metric: Metric) -> InputError:
+def one_host_only(metric: Metric) -> InputError:
     """What a metric that calls the host says to a mesh."""
     what = f"{type(metric).__name__} computes on one host and cannot be spread over devices"
     return InputError("mesh", what, "a metric on a grid, or no mesh")
+
+
+def _incomplete(metric: Metric, method: str) -> InputError:
+    what = f"{type(metric).__name__} does not define `{method}`"
+    return InputError("metric", what, "a class with `factor` and `whiten`, or with `at`")
 
 
 def squared_length(metric: Metric, a: PyTree, b: PyTree) -> Array:
@@ -198,10 +245,9 @@ def squared_length(metric: Metric, a: PyTree, b: PyTree) -> Array:
 POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})
 
 
-def diagonal_operator(root: Array, rho: Array) -> AdjointOperator:
-    """x ↦ root · x, its own transpose."""
-    product = lambda x: root * x
-    return AdjointOperator(product, product, rho, rho)
+def positive_operator(product: Callable[[PyTree], PyTree], like: PyTree) -> AdjointOperator:
+    """x ↦ Ax for a symmetric positive (semi)definite A on vectors like `like`."""
+    return AdjointOperator(product, product, like, like, POSITIVE)
 
 
 def check_grid(grid: object) -> None:
@@ -275,7 +321,7 @@ def default_floor(dtype: Any) -> float:
     return 1e-14 if jnp.finfo(dtype).bits == 64 else 1e-8
 
 
-def floored(density: Array, floor: float | None, axes: tuple[int, ...] | None) -> Array:
+def raise_to_floor(density: Array, floor: float | None, axes: tuple[int, ...] | None) -> Array:
     """max(ρ, floor · max ρ), the maximum taken over each function of a batch."""
     relative = default_floor(density.dtype) if floor is None else floor
     return jnp.maximum(density, relative * jnp.max(density, axis=axes, keepdims=True))

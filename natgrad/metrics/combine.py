@@ -1,5 +1,12 @@
-"""Metrics made of metrics: scaled, summed, restricted to a selection, one for each block."""
+"""Metrics made of metrics: scaled, summed, restricted to a selection, one for each block.
 
+Each is a pair: the metric, which passes on settings, checks and distances, and its geometry, which
+combines those of the parts at one ρ.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import equinox as eqx
@@ -8,11 +15,54 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from ..core.operators import AdjointOperator
+from ..core.operators import AdjointOperator, Structure
 from ..core.selection import Selection
 from ..core.settings import Number, setting
 from ..errors import InputError
-from .base import POSITIVE, FlatMetric, Metric, PyTree, Report
+from .base import POSITIVE, FlatMetric, Geometry, Metric, PyTree, Report, positive_operator
+
+
+class WrappedGeometry(Geometry):
+    """The geometry `inner` of another metric, of which a subclass changes what is different.
+
+    One thing is not passed on: whether `whiten` gives the shortest b. Unless a subclass says so, it
+    is not known.
+    """
+
+    def __init__(self, metric: Metric, rho: PyTree, inner: Geometry):
+        super().__init__(metric, rho)
+        self.inner = inner
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        return self.inner.factor
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        return self.inner.gram
+
+    def whiten(self, c: PyTree) -> PyTree:
+        return self.inner.whiten(c)
+
+    def remainder(self, c: PyTree) -> PyTree:
+        return self.inner.remainder(c)
+
+    def image(self, columns: PyTree) -> tuple[Array, Report]:
+        return self.inner.image(columns)
+
+    def information(self, columns: PyTree) -> tuple[Array, Report]:
+        return self.inner.information(columns)
+
+    @cached_property
+    def diagonal(self) -> PyTree | None:
+        return self.inner.diagonal
+
+    @property
+    def annihilates(self) -> bool:
+        return self.inner.annihilates
+
+    def report(self) -> Report:
+        return self.inner.report()
 
 
 class Scaled(Metric):
@@ -21,37 +71,8 @@ class Scaled(Metric):
     metric: Metric
     weight: Number = setting("weight", positive=True)
 
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _scale(self.metric.factor(rho), jnp.sqrt(jnp.asarray(self.weight)))
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return _times(1.0 / jnp.sqrt(jnp.asarray(self.weight)), self.metric.whiten(rho, c))
-
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _scale(self.metric.gram(rho), jnp.asarray(self.weight))
-
-    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        rows, report = self.metric.image(rho, columns)
-        return jnp.sqrt(jnp.asarray(self.weight, rows.dtype)) * rows, report
-
-    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        G, report = self.metric.information(rho, columns)
-        return jnp.asarray(self.weight, G.dtype) * G, report
-
-    def diagonal(self, rho: PyTree) -> PyTree | None:
-        entries = self.metric.diagonal(rho)
-        return None if entries is None else _times(jnp.asarray(self.weight), entries)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return self.metric.whitens_shortest
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.annihilates
-
-    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
-        return self.metric.remainder(rho, c)
+    def at(self, rho: PyTree) -> Geometry:
+        return _ScaledGeometry(self, rho, self.metric.at(rho))
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         square = self.metric.squared_distance(a, b)
@@ -69,8 +90,47 @@ class Scaled(Metric):
     def admissible(self, rho: PyTree) -> Array:
         return self.metric.admissible(rho)
 
-    def report(self, rho: PyTree) -> Report:
-        return self.metric.report(rho)
+
+class _ScaledGeometry(WrappedGeometry):
+    """√c L, c A, c G."""
+
+    metric: Scaled
+
+    @property
+    def _weight(self) -> Array:
+        return jnp.asarray(self.metric.weight)
+
+    @property
+    def _root(self) -> Array:
+        return jnp.sqrt(self._weight)
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        return _scale(self.inner.factor, self._root)
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        return _scale(self.inner.gram, self._weight)
+
+    def whiten(self, c: PyTree) -> PyTree:
+        return _times(1.0 / self._root, self.inner.whiten(c))
+
+    def image(self, columns: PyTree) -> tuple[Array, Report]:
+        rows, report = self.inner.image(columns)
+        return jnp.sqrt(self._weight.astype(rows.dtype)) * rows, report
+
+    def information(self, columns: PyTree) -> tuple[Array, Report]:
+        G, report = self.inner.information(columns)
+        return self._weight.astype(G.dtype) * G, report
+
+    @cached_property
+    def diagonal(self) -> PyTree | None:
+        entries = self.inner.diagonal
+        return None if entries is None else _times(self._weight, entries)
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return self.inner.whitens_shortest
 
 
 class Sum(Metric):
@@ -96,63 +156,8 @@ class Sum(Metric):
             parts.extend(metric.parts if isinstance(metric, Sum) else [metric])
         return cls(tuple(parts))
 
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        factors = [part.factor(rho) for part in self.parts]
-
-        def transposed(ys: tuple[PyTree, ...]) -> PyTree:
-            terms = [L.T.mv(y) for L, y in zip(factors, ys, strict=True)]
-            return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *terms)
-
-        out = tuple(L.out_structure() for L in factors)
-        return AdjointOperator(
-            lambda x: tuple(L.mv(x) for L in factors), transposed, factors[0].in_structure(), out
-        )
-
-    def _whitening(self) -> int:
-        return next((i for i, part in enumerate(self.parts) if not part.annihilates), 0)
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        chosen = self._whitening()
-        whitened = [jax.eval_shape(part.whiten, rho, c) for part in self.parts]
-        zeros = [jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), tree) for tree in whitened]
-        zeros[chosen] = self.parts[chosen].whiten(rho, c)
-        return tuple(zeros)
-
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        grams = [part.gram(rho) for part in self.parts]
-
-        def product(x: PyTree) -> PyTree:
-            terms = [A.mv(x) for A in grams]
-            return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *terms)
-
-        structure = grams[0].in_structure()
-        return AdjointOperator(product, product, structure, structure, POSITIVE)
-
-    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        images = [part.image(rho, columns) for part in self.parts]
-        reports = {str(i): report for i, (_, report) in enumerate(images)}
-        return jnp.concatenate([rows for rows, _ in images], axis=1), numbered(reports)
-
-    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        matrices = [part.information(rho, columns) for part in self.parts]
-        return sum_of(matrices), numbered({str(i): r for i, (_, r) in enumerate(matrices)})
-
-    def diagonal(self, rho: PyTree) -> PyTree | None:
-        entries = [part.diagonal(rho) for part in self.parts]
-        if any(entry is None for entry in entries):
-            return None
-        return jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *entries)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return len(self.parts) == 1 and self.parts[0].whitens_shortest
-
-    @property
-    def annihilates(self) -> bool:
-        return all(part.annihilates for part in self.parts)
-
-    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
-        return self.parts[self._whitening()].remainder(rho, c)
+    def at(self, rho: PyTree) -> Geometry:
+        return _SumGeometry(self, rho)
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         squares = jnp.stack([part.squared_distance(a, b) for part in self.parts])
@@ -172,32 +177,70 @@ class Sum(Metric):
     def admissible(self, rho: PyTree) -> Array:
         return jnp.all(jnp.stack([part.admissible(rho) for part in self.parts]))
 
-    def report(self, rho: PyTree) -> Report:
-        return numbered({str(i): part.report(rho) for i, part in enumerate(self.parts)})
 
+class _SumGeometry(Geometry):
+    """The factors stacked, the matrices added."""
 
-def sum_of(matrices: list[tuple[Array, Report]]) -> Array:
-    """The sum of the matrices among these pairs."""
-    return sum((G for G, _ in matrices[1:]), matrices[0][0])
+    def __init__(self, metric: Sum, rho: PyTree):
+        super().__init__(metric, rho)
+        self.parts = [part.at(rho) for part in metric.parts]
 
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        factors = [part.factor for part in self.parts]
+        return AdjointOperator(
+            lambda x: tuple(L.mv(x) for L in factors),
+            lambda ys: _add_up(L.T.mv(y) for L, y in zip(factors, ys, strict=True)),
+            factors[0].in_structure(),
+            tuple(L.out_structure() for L in factors),
+        )
 
-def numbered(reports: dict[str, Report]) -> Report:
-    """The reports of several metrics as one, under the names of their parts."""
-    return {f"{key}.{name}": v for key, report in reports.items() for name, v in report.items()}
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        grams = [part.gram for part in self.parts]
+        return positive_operator(lambda x: _add_up(A.mv(x) for A in grams), grams[0].in_structure())
 
+    @property
+    def _whitening(self) -> int:
+        return next((i for i, part in enumerate(self.parts) if not part.annihilates), 0)
 
-def _times(scalar: Array, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: scalar.astype(x.dtype) * x, tree)
+    def whiten(self, c: PyTree) -> PyTree:
+        chosen = self._whitening
+        # by metrics, not geometries: what is made under eval_shape must not be kept
+        shape = lambda part: jax.eval_shape(part.metric.whiten, part.rho, c)
+        return tuple(
+            part.whiten(c) if i == chosen else Structure(shape(part)).zeros()
+            for i, part in enumerate(self.parts)
+        )
 
+    def remainder(self, c: PyTree) -> PyTree:
+        return self.parts[self._whitening].remainder(c)
 
-def _scale(operator: lx.AbstractLinearOperator, root: Array) -> AdjointOperator:
-    return AdjointOperator(
-        lambda x: _times(root, operator.mv(x)),
-        lambda y: _times(root, operator.T.mv(y)),
-        operator.in_structure(),
-        operator.out_structure(),
-        POSITIVE if lx.is_positive_semidefinite(operator) else frozenset(),
-    )
+    def image(self, columns: PyTree) -> tuple[Array, Report]:
+        images = [part.image(columns) for part in self.parts]
+        report = _by_part({str(i): report for i, (_, report) in enumerate(images)})
+        return jnp.concatenate([rows for rows, _ in images], axis=1), report
+
+    def information(self, columns: PyTree) -> tuple[Array, Report]:
+        found = [part.information(columns) for part in self.parts]
+        report = _by_part({str(i): report for i, (_, report) in enumerate(found)})
+        return _add_up(G for G, _ in found), report
+
+    @cached_property
+    def diagonal(self) -> PyTree | None:
+        entries = [part.diagonal for part in self.parts]
+        return None if any(entry is None for entry in entries) else _add_up(entries)
+
+    @property
+    def annihilates(self) -> bool:
+        return all(part.annihilates for part in self.parts)
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return len(self.parts) == 1 and self.parts[0].whitens_shortest
+
+    def report(self) -> Report:
+        return _by_part({str(i): part.report() for i, part in enumerate(self.parts)})
 
 
 class Embedded(FlatMetric):
@@ -215,39 +258,53 @@ class Embedded(FlatMetric):
     metric: FlatMetric
     selection: Selection
 
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        L = self.metric.factor(self.selection.spread(rho))
+    def at(self, rho: PyTree) -> Geometry:
+        return _EmbeddedGeometry(self, rho)
+
+
+class _EmbeddedGeometry(Geometry):
+    """√(k/k′) L Sᵀ and (k/k′) S A Sᵀ."""
+
+    metric: Embedded
+
+    @cached_property
+    def _whole(self) -> Geometry:
+        return self.metric.metric.at(self._spread(self.rho))
+
+    def _spread(self, values: PyTree) -> PyTree:
+        return self.metric.selection.spread(values)
+
+    def _take(self, state: PyTree) -> PyTree:
+        return self.metric.selection.take(state)
+
+    def _times(self, power: float, tree: PyTree) -> PyTree:
+        return _times(jnp.asarray(self.metric.selection.scale**power), tree)
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        L = self._whole.factor
         return AdjointOperator(
-            lambda x: self._times(0.5, L.mv(self.selection.spread(x))),
-            lambda y: self._times(0.5, self.selection.take(L.T.mv(y))),
-            rho,
+            lambda x: self._times(0.5, L.mv(self._spread(x))),
+            lambda y: self._times(0.5, self._take(L.T.mv(y))),
+            self.rho,
             L.out_structure(),
         )
 
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        spread = self.selection.spread
-        return self._times(-0.5, self.metric.whiten(spread(rho), spread(c)))
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        A = self._whole.gram
+        product = lambda x: self._times(1.0, self._take(A.mv(self._spread(x))))
+        return positive_operator(product, self.rho)
 
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        A = self.metric.gram(self.selection.spread(rho))
-        product = lambda x: self._times(1.0, self.selection.take(A.mv(self.selection.spread(x))))
-        return AdjointOperator(product, product, rho, rho, POSITIVE)
+    def whiten(self, c: PyTree) -> PyTree:
+        return self._times(-0.5, self._whole.whiten(self._spread(c)))
 
-    def _times(self, power: float, tree: PyTree) -> PyTree:
-        scale = self.selection.scale**power
-        return jax.tree.map(lambda x: jnp.asarray(scale, x.dtype) * x, tree)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return False
+    def remainder(self, c: PyTree) -> PyTree:
+        return self._take(self._whole.remainder(self._spread(c)))
 
     @property
     def annihilates(self) -> bool:
-        return self.metric.annihilates
-
-    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
-        spread = self.selection.spread
-        return self.selection.take(self.metric.remainder(spread(rho), spread(c)))
+        return self._whole.annihilates
 
 
 class Blocks(Metric):
@@ -271,78 +328,26 @@ class Blocks(Metric):
             )
         self._keys = tuple(named) if named else tuple(range(len(metrics)))
         self.metrics = dict(named) if named else metrics
-        for key, metric in self._items():
+        for key, metric in self.items():
             if not isinstance(metric, Metric):
                 what = f"entry {key!r} is a {type(metric).__name__}"
                 raise InputError("metrics", what, "Blocks(a, b), or Blocks(**a_dict_of_metrics)")
 
-    def _items(self) -> list[tuple[int | str, Metric]]:
+    def items(self) -> list[tuple[int | str, Metric]]:
+        """The keys of the entries, with their metrics."""
         return [(key, self.metrics[key]) for key in self._keys]
 
-    def _collect(self, values: list, like: PyTree) -> PyTree:
-        if isinstance(like, dict):
-            return dict(zip(self._keys, values, strict=True))
-        return type(like)(values)
-
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        factors = [metric.factor(rho[key]) for key, metric in self._items()]
-        pairs = list(zip(self._keys, factors, strict=True))
-        collect = lambda values: self._collect(values, rho)
-        return AdjointOperator(
-            lambda x: collect([L.mv(x[key]) for key, L in pairs]),
-            lambda y: collect([L.T.mv(y[key]) for key, L in pairs]),
-            collect([L.in_structure() for L in factors]),
-            collect([L.out_structure() for L in factors]),
-        )
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return self._collect([m.whiten(rho[k], c[k]) for k, m in self._items()], rho)
-
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        grams = [(key, metric.gram(rho[key])) for key, metric in self._items()]
-        product = lambda x: self._collect([A.mv(x[key]) for key, A in grams], rho)
-        structure = self._collect([A.in_structure() for _, A in grams], rho)
-        return AdjointOperator(product, product, structure, structure, POSITIVE)
-
-    def image(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        images = {key: m.image(rho[key], columns[key]) for key, m in self._items()}
-        order = sorted(images) if isinstance(rho, dict) else self._keys  # as pytrees are flattened
-        rows = jnp.concatenate([images[key][0] for key in order], axis=1)
-        return rows, numbered({str(key): report for key, (_, report) in images.items()})
-
-    def information(self, rho: PyTree, columns: PyTree) -> tuple[Array, Report]:
-        matrices = {key: m.information(rho[key], columns[key]) for key, m in self._items()}
-        reports = {str(key): report for key, (_, report) in matrices.items()}
-        return sum_of(list(matrices.values())), numbered(reports)
-
-    def diagonal(self, rho: PyTree) -> PyTree | None:
-        entries = [metric.diagonal(rho[key]) for key, metric in self._items()]
-        return None if any(entry is None for entry in entries) else self._collect(entries, rho)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return all(metric.whitens_shortest for _, metric in self._items())
-
-    @property
-    def annihilates(self) -> bool:
-        return any(metric.annihilates for _, metric in self._items())
-
-    def remainder(self, rho: PyTree, c: PyTree) -> PyTree:
-        part = lambda key, metric: (
-            metric.remainder(rho[key], c[key])
-            if metric.annihilates
-            else jax.tree.map(jnp.zeros_like, c[key])
-        )
-        return self._collect([part(key, metric) for key, metric in self._items()], rho)
+    def at(self, rho: PyTree) -> Geometry:
+        return _BlocksGeometry(self, rho)
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         self.check_structure(a)
         self.check_structure(b)
-        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self._items()]))
+        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self.items()]))
 
     def restricted(self, selection: Selection) -> Metric:
-        parts = [metric.restricted(selection) for _, metric in self._items()]
-        return eqx.tree_at(lambda blocks: [m for _, m in blocks._items()], self, parts)
+        parts = [metric.restricted(selection) for _, metric in self.items()]
+        return eqx.tree_at(lambda blocks: [m for _, m in blocks.items()], self, parts)
 
     def check_structure(self, state: PyTree) -> None:
         keys = tuple(state) if isinstance(state, dict) else None
@@ -362,15 +367,100 @@ class Blocks(Metric):
                 "one metric for every entry of the state",
             )
         entries: Any = state
-        for key, metric in self._items():
+        for key, metric in self.items():
             metric.check_structure(entries[key])
 
     def check_values(self, state: PyTree) -> None:
-        for key, metric in self._items():
+        for key, metric in self.items():
             metric.check_values(state[key])
 
     def admissible(self, rho: PyTree) -> Array:
-        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self._items()]))
+        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self.items()]))
 
-    def report(self, rho: PyTree) -> Report:
-        return numbered({str(key): m.report(rho[key]) for key, m in self._items()})
+
+class _BlocksGeometry(Geometry):
+    """Block by block, in the structure of the state."""
+
+    def __init__(self, metric: Blocks, rho: PyTree):
+        super().__init__(metric, rho)
+        self.parts = {key: part.at(rho[key]) for key, part in metric.items()}
+
+    def _collect(self, values: Iterable) -> PyTree:
+        if isinstance(self.rho, dict):
+            return dict(zip(self.parts, values, strict=True))
+        return type(self.rho)(values)
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        factors = {key: part.factor for key, part in self.parts.items()}
+        return AdjointOperator(
+            lambda x: self._collect(L.mv(x[key]) for key, L in factors.items()),
+            lambda y: self._collect(L.T.mv(y[key]) for key, L in factors.items()),
+            self._collect(L.in_structure() for L in factors.values()),
+            self._collect(L.out_structure() for L in factors.values()),
+        )
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        grams = {key: part.gram for key, part in self.parts.items()}
+        product = lambda x: self._collect(A.mv(x[key]) for key, A in grams.items())
+        return positive_operator(product, self._collect(A.in_structure() for A in grams.values()))
+
+    def whiten(self, c: PyTree) -> PyTree:
+        return self._collect(part.whiten(c[key]) for key, part in self.parts.items())
+
+    def remainder(self, c: PyTree) -> PyTree:
+        return self._collect(
+            part.remainder(c[key]) if part.annihilates else jax.tree.map(jnp.zeros_like, c[key])
+            for key, part in self.parts.items()
+        )
+
+    def image(self, columns: PyTree) -> tuple[Array, Report]:
+        images = {key: part.image(columns[key]) for key, part in self.parts.items()}
+        order = sorted(images) if isinstance(self.rho, dict) else images  # as pytrees are flattened
+        rows = jnp.concatenate([images[key][0] for key in order], axis=1)
+        return rows, _by_part({str(key): report for key, (_, report) in images.items()})
+
+    def information(self, columns: PyTree) -> tuple[Array, Report]:
+        found = {key: part.information(columns[key]) for key, part in self.parts.items()}
+        report = _by_part({str(key): report for key, (_, report) in found.items()})
+        return _add_up(G for G, _ in found.values()), report
+
+    @cached_property
+    def diagonal(self) -> PyTree | None:
+        entries = [part.diagonal for part in self.parts.values()]
+        return None if any(entry is None for entry in entries) else self._collect(entries)
+
+    @property
+    def annihilates(self) -> bool:
+        return any(part.annihilates for part in self.parts.values())
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return all(part.whitens_shortest for part in self.parts.values())
+
+    def report(self) -> Report:
+        return _by_part({str(key): part.report() for key, part in self.parts.items()})
+
+
+def _by_part(reports: dict[str, Report]) -> Report:
+    """The reports of several metrics as one, under the names of their parts."""
+    return {f"{key}.{name}": v for key, report in reports.items() for name, v in report.items()}
+
+
+def _add_up(trees: Iterable[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: reduce(add, leaves), *trees)
+
+
+def _times(scalar: Array, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: scalar.astype(x.dtype) * x, tree)
+
+
+def _scale(operator: lx.AbstractLinearOperator, root: Array) -> AdjointOperator:
+    return AdjointOperator(
+        lambda x: _times(root, operator.mv(x)),
+        lambda y: _times(root, operator.T.mv(y)),
+        operator.in_structure(),
+        operator.out_structure(),
+        POSITIVE if lx.is_positive_semidefinite(operator) else frozenset(),
+    )

@@ -1,15 +1,20 @@
 """Metrics with a diagonal matrix: L² and Fisher–Rao."""
 
+import abc
+from functools import cached_property
+
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
+from ..core.operators import AdjointOperator
 from ..core.selection import Selection
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
     FlatMetric,
+    Geometry,
     Metric,
     PyTree,
     Report,
@@ -18,9 +23,9 @@ from .base import (
     check_grid,
     check_on_grid,
     check_pair,
-    diagonal_operator,
-    floored,
     grid_axes,
+    positive_operator,
+    raise_to_floor,
 )
 
 
@@ -44,7 +49,54 @@ class Euclidean(Metric):
         return self
 
 
-class L2(FlatMetric):
+class DiagonalMetric(Metric):
+    """A = diag(a): L = diag(√a) is its own transpose, and a covector is whitened by c/√a."""
+
+    @abc.abstractmethod
+    def entries(self, rho: Array) -> Array:
+        """a at ρ, or what broadcasts to it: one number where all are the same."""
+
+    def at(self, rho: Array) -> "DiagonalGeometry":
+        return DiagonalGeometry(self, rho)
+
+
+class DiagonalGeometry(Geometry):
+    """diag(√a) and diag(a)."""
+
+    metric: DiagonalMetric
+
+    @cached_property
+    def _entries(self) -> Array:
+        return self.metric.entries(self.rho)
+
+    @cached_property
+    def _root(self) -> Array:
+        return jnp.sqrt(self._entries).astype(self.rho.dtype)
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        root = self._root
+        product = lambda x: root * x
+        return AdjointOperator(product, product, self.rho, self.rho)
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        entries = self._entries.astype(self.rho.dtype)
+        return positive_operator(lambda x: entries * x, self.rho)
+
+    def whiten(self, c: Array) -> Array:
+        return c / self._root.astype(c.dtype)
+
+    @cached_property
+    def diagonal(self) -> Array:
+        return jnp.broadcast_to(self._entries.astype(self.rho.dtype), self.rho.shape)
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return True
+
+
+class L2(DiagonalMetric, FlatMetric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ dx, so A = w I with the cell volume w; A = I where no grid is given.
 
     On a least-squares loss the natural gradient step of length 1 is Gauss–Newton.
@@ -63,17 +115,8 @@ class L2(FlatMetric):
         if self.grid is not None:
             check_grid(self.grid)
 
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        return diagonal_operator(self._root(rho), rho)
-
-    def whiten(self, rho: Array, c: Array) -> Array:
-        return c / self._root(c)
-
-    def diagonal(self, rho: Array) -> Array:
-        return jnp.full_like(rho, self._root(rho) ** 2)
-
-    def _root(self, like: Array) -> Array:
-        return jnp.sqrt(1.0 if self.grid is None else self.grid.cell_volume).astype(like.dtype)
+    def entries(self, rho: Array) -> Array:
+        return jnp.asarray(1.0 if self.grid is None else self.grid.cell_volume)
 
     def restricted(self, selection: Selection) -> Metric:
         """The weight w k/k′ on whatever is selected."""
@@ -90,7 +133,7 @@ class L2(FlatMetric):
             )
 
 
-class FisherRao(Metric):
+class FisherRao(DiagonalMetric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ / ρ dx, so A = diag(w/ρ).
 
     ρ is raised to `floor` times its maximum where it is smaller (default 1e-14 in double, 1e-8 in
@@ -111,22 +154,20 @@ class FisherRao(Metric):
     def __check_init__(self):
         check_grid(self.grid)
 
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        return diagonal_operator(jnp.sqrt(self.grid.cell_volume / self._density(rho)), rho)
+    def at(self, rho: Array) -> "DiagonalGeometry":
+        return _FisherRaoGeometry(self, rho)
 
-    def whiten(self, rho: Array, c: Array) -> Array:
-        return c * jnp.sqrt(self._density(rho) / self.grid.cell_volume)
-
-    def diagonal(self, rho: Array) -> Array:
-        return self.grid.cell_volume / self._density(rho)
+    def entries(self, rho: Array) -> Array:
+        return self.grid.cell_volume / self.density(rho)
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         check_pair(self, a, b)
-        difference = jnp.sqrt(self._density(a)) - jnp.sqrt(self._density(b))
+        difference = jnp.sqrt(self.density(a)) - jnp.sqrt(self.density(b))
         return 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
 
-    def _density(self, rho: Array) -> Array:
-        return floored(rho, self.floor, self._axes)
+    def density(self, rho: Array) -> Array:
+        """ρ, raised to the floor."""
+        return raise_to_floor(rho, self.floor, self._axes)
 
     @property
     def _axes(self) -> tuple[int, ...] | None:
@@ -147,8 +188,15 @@ class FisherRao(Metric):
     def admissible(self, rho: Array) -> Array:
         return admissible_density(rho, self._axes)
 
-    def report(self, rho: Array) -> Report:
-        return {"floored": jnp.mean((rho < self._density(rho)).astype(rho.dtype))}
+
+class _FisherRaoGeometry(DiagonalGeometry):
+    """With the share of cells that the floor touched."""
+
+    metric: FisherRao
+
+    def report(self) -> Report:
+        raised = self.rho < self.metric.density(self.rho)
+        return {"floored": jnp.mean(raised.astype(self.rho.dtype))}
 
 
 class _AtPoints(FisherRao):

@@ -1,6 +1,7 @@
 """Your own metric as a matrix A, or as a factor L."""
 
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,11 +17,76 @@ from ..core.operators import AdjointOperator, Structure, structure_of
 from ..core.selection import Selection
 from ..core.sparse import as_lineax_operator, is_scipy, sparse_root
 from ..errors import InputError
-from .base import POSITIVE, FlatMetric, Metric, PyTree, on_one_host
+from .base import FlatMetric, Geometry, Metric, PyTree, one_host_only, positive_operator
 from .combine import Embedded
 
 
-class MatrixMetric(FlatMetric):
+class _GivenMetric(FlatMetric):
+    """L as it was given or found, on the flattened state or on the state itself.
+
+    `_gram` is A and `_whitener` (Lᵀ)†, where they are at hand; `_complete` says that L is known to
+    have no null space. Without (Lᵀ)† the whitened covector is zero, which leaves the whole gradient
+    to the solver: the same direction, with the condition number of G rather than of Y.
+    """
+
+    L: lx.AbstractLinearOperator | Array
+    _gram: lx.AbstractLinearOperator | None
+    _whitener: Array | None
+    _complete: bool = eqx.field(static=True)
+    _argument: eqx.AbstractClassVar[str]
+
+    def at(self, rho: PyTree) -> Geometry:
+        return _GivenGeometry(self, rho)
+
+    def restricted(self, selection: Selection) -> Metric:
+        """The principal submatrix, of functions too: the matrix may couple them."""
+        return Embedded(self, selection)
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        if isinstance(self.L, AdjointOperator) and self.L.on_host:
+            raise one_host_only(self)
+        return self
+
+    def check_structure(self, state: PyTree) -> None:
+        L = self.L
+        size = L.in_size() if isinstance(L, lx.AbstractLinearOperator) else L.shape[1]
+        total = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
+        if total != size:
+            what = f"acts on {size} unknowns but the state has {total}"
+            raise InputError(self._argument, what, "a matching size")
+
+
+class _GivenGeometry(Geometry):
+    """The same at every ρ, whose structure alone matters."""
+
+    metric: _GivenMetric
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        return _on_state(self.metric.L, self.rho)
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        A, unravel = self.metric._gram, ravel_pytree(self.rho)[1]
+        if A is None:
+            return super().gram
+        return positive_operator(lambda x: unravel(A.mv(ravel_pytree(x)[0])), self.rho)
+
+    def whiten(self, c: PyTree) -> PyTree:
+        if self.metric._whitener is None:
+            return Structure(self.factor.out_structure()).zeros()
+        return self.metric._whitener @ ravel_pytree(c)[0]
+
+    @property
+    def annihilates(self) -> bool:
+        return not self.metric._complete
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return self.metric._whitener is not None
+
+
+class MatrixMetric(_GivenMetric):
     """A given symmetric positive (semi)definite matrix A on the flattened state.
 
     The factor is found once, at construction: A = V diag(λ) Vᵀ, L = diag(√λ) Vᵀ over the
@@ -36,14 +102,11 @@ class MatrixMetric(FlatMetric):
     solver as it is, see `FactorMetric`.
     """
 
-    _factor: Array | lx.AbstractLinearOperator
-    _whitener: Array | None
-    _gram: lx.AbstractLinearOperator | None
+    _argument: ClassVar[str] = "A"
 
     def __init__(self, A: Any):
-        self._gram = None
         if sparse.issparse(A):
-            self._factor, self._whitener = as_lineax_operator(sparse_root(A)), None
+            self.L, self._whitener, self._complete = as_lineax_operator(sparse_root(A)), None, False
             self._gram = as_lineax_operator(0.5 * (A + A.T))
             return
         if is_scipy(A):
@@ -67,35 +130,12 @@ class MatrixMetric(FlatMetric):
         if not kept.any():
             raise InputError("A", "is zero", "a metric that measures something")
         root = np.sqrt(values[kept])
-        self._factor = jnp.asarray((vectors[:, kept] * root).T)
+        self.L, self._gram = jnp.asarray((vectors[:, kept] * root).T), None
         self._whitener = jnp.asarray((vectors[:, kept] / root).T)
-
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _on_state(self._factor, rho)
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return _whitened(self._whitener, self.factor(rho), c)
-
-    def gram(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        if self._gram is None:
-            return super().gram(rho)
-        flat, unravel = self._gram, ravel_pytree(rho)[1]
-        product = lambda x: unravel(flat.mv(ravel_pytree(x)[0]))
-        return AdjointOperator(product, product, rho, rho, POSITIVE)
-
-    @property
-    def annihilates(self) -> bool:
-        return self._whitener is None or self._whitener.shape[0] < self._whitener.shape[1]
-
-    def restricted(self, selection: Selection) -> Metric:
-        """The principal submatrix, of functions too: the matrix may couple them."""
-        return Embedded(self, selection)
-
-    def check_structure(self, state: PyTree) -> None:
-        _check_size("A", _columns(self._factor), state)
+        self._complete = bool(kept.all())
 
 
-class FactorMetric(FlatMetric):
+class FactorMetric(_GivenMetric):
     """A given factor L, A = LᵀL: a matrix on the flattened state, or a lineax operator on it.
 
     Sparse matrices and operators of SciPy are taken too, by `as_lineax_operator`. A covector is
@@ -110,11 +150,10 @@ class FactorMetric(FlatMetric):
     Cost: O(k³) once and O(k²) a product for a matrix, that of the products for an operator.
     """
 
-    L: lx.AbstractLinearOperator | Array
-    _whitener: Array | None
-    _complete: bool = eqx.field(static=True)
+    _argument: ClassVar[str] = "L"
 
     def __init__(self, L: Any):
+        self._gram = None
         L = as_lineax_operator(L) if is_scipy(L) else L
         if isinstance(L, lx.AbstractLinearOperator):
             self.L, self._whitener, self._complete = L, None, False
@@ -132,28 +171,6 @@ class FactorMetric(FlatMetric):
         self._whitener = jnp.asarray((left[:, kept] / values[kept]) @ right[kept])
         self._complete = int(kept.sum()) == matrix.shape[1]
 
-    def factor(self, rho: PyTree) -> lx.AbstractLinearOperator:
-        return _on_state(self.L, rho)
-
-    def whiten(self, rho: PyTree, c: PyTree) -> PyTree:
-        return _whitened(self._whitener, self.factor(rho), c)
-
-    @property
-    def annihilates(self) -> bool:
-        return not self._complete
-
-    def distributed(self, mesh: Mesh) -> Metric:
-        if isinstance(self.L, AdjointOperator) and self.L.on_host:
-            raise on_one_host(self)
-        return self
-
-    def restricted(self, selection: Selection) -> Metric:
-        """The principal submatrix, of functions too: the matrix may couple them."""
-        return Embedded(self, selection)
-
-    def check_structure(self, state: PyTree) -> None:
-        _check_size("L", _columns(self.L), state)
-
 
 def _on_state(L: lx.AbstractLinearOperator | Array, rho: PyTree) -> lx.AbstractLinearOperator:
     """L on states: a matrix, or an operator on flat vectors, acts on the flattened state."""
@@ -168,22 +185,3 @@ def _on_state(L: lx.AbstractLinearOperator | Array, rho: PyTree) -> lx.AbstractL
         rho,
         operator.out_structure(),
     )
-
-
-def _whitened(whitener: Array | None, L: lx.AbstractLinearOperator, c: PyTree) -> PyTree:
-    """(Lᵀ)†c where it is known; zero leaves all of c to the solver."""
-    if whitener is not None:
-        return whitener @ ravel_pytree(c)[0]
-    return Structure(L.out_structure()).zeros()
-
-
-def _columns(L: lx.AbstractLinearOperator | Array) -> int:
-    return L.in_size() if isinstance(L, lx.AbstractLinearOperator) else L.shape[1]
-
-
-def _check_size(argument: str, size: int, state: PyTree) -> None:
-    total = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
-    if total != size:
-        raise InputError(
-            argument, f"acts on {size} unknowns but the state has {total}", "a matching size"
-        )

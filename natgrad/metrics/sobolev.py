@@ -1,5 +1,7 @@
 """Sobolev metrics Hˢ and Ḣˢ by fast transforms."""
 
+from functools import cached_property
+
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
@@ -13,7 +15,15 @@ from ..core.selection import Selection, Sublattice
 from ..core.sharding import with_mesh
 from ..errors import InputError
 from ..grids import Grid
-from .base import POSITIVE, FlatMetric, Metric, PyTree, check_grid, check_on_grid
+from .base import (
+    FlatMetric,
+    Geometry,
+    Metric,
+    PyTree,
+    check_grid,
+    check_on_grid,
+    positive_operator,
+)
 from .elliptic.spectral import (
     Scheme,
     inverse_transform,
@@ -52,30 +62,13 @@ class _SpectralMetric(FlatMetric):
             )
         self.grid, self.s, self.scheme, self.mesh = grid, int(s), scheme, None
 
-    def _root(self, dtype: np.dtype) -> np.ndarray:
+    def at(self, rho: Array) -> Geometry:
+        return _SpectralGeometry(self, rho)
+
+    def root(self, dtype: np.dtype) -> np.ndarray:
+        """√(w symbol): the entries of L after the transform."""
         symbol = sobolev_symbol(self.grid, self.scheme, self.s, self._homogeneous)
         return np.sqrt(self.grid.cell_volume * symbol).astype(dtype)
-
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        root = self._root(rho.dtype)
-        mv = Partial(_to_modes, self, root)
-        return AdjointOperator(mv, Partial(_from_modes, self, root), rho, rho)
-
-    def whiten(self, rho: Array, c: Array) -> Array:
-        root = self._root(c.dtype)
-        inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
-        return _to_modes(self, inverse, c)
-
-    def gram(self, rho: Array) -> lx.AbstractLinearOperator:
-        product = Partial(_filter, self, self._root(rho.dtype) ** 2)
-        return AdjointOperator(product, product, rho, rho, POSITIVE)
-
-    @property
-    def annihilates(self) -> bool:
-        return bool(np.any(self._root(np.dtype(float)) == 0))
-
-    def remainder(self, rho: Array, c: Array) -> Array:
-        return _filter(self, (self._root(c.dtype) == 0).astype(c.dtype), c)
 
     def restricted(self, selection: Selection) -> Metric:
         """On a sublattice the metric of the coarser grid."""
@@ -90,25 +83,58 @@ class _SpectralMetric(FlatMetric):
         check_on_grid(self.grid, state)
 
 
+class _SpectralGeometry(Geometry):
+    """√w diag(√symbol) T, and filters T⁻¹ diag(…) T."""
+
+    metric: _SpectralMetric
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        root = self.metric.root(self.rho.dtype)
+        to_modes, from_modes = (Partial(f, self.metric, root) for f in (_to_modes, _from_modes))
+        return AdjointOperator(to_modes, from_modes, self.rho, self.rho)
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        symbol = self.metric.root(self.rho.dtype) ** 2
+        return positive_operator(Partial(_filter, self.metric, symbol), self.rho)
+
+    def whiten(self, c: Array) -> Array:
+        root = self.metric.root(c.dtype)
+        inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
+        return _to_modes(self.metric, inverse, c)
+
+    def remainder(self, c: Array) -> Array:
+        return _filter(self.metric, (self.metric.root(c.dtype) == 0).astype(c.dtype), c)
+
+    @property
+    def annihilates(self) -> bool:
+        return bool(np.any(self.metric.root(np.dtype(float)) == 0))
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return True
+
+
 def _to_modes(metric: _SpectralMetric, root: np.ndarray, values: Array) -> Array:
-    return jnp.multiply(root, _transformed(metric, values))
+    return jnp.multiply(root, _transform(metric, values))
 
 
 def _from_modes(metric: _SpectralMetric, root: np.ndarray, modes: Array) -> Array:
-    return _restored(metric, jnp.multiply(root, modes))
+    return _restore(metric, jnp.multiply(root, modes))
 
 
 def _filter(metric: _SpectralMetric, symbol: np.ndarray, values: Array) -> Array:
-    return _restored(metric, jnp.multiply(symbol, _transformed(metric, values)))
+    return _restore(metric, jnp.multiply(symbol, _transform(metric, values)))
 
 
-def _transformed(metric: _SpectralMetric, values: Array) -> Array:
+def _transform(metric: _SpectralMetric, values: Array) -> Array:
     if metric.mesh is None:
         return transform(metric.grid, metric.scheme, values)
     return transform_in_slabs(metric.grid, metric.scheme, values, metric.mesh)
 
 
-def _restored(metric: _SpectralMetric, modes: Array) -> Array:
+def _restore(metric: _SpectralMetric, modes: Array) -> Array:
     if metric.mesh is None:
         return inverse_transform(metric.grid, metric.scheme, modes)
     return inverse_transform_in_slabs(metric.grid, metric.scheme, modes, metric.mesh)

@@ -2,22 +2,19 @@
 
 import math
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 from jax import Array
 from jax.sharding import Mesh
 
-from ..core.dense import accurate_product, gram
-from ..core.operators import AdjointOperator
 from ..core.selection import Selection, Sublattice
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
-    POSITIVE,
+    Geometry,
     Metric,
     PyTree,
     Report,
@@ -26,19 +23,20 @@ from .base import (
     check_grid,
     check_on_grid,
     check_pair,
-    floored,
     grid_axes,
+    raise_to_floor,
     squared_length,
 )
 from .distances import squared_wasserstein
 from .elliptic.equation import (
     Elliptic,
+    Method,
     TransportEquation,
     TransportScheme,
     map_densities,
-    report_solution,
 )
-from .elliptic.stencils import Solution, weighted_gradient
+from .elliptic.stencils import Factor, Solution, weighted_gradient
+from .potential import Fluxes, PotentialGeometry
 
 
 class Mobility(Metric):
@@ -110,97 +108,16 @@ class Mobility(Metric):
         elliptic = replace(elliptic, on_host=False)
         return Mobility(self.grid, self.exponent, self.scheme, self.floor, elliptic)
 
-    def _mobility(self, rho: Array) -> Array:
+    def at(self, rho: Array) -> Geometry:
+        return _TransportGeometry(self, rho)
+
+    def mobility(self, rho: Array) -> Array:
+        """a = ρ^{2k}, raised to the floor."""
         if self.exponent == 0:
             return jnp.ones_like(rho)
         a = rho if self.exponent == 0.5 else rho ** (2 * self.exponent)
         floor = 0.0 if self.floor is None and self.scheme != "staggered" else self.floor
-        return floored(a, floor, grid_axes(self.grid))
-
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        root, method = math.sqrt(self.grid.cell_volume), self.equation.method()
-        a = self._batch(self._mobility(rho))
-        factors = map_densities(method, lambda a: self.equation.factor(method, a), a)
-
-        def mv(zeta: Array) -> tuple[Array, ...]:
-            one = lambda a, f, z: f.pseudo_inverse(root * self.equation.project(a, z))
-            fluxes = map_densities(method, one, a, factors, self._batch(zeta))
-            return tuple(self._unbatch(v, rho) for v in fluxes)
-
-        def rmv(fluxes: tuple[Array, ...]) -> Array:
-            one = lambda a, f, v: (
-                root * self.equation.project_transpose(a, f.pseudo_inverse_transpose(v))
-            )
-            batches = tuple(map(self._batch, fluxes))
-            return map_densities(method, one, a, factors, batches).reshape(rho.shape)
-
-        return AdjointOperator(mv, rmv, rho, jax.eval_shape(mv, rho))
-
-    def gram(self, rho: Array) -> lx.AbstractLinearOperator:
-        weight, method = self.grid.cell_volume, self.equation.method()
-        a = self._batch(self._mobility(rho))
-        factors = map_densities(method, lambda a: self.equation.factor(method, a), a)
-
-        def product(zeta: Array) -> Array:
-            one = lambda a, f, z: self.equation.project_transpose(
-                a, f.solve(self.equation.project(a, z))
-            )
-            potentials = map_densities(method, one, a, factors, self._batch(zeta))
-            return weight * potentials.reshape(rho.shape)
-
-        return AdjointOperator(product, product, rho, rho, POSITIVE)
-
-    def image(self, rho: Array, columns: Array) -> tuple[Array, Report]:
-        p, root, method = (
-            len(columns),
-            math.sqrt(self.grid.cell_volume),
-            self.equation.method(len(columns)),
-        )
-
-        def one(a: Array, columns: Array) -> tuple[tuple[Array, ...], Solution]:
-            projected = jax.vmap(lambda z: root * self.equation.project(a, z))(columns)
-            fluxes, solution = self.equation.factor(method, a).flows(projected)
-            return fluxes, solution._replace(phi=None)
-
-        a, stacked = self._batch(self._mobility(rho)), self._stacked(columns)
-        fluxes, solution = map_densities(method, one, a, stacked)
-        rows = [jnp.moveaxis(flux, 1, 0).reshape(p, -1) for flux in fluxes]
-        return jnp.concatenate(rows, axis=1), report_solution(method, solution)
-
-    def information(self, rho: Array, columns: Array) -> tuple[Array, Report]:
-        """G = ΦᵀZ + ZᵀΦ − ΦᵀKΦ for the potentials Φ: second order in their error.
-
-        With Φ = K⁺Z + E the three terms leave −EᵀKE, so that an iteration stopped at 1e-6
-        gives G to 1e-12. Direct methods have no such error and take G = YᵀY.
-        """
-        method = self.equation.method(len(columns))
-        if method not in ("multigrid", "sparse"):
-            return super().information(rho, columns)
-        p, tolerance = len(columns), math.sqrt(self.equation.elliptic.tolerance)
-
-        def one(a: Array, columns: Array) -> tuple[Array, Solution]:
-            projected = jax.vmap(lambda z: self.equation.project(a, z))(columns)
-            fluxes, solution = self.equation.factor(method, a).flows(projected, tolerance)
-            half = accurate_product(solution.phi.reshape(p, -1), projected.reshape(p, -1).T)
-            squares = sum(gram(flux.reshape(p, -1).T) for flux in fluxes)
-            return half + half.T - squares, solution._replace(phi=None)
-
-        a, stacked = self._batch(self._mobility(rho)), self._stacked(columns)
-        G, solution = map_densities(method, one, a, stacked)
-        return self.grid.cell_volume * jnp.sum(G, axis=0), report_solution(method, solution)
-
-    def whiten(self, rho: Array, c: Array) -> tuple[Array, ...]:
-        scaled = c / math.sqrt(self.grid.cell_volume)
-        return weighted_gradient(
-            self.equation.stencils, self.equation.weights(self._mobility(rho)), scaled
-        )
-
-    def remainder(self, rho: Array, c: Array) -> Array:
-        if self.scheme != "staggered":
-            return super().remainder(rho, c)
-        a, axes = self._mobility(rho), grid_axes(self.grid)
-        mean = jnp.sum(a * c, axes, keepdims=True) / jnp.sum(a, axes, keepdims=True)
-        return jnp.broadcast_to(mean, c.shape)
+        return raise_to_floor(a, floor, grid_axes(self.grid))
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         """W₂² for k = ½ and the squared norm of Ḣ⁻¹ for k = 0; no other k has a formula.
@@ -214,12 +131,15 @@ class Mobility(Metric):
         if self.exponent != 0.5 or self.scheme != "staggered":
             return super().squared_distance(a, b)
         check_pair(self, a, b)
-        raised = lambda x: x + jax.lax.stop_gradient(self._mobility(x) - x)
-        pairs = self._batch(raised(jnp.asarray(a))), self._batch(raised(jnp.asarray(b)))
+
+        def each(density: Array) -> Array:
+            raised = density + jax.lax.stop_gradient(self.mobility(density) - density)
+            return raised.reshape(-1, *self.grid.shape)
+
         one = partial(squared_wasserstein, self.grid)
         # a line is one formula, a Sinkhorn iteration ends for each density in its own time
         method = "line" if self.grid.dimension == 1 else "multigrid"
-        return jnp.sum(map_densities(method, one, *pairs))
+        return jnp.sum(map_densities(method, one, each(jnp.asarray(a)), each(jnp.asarray(b))))
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.
@@ -248,21 +168,6 @@ class Mobility(Metric):
             )
         return _potential(self, rho, zeta)
 
-    def _batch(self, values: Array) -> Array:
-        return values.reshape(-1, *values.shape[-self.grid.dimension :])
-
-    def _stacked(self, columns: Array) -> Array:
-        """Columns (p, *batch, *grid) as (batch, p, *grid)."""
-        shape = columns.shape[-self.grid.dimension :]
-        return jnp.moveaxis(columns.reshape(len(columns), -1, *shape), 1, 0)
-
-    def _unbatch(self, values: Array, rho: Array) -> Array:
-        return values.reshape(*rho.shape[: -self.grid.dimension], *values.shape[1:])
-
-    @property
-    def annihilates(self) -> bool:
-        return self.equation.annihilates
-
     def restricted(self, selection: Selection) -> Metric:
         """On a sublattice the metric of the coarser grid; a sample of points has no transport."""
         if not isinstance(selection, Sublattice):
@@ -282,16 +187,72 @@ class Mobility(Metric):
             return super().admissible(rho)
         return admissible_density(rho, grid_axes(self.grid))
 
-    def report(self, rho: Array) -> Report:
-        if self.exponent == 0:
+
+class _Transport(eqx.Module):
+    """−∇·(a∇φ) = √w Pζ at one mobility a, with E = √a∇ and K factorised."""
+
+    a: Array
+    factor: Factor
+    scheme: TransportEquation = eqx.field(static=True)
+
+    @property
+    def _root(self) -> float:
+        return math.sqrt(self.scheme.grid.cell_volume)
+
+    def source(self, zeta: Array) -> Array:
+        return self._root * self.scheme.project(self.a, zeta)
+
+    def source_transpose(self, phi: Array) -> Array:
+        return self._root * self.scheme.project_transpose(self.a, phi)
+
+
+class _TransportGeometry(PotentialGeometry):
+    """√w B†P and w Pᵀ(BBᵀ)†P."""
+
+    metric: Mobility
+    iterates_by = ("multigrid", "sparse")
+    in_turn = True
+
+    def __init__(self, metric: Mobility, rho: Array):
+        super().__init__(metric, rho)
+        self.dimension, self.elliptic = metric.grid.dimension, metric.equation.elliptic
+
+    @cached_property
+    def _mobility(self) -> Array:
+        return self.metric.mobility(self.rho)
+
+    def method(self, columns: int | None = None) -> Method | None:
+        return self.metric.equation.method(columns)
+
+    def set_up(self, rho: Array, method: Method | None) -> _Transport:
+        a, equation = self.metric.mobility(rho), self.metric.equation
+        return _Transport(a, equation.factor(method, a), equation)
+
+    def whiten(self, c: Array) -> Fluxes:
+        equation, scaled = self.metric.equation, c / math.sqrt(self.metric.grid.cell_volume)
+        return weighted_gradient(equation.stencils, equation.weights(self._mobility), scaled)
+
+    def remainder(self, c: Array) -> Array:
+        if self.metric.scheme != "staggered":
+            return super().remainder(c)
+        a, axes = self._mobility, grid_axes(self.metric.grid)
+        mean = jnp.sum(a * c, axes, keepdims=True) / jnp.sum(a, axes, keepdims=True)
+        return jnp.broadcast_to(mean, c.shape)
+
+    @property
+    def annihilates(self) -> bool:
+        return self.metric.equation.annihilates
+
+    def report(self) -> Report:
+        if self.metric.exponent == 0:
             return {}
-        a = rho ** (2 * self.exponent)
-        return {"floored": jnp.mean((a < self._mobility(rho)).astype(rho.dtype))}
+        a = self.rho ** (2 * self.metric.exponent)
+        return {"floored": jnp.mean((a < self._mobility).astype(self.rho.dtype))}
 
 
 @eqx.filter_jit
 def _potential(metric: Mobility, rho: Array, zeta: Array) -> Solution:
-    a, equation = metric._mobility(rho), metric.equation
+    a, equation = metric.mobility(rho), metric.equation
     solution = equation.factor(equation.method(1), a).solution(equation.project(a, zeta))
     return solution._replace(phi=equation.project_transpose(a, solution.phi))
 

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
@@ -16,7 +15,8 @@ from jaxtyping import PyTree
 from ..core.sharding import at_hand, check_divides, everywhere, in_parts, placed, with_mesh
 from ..errors import InputError
 from ..metrics import Blocks, Metric
-from ..metrics.base import FlatMetric, diagonal_operator
+from ..metrics.base import FlatMetric
+from ..metrics.diagonal import DiagonalMetric
 from ..models.base import Evaluation
 from ..models.pointwise import DEFAULT_MEMORY, Part, RowModel
 from ..problem import Problem
@@ -245,19 +245,13 @@ class WeightedSquares(eqx.Module):
         return jnp.sum(jnp.stack(squares))
 
 
-class Weights(FlatMetric):
+class Weights(DiagonalMetric, FlatMetric):
     """A = diag(w), with one weight for all values or one for each point."""
 
     weights: Array
 
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        return diagonal_operator(jnp.sqrt(_spread(self.weights, rho)), rho)
-
-    def whiten(self, rho: Array, c: Array) -> Array:
-        return c / jnp.sqrt(_spread(self.weights, c))
-
-    def diagonal(self, rho: Array) -> Array:
-        return jnp.broadcast_to(_spread(self.weights, rho), rho.shape)
+    def entries(self, rho: Array) -> Array:
+        return _spread(self.weights, rho)
 
 
 def _spread(weights: Array, values: Array) -> Array:

@@ -1,6 +1,7 @@
 """Metrics on point clouds as dual norms: the largest of what potentials see of a motion."""
 
 import abc
+from functools import cached_property
 
 import equinox as eqx
 import jax
@@ -12,7 +13,7 @@ from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
 from ..core.settings import Number, number, whole
 from ..errors import InputError
-from ..metrics.base import Metric, PyTree, Report
+from ..metrics.base import Geometry, Metric, PyTree, Report
 from .potentials import Potentials, spread
 
 CENTRES = 200
@@ -52,37 +53,8 @@ class DualMetric(Metric):
         """m."""
         return min(len(x), CENTRES) if self.centres is None else self.centres
 
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        potentials = self.potentials(rho)
-        M = self._inverse_root(potentials)
-        out = jax.ShapeDtypeStruct((len(M),), M.dtype)
-        mv = lambda v: product(M, potentials.paired(v))
-        rmv = lambda y: potentials.gradients(product(M.T, y))
-        return AdjointOperator(mv, rmv, rho, out)
-
-    def whiten(self, rho: Array, c: Array) -> Array:
-        """(LLᵀ)†Lc, with LLᵀ = MSMᵀ/N for the energies S."""
-        potentials = self.potentials(rho)
-        M = self._inverse_root(potentials)
-        energies = product(M, product(potentials.energies(), M.T)) / len(rho)
-        values, vectors = jnp.linalg.eigh(energies)
-        kept = values > jnp.sqrt(jnp.finfo(rho.dtype).eps) * values[-1]
-        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
-        return product(vectors, inverse * product(vectors.T, product(M, potentials.paired(c))))
-
-    def _inverse_root(self, potentials: Potentials) -> Array:
-        """M with MᵀM = (Q + λ)⁻¹; λ = ridge/N times the mean of Q for a single Gaussian."""
-        Q, extra = self.form(potentials), potentials.extra
-        share = jnp.asarray(self.ridge, Q.dtype) / len(potentials.samples)
-        ridge = share * potentials.mean_of(Q)
-        Q = Q + jnp.diag(jnp.where(jnp.arange(len(Q)) < extra, 0.0, ridge))
-        values, vectors = jnp.linalg.eigh(Q)
-        smallest = jnp.finfo(Q.dtype).eps * values[-1]
-        return (vectors / jnp.sqrt(jnp.maximum(values, smallest))).T
-
-    @property
-    def annihilates(self) -> bool:
-        return True
+    def at(self, rho: Array) -> Geometry:
+        return _DualGeometry(self, rho)
 
     def check_structure(self, state: PyTree) -> None:
         check_cloud(state)
@@ -99,8 +71,55 @@ class DualMetric(Metric):
     def admissible(self, rho: Array) -> Array:
         return jnp.all(jnp.isfinite(rho)) & (spread(rho) > 0)
 
-    def report(self, rho: Array) -> Report:
-        return {"bandwidth": self.width(rho)}
+
+class _DualGeometry(Geometry):
+    """L = MR, with MᵀM = (Q + λ)⁻¹ and the pairs R of the potentials."""
+
+    metric: DualMetric
+
+    @cached_property
+    def _potentials(self) -> Potentials:
+        return self.metric.potentials(self.rho)
+
+    @cached_property
+    def _inverse_root(self) -> Array:
+        """M; λ = ridge/N times the mean of Q for a single Gaussian."""
+        potentials = self._potentials
+        Q, extra = self.metric.form(potentials), potentials.extra
+        share = jnp.asarray(self.metric.ridge, Q.dtype) / len(potentials.samples)
+        ridge = share * potentials.mean_of(Q)
+        Q = Q + jnp.diag(jnp.where(jnp.arange(len(Q)) < extra, 0.0, ridge))
+        values, vectors = jnp.linalg.eigh(Q)
+        smallest = jnp.finfo(Q.dtype).eps * values[-1]
+        return (vectors / jnp.sqrt(jnp.maximum(values, smallest))).T
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        potentials, M = self._potentials, self._inverse_root
+        out = jax.ShapeDtypeStruct((len(M),), M.dtype)
+        mv = lambda v: product(M, potentials.paired(v))
+        rmv = lambda y: potentials.gradients(product(M.T, y))
+        return AdjointOperator(mv, rmv, self.rho, out)
+
+    def whiten(self, c: Array) -> Array:
+        """(LLᵀ)†Lc, with LLᵀ = MSMᵀ/N for the energies S."""
+        potentials, M = self._potentials, self._inverse_root
+        energies = product(M, product(potentials.energies(), M.T)) / len(self.rho)
+        values, vectors = jnp.linalg.eigh(energies)
+        kept = values > jnp.sqrt(jnp.finfo(self.rho.dtype).eps) * values[-1]
+        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
+        return product(vectors, inverse * product(vectors.T, product(M, potentials.paired(c))))
+
+    @property
+    def annihilates(self) -> bool:
+        return True
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return True
+
+    def report(self) -> Report:
+        return {"bandwidth": self.metric.width(self.rho)}
 
 
 def check_cloud(state: PyTree) -> None:

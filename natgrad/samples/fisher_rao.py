@@ -1,5 +1,7 @@
 """The Fisher–Rao metric from log-densities at samples."""
 
+from functools import cached_property
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,10 +12,11 @@ from jax import Array
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
 from ..errors import InputError
-from ..metrics.base import Metric, PyTree
+from ..metrics.base import Geometry, Metric, PyTree
+from ..metrics.diagonal import DiagonalGeometry, DiagonalMetric
 
 
-class FisherRao(Metric):
+class FisherRao(DiagonalMetric):
     """G = E[s sᵀ] with the scores s = ∂_θ log ρ_θ(xᵢ): the state is ℓᵢ = log ρ_θ(xᵢ), shape (N,).
 
     The samples are drawn from ρ_θ, as `jax.lax.stop_gradient(T(theta, z))` is for a map with a
@@ -36,33 +39,14 @@ class FisherRao(Metric):
     )
     centred: bool = eqx.field(static=True, default=False)
 
-    def _weights(self, rho: Array) -> Array:
+    def at(self, rho: Array) -> Geometry:
+        return _CentredGeometry(self, rho) if self.centred else DiagonalGeometry(self, rho)
+
+    def entries(self, rho: Array) -> Array:
+        """The weights wᵢ of the samples."""
         if self.proposal is None:
             return jnp.full_like(rho, 1 / rho.size)
         return jax.nn.softmax(rho - self.proposal)
-
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        w = self._weights(rho)
-        root = jnp.sqrt(w)
-        if not self.centred:
-            return AdjointOperator(lambda x: root * x, lambda y: root * y, rho, rho)
-        mv = lambda x: root * (x - w @ x)
-        return AdjointOperator(mv, lambda y: root * y - w * (root @ y), rho, rho)
-
-    def whiten(self, rho: Array, c: Array) -> Array:
-        root = jnp.sqrt(self._weights(rho))
-        b = c / root
-        return b - root * jnp.sum(c) if self.centred else b
-
-    def diagonal(self, rho: Array) -> Array | None:
-        return None if self.centred else self._weights(rho)
-
-    @property
-    def annihilates(self) -> bool:
-        return self.centred
-
-    def remainder(self, rho: Array, c: Array) -> Array:
-        return self._weights(rho) * jnp.sum(c)
 
     def restricted(self, selection: Selection) -> Metric:
         """The same mean over fewer samples."""
@@ -79,3 +63,34 @@ class FisherRao(Metric):
         if self.proposal is not None and np.shape(self.proposal) != shape:
             what = f"has shape {np.shape(self.proposal)}, the state {shape}"
             raise InputError("proposal", what, "log q(xᵢ) at the same samples")
+
+
+class _CentredGeometry(Geometry):
+    """L = diag(√w)(I − 1wᵀ)."""
+
+    metric: FisherRao
+
+    @cached_property
+    def _weights(self) -> Array:
+        return self.metric.entries(self.rho)
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        w, root = self._weights, jnp.sqrt(self._weights)
+        mv = lambda x: root * (x - w @ x)
+        return AdjointOperator(mv, lambda y: root * y - w * (root @ y), self.rho, self.rho)
+
+    def whiten(self, c: Array) -> Array:
+        root = jnp.sqrt(self._weights)
+        return c / root - root * jnp.sum(c)
+
+    def remainder(self, c: Array) -> Array:
+        return self._weights * jnp.sum(c)
+
+    @property
+    def annihilates(self) -> bool:
+        return True
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return True

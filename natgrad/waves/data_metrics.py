@@ -1,5 +1,6 @@
 """The Wasserstein metric on recorded waves, which are no densities and have many samples."""
 
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from ..core.settings import whole
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.base import (
-    POSITIVE,
+    Geometry,
     Metric,
     PyTree,
     Report,
@@ -22,6 +23,7 @@ from ..metrics.base import (
     check_density,
     check_on_grid,
     grid_axes,
+    positive_operator,
 )
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.transport import Wasserstein
@@ -91,9 +93,9 @@ class DataWasserstein(Metric):
 
     def density(self, rho: Array) -> Array:
         """ρ̃, on the coarser grid."""
-        return self._normalised(rho)[0]
+        return self.normalise(rho)[0]
 
-    def _normalised(self, rho: Array) -> tuple[Array, Array]:
+    def normalise(self, rho: Array) -> tuple[Array, Array]:
         """ρ̃ and the diagonal of D."""
         u, axes, sigma = decimated(rho, self.every), grid_axes(self.grid), self.normalisation
         constants = sigma.constants(u, axes) if self.constants is None else self.constants
@@ -102,52 +104,8 @@ class DataWasserstein(Metric):
         mean = jnp.mean(values, axes, keepdims=True)
         return values / mean, sigma.slope(u, constants) / mean
 
-    def _spread(self, values: Array) -> Array:
-        return decimated_transpose(values, self.every, self.grid.shape[-1])
-
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        density, D = self._normalised(rho)
-        L = self.transport.factor(density)
-        return AdjointOperator(
-            lambda x: L.mv(D * decimated(x, self.every)),
-            lambda y: self._spread(D * L.T.mv(y)),
-            rho,
-            L.out_structure(),
-        )
-
-    def gram(self, rho: Array) -> lx.AbstractLinearOperator:
-        density, D = self._normalised(rho)
-        A = self.transport.gram(density)
-        product = lambda x: self._spread(D * A.mv(D * decimated(x, self.every)))
-        return AdjointOperator(product, product, rho, rho, POSITIVE)
-
-    def image(self, rho: Array, columns: Array) -> tuple[Array, Report]:
-        density, D = self._normalised(rho)
-        return self.transport.image(density, D * decimated(columns, self.every))
-
-    def information(self, rho: Array, columns: Array) -> tuple[Array, Report]:
-        density, D = self._normalised(rho)
-        return self.transport.information(density, D * decimated(columns, self.every))
-
-    def whiten(self, rho: Array, c: Array) -> tuple[Array, ...]:
-        """That of ρ̃ for D⁻¹(SSᵀ)⁻¹Sc: Lᵀb is the part of c that is constant in each block."""
-        density, D = self._normalised(rho)
-        return self.transport.whiten(density, self._coarse(c) / D)
-
-    def remainder(self, rho: Array, c: Array) -> Array:
-        density, D = self._normalised(rho)
-        coarse = self._coarse(c)
-        mass = self.transport.remainder(density, coarse / D)
-        return c - self._spread(coarse - D * mass)
-
-    def _coarse(self, c: Array) -> Array:
-        """(SSᵀ)⁻¹S c: sums over blocks."""
-        sizes = block_sizes(self.grid.shape[-1], self.every).astype(c.dtype)
-        return sizes * decimated(c, self.every)
-
-    @property
-    def annihilates(self) -> bool:
-        return True
+    def at(self, rho: Array) -> Geometry:
+        return _DataGeometry(self, rho)
 
     def restricted(self, selection: Selection) -> Metric:
         """Some of the shots."""
@@ -171,6 +129,68 @@ class DataWasserstein(Metric):
     def admissible(self, rho: Array) -> Array:
         return admissible_density(self.density(rho), grid_axes(self.grid))
 
-    def report(self, rho: Array) -> Report:
-        density = self.density(rho)
+
+class _DataGeometry(Geometry):
+    """L_W D S and SᵀD A_W D S, from the geometry of W₂ at ρ̃."""
+
+    metric: DataWasserstein
+
+    @cached_property
+    def _normalised(self) -> tuple[Array, Array]:
+        return self.metric.normalise(self.rho)
+
+    @cached_property
+    def _transport(self) -> Geometry:
+        return self.metric.transport.at(self._normalised[0])
+
+    def _means(self, values: Array) -> Array:
+        """D S x."""
+        return self._normalised[1] * decimated(values, self.metric.every)
+
+    def _spread(self, values: Array) -> Array:
+        """Sᵀ y."""
+        return decimated_transpose(values, self.metric.every, self.metric.grid.shape[-1])
+
+    @cached_property
+    def factor(self) -> lx.AbstractLinearOperator:
+        L, D = self._transport.factor, self._normalised[1]
+        transpose = lambda y: self._spread(D * L.T.mv(y))
+        return AdjointOperator(
+            lambda x: L.mv(self._means(x)), transpose, self.rho, L.out_structure()
+        )
+
+    @cached_property
+    def gram(self) -> lx.AbstractLinearOperator:
+        A, D = self._transport.gram, self._normalised[1]
+        return positive_operator(lambda x: self._spread(D * A.mv(self._means(x))), self.rho)
+
+    def image(self, columns: Array) -> tuple[Array, Report]:
+        return self._transport.image(self._means(columns))
+
+    def information(self, columns: Array) -> tuple[Array, Report]:
+        return self._transport.information(self._means(columns))
+
+    def whiten(self, c: Array) -> tuple[Array, ...]:
+        """That of ρ̃ for D⁻¹(SSᵀ)⁻¹Sc: Lᵀb is the part of c that is constant in each block."""
+        return self._transport.whiten(self._sums(c) / self._normalised[1])
+
+    def remainder(self, c: Array) -> Array:
+        D, sums = self._normalised[1], self._sums(c)
+        return c - self._spread(sums - D * self._transport.remainder(sums / D))
+
+    def _sums(self, c: Array) -> Array:
+        """(SSᵀ)⁻¹S c: sums over blocks."""
+        sizes = block_sizes(self.metric.grid.shape[-1], self.metric.every).astype(c.dtype)
+        return sizes * decimated(c, self.metric.every)
+
+    @property
+    def annihilates(self) -> bool:
+        return True
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return self._transport.whitens_shortest
+
+    def report(self) -> Report:
+        density = self._normalised[0]
         return {"contrast": jnp.max(density) / jnp.min(density)}

@@ -29,8 +29,8 @@ class Smoothness:
     def __init__(self, n: int, length: float, size: float):
         self.n, self.length, self.size = n, length, size
         self.grid = Grid((0.0, 0.0), (1 / length, 1 / length), (n, n))
-        self._forward = Sobolev(self.grid, 1).gram(jnp.zeros((n, n)))
-        self._inverse = Sobolev(self.grid, -1).gram(jnp.zeros((n, n)))
+        self._forward = Sobolev(self.grid, 1).at(jnp.zeros((n, n))).gram
+        self._inverse = Sobolev(self.grid, -1).at(jnp.zeros((n, n))).gram
 
     def __hash__(self) -> int:
         return hash((self.n, self.length, self.size))

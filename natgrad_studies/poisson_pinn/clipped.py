@@ -3,11 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
-import lineax as lx
 from jax import Array
 
 from natgrad import Metric
 from natgrad.core.selection import Selection
+from natgrad.metrics import Geometry, WrappedGeometry
 
 
 class Clipped(Metric):
@@ -22,33 +22,9 @@ class Clipped(Metric):
     metric: Metric
     least: float
 
-    def _density(self, rho: Array) -> Array:
-        return jnp.maximum(rho, jnp.asarray(self.least, rho.dtype))
-
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        return self.metric.factor(self._density(rho))
-
-    def whiten(self, rho: Array, c: Array) -> Any:
-        return self.metric.whiten(self._density(rho), c)
-
-    def gram(self, rho: Array) -> lx.AbstractLinearOperator:
-        return self.metric.gram(self._density(rho))
-
-    def image(self, rho: Array, columns: Array) -> tuple[Array, Any]:
-        return self.metric.image(self._density(rho), columns)
-
-    def information(self, rho: Array, columns: Array) -> tuple[Array, Any]:
-        return self.metric.information(self._density(rho), columns)
-
-    def diagonal(self, rho: Array) -> Any:
-        return self.metric.diagonal(self._density(rho))
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.annihilates
-
-    def remainder(self, rho: Array, c: Array) -> Any:
-        return self.metric.remainder(self._density(rho), c)
+    def at(self, rho: Array) -> Geometry:
+        least = jnp.asarray(self.least, rho.dtype)
+        return _ClippedGeometry(self, rho, self.metric.at(jnp.maximum(rho, least)))
 
     def restricted(self, selection: Selection) -> Metric:
         return Clipped(self.metric.restricted(selection), self.least)
@@ -56,7 +32,16 @@ class Clipped(Metric):
     def check_structure(self, state: Any) -> None:
         self.metric.check_structure(state)
 
-    def report(self, rho: Array) -> Any:
-        """The metric's own, and the share of values that were raised."""
-        raised = jnp.mean((rho < self.least).astype(rho.dtype))
-        return {**self.metric.report(self._density(rho)), "clipped": raised}
+
+class _ClippedGeometry(WrappedGeometry):
+    """That at the raised values, with the share of them that were."""
+
+    metric: Clipped
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return self.inner.whitens_shortest
+
+    def report(self) -> Any:
+        raised = jnp.mean((self.rho < self.metric.least).astype(self.rho.dtype))
+        return {**self.inner.report(), "clipped": raised}

@@ -80,4 +80,4 @@ def _value_and_gradient(problem: Problem, theta: Any) -> tuple[Array, Array]:
 def _information(problem: Problem, metric: Metric, theta: Any) -> Array:
     flat, unravel = ravel_pytree(theta)
     rho, columns, _ = problem.model.jacobian(unravel, flat)
-    return metric.information(rho, columns)[0]
+    return metric.at(rho).information(columns)[0]
