@@ -94,7 +94,7 @@ lint: $(READY)
 	@$(BIN)/pyright
 
 # From outside the source tree, so that `import natgrad` finds the wheel's files only.
-WHEEL_TESTS := test_grids.py test_minimize.py test_report.py
+WHEEL_TESTS := core/test_grids.py descent/test_minimize.py report/test_report.py
 wheel-test:
 	@rm -rf dist build/wheel-test
 	@$(PYTHON) -m venv build/wheel-test

@@ -39,7 +39,7 @@ TIMED = ("density_image", "point_cloud", "training_loops")
 
 def on_startup(command: str, dirty: bool) -> None:
     """Nearly all the time goes into compiling, so as little as possible is asked for there."""
-    runpy.run_path(str(ROOT / "tests" / "quick_compilation.py"))["compile_quickly"]()
+    runpy.run_path(str(ROOT / "tests" / "helpers" / "quick_compilation.py"))["compile_quickly"]()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -3,7 +3,7 @@
 import gc
 import json
 import os
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +12,6 @@ import matplotlib
 import pytest
 
 from quick_compilation import compile_quickly
-from slow_cases import SLOW
 
 # NATGRAD_TEST_OPTIMISED=1 compiles as for a user.
 if not os.environ.get("NATGRAD_TEST_OPTIMISED"):
@@ -28,22 +27,23 @@ gc.set_threshold(200_000, 20, 20)
 hypothesis.settings.register_profile("natgrad", deadline=None, max_examples=15, derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "natgrad"))
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 
 @pytest.fixture(scope="session")
-def mixture_reference() -> dict:
-    """Reference values of the Gaussian-mixture problem, where the shared folder is present."""
-    path = SHARED / "reference" / "gaussian_mixture.json"
-    if not path.exists():
-        pytest.skip(f"reference values not found at {path}")
-    return json.loads(path.read_text())
+def read_reference() -> Callable[[str], dict]:
+    """Reads a file of reference values, where the shared folder is present."""
+
+    def read(name: str) -> dict:
+        path = REFERENCE / name
+        if not path.exists():
+            pytest.skip(f"reference values not found at {path}")
+        return json.loads(path.read_text())
+
+    return read
 
 
-@pytest.hookimpl(tryfirst=True)  # before the marker is looked for
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases that add to a fast one."""
-    slow = re.compile("|".join(SLOW))
-    for item in items:
-        if slow.search(item.nodeid):
-            item.add_marker(pytest.mark.slow)
+@pytest.fixture(scope="session")
+def mixture_reference(read_reference) -> dict:
+    """Reference values of the Gaussian-mixture problem."""
+    return read_reference("gaussian_mixture.json")

@@ -1,0 +1,273 @@
+"""Checkpoints and saved results: the same run after any interruption, refusals, whole files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad.core.archive import read_archive, replace_file, write_archive
+from natgrad.descent.checkpoint import digest
+
+GRID = ng.Grid((-1.0,), (1.0,), (40,))
+THETA0 = {"centre": jnp.array(0.5), "rest": (jnp.array([0.7, 0.2]),)}
+
+
+def bump(theta):
+    x = GRID.points[:, 0]
+    width, height = theta["rest"][0]
+    return (1.0 + height) * jnp.exp(-((x - theta["centre"]) ** 2) / (0.1 + width**2))
+
+
+TARGET = bump({"centre": jnp.array(-0.2), "rest": (jnp.array([0.4, 0.6]),)})
+PROBLEM = ng.Problem(bump, ng.LeastSquares(TARGET, GRID))
+METRIC = ng.L2(GRID)
+METHODS = {
+    "LM": {"metric": METRIC, "damping": ng.LevenbergMarquardt()},
+    "CG": {"metric": METRIC, "solver": ng.CG(tolerance=0.0, max_iterations=2), "damping": 1e-6},
+    "momentum": {"metric": METRIC, "damping": 1e-2, "momentum": 0.5},
+    "batch": {"metric": ng.L2(GRID), "damping": 1e-2, "batch": ng.MiniBatch(12, seed=3)},
+    "gradient": {"metric": ng.Euclidean(), "step": ng.FixedStep(0.3)},
+}
+TOTAL = 9
+
+
+def run(name, iterations=TOTAL, checkpoint=None, callbacks=()):
+    return ng.minimize(
+        PROBLEM,
+        THETA0,
+        max_iterations=iterations,
+        tolerance=0.0,
+        checkpoint=checkpoint,
+        callbacks=callbacks,
+        **METHODS[name],
+    )
+
+
+def assert_same(one, other):
+    for a, b in zip(jax.tree.leaves(one.theta), jax.tree.leaves(other.theta), strict=True):
+        assert np.array_equal(a, b)
+    assert one.status == other.status
+    assert one.iterations == other.iterations
+    assert one.loss == other.loss
+    for name, column in one.history.items():
+        if name != "seconds":
+            assert np.array_equal(column, other.history[name], equal_nan=True), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_in_two_parts_is_the_run_in_one(name, tmp_path):
+    path = tmp_path / "run.npz"
+    run(name, 4, checkpoint=path)
+    resumed = run(name, checkpoint=path)
+    assert_same(run(name), resumed)
+    assert_same(run(name, checkpoint=path), resumed)  # nothing is left to do
+
+
+def test_ctrl_c_leaves_a_checkpoint_of_the_last_whole_iteration(tmp_path):
+    path = tmp_path / "run.npz"
+
+    def interrupt(progress):
+        if progress.iteration == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        run("LM", checkpoint=path, callbacks=[interrupt])
+    assert f"kept in {path}: the same call goes on" in stopped.value.__notes__[0]
+    assert read_archive(path, "checkpoint")[0]["iteration"] == 3
+    assert_same(run("LM"), run("LM", checkpoint=path))
+
+
+def test_a_run_that_reached_its_goal_stays_there(tmp_path):
+    path = tmp_path / "run.npz"
+    go = lambda: ng.minimize(
+        PROBLEM, THETA0, metric=METRIC, damping=ng.LevenbergMarquardt(), checkpoint=path
+    )
+    first = go()
+    assert first.status == "converged"
+    assert_same(first, go())
+
+
+def test_lbfgs_is_replayed_without_a_propagation(tmp_path):
+    path, calls = tmp_path / "run.npz", []
+    go = lambda budget, checkpoint=None: ng.lbfgs(
+        PROBLEM,
+        THETA0,
+        max_propagations=budget,
+        checkpoint=checkpoint,
+        callbacks=[lambda progress: calls.append(progress.iteration)],
+    )
+    whole = go(60)
+    go(20, path)
+    resumed = go(60, path)
+    assert_same(whole, resumed)
+    assert np.all(np.diff(resumed.history["seconds"]) >= 0)
+    before = path.read_bytes()
+    go(20, ng.Checkpoint(path, seconds=0.0))  # ends before all is replayed
+    assert path.read_bytes() == before
+
+
+CHANGES = {
+    "theta0": lambda path: ng.minimize(
+        PROBLEM, {**THETA0, "centre": jnp.array(0.4)}, **METHODS["LM"], checkpoint=path
+    ),
+    "damping": lambda path: ng.minimize(PROBLEM, THETA0, metric=METRIC, checkpoint=path),
+    "metric": lambda path: ng.minimize(
+        PROBLEM, THETA0, **METHODS["LM"] | {"metric": ng.Sobolev(GRID, 1)}, checkpoint=path
+    ),
+    "problem": lambda path: ng.minimize(
+        ng.Problem(bump, ng.LeastSquares(1.1 * TARGET, GRID)),
+        THETA0,
+        **METHODS["LM"],
+        checkpoint=path,
+    ),
+    "method": lambda path: ng.lbfgs(PROBLEM, THETA0, checkpoint=path),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_checkpoint_of_another_run_is_refused_by_name(name, tmp_path):
+    path = tmp_path / "run.npz"
+    run("LM", 2, checkpoint=path)
+    before = path.read_bytes()
+    with pytest.raises(ng.InputError, match=f"belongs to a run with another .*{name}|memory"):
+        CHANGES[name](path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "text", "result"])
+def test_a_damaged_checkpoint_is_refused_and_left_alone(damage, tmp_path):
+    path = tmp_path / "run.npz"
+    run("LM", 2, checkpoint=path)
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 0xFF
+    bad = {"truncated": content[:-40], "flipped": content, "empty": b"", "text": b"hello"}
+    if damage == "result":
+        run("LM", 2).save(path)
+    else:
+        path.write_bytes(bytes(bad[damage]))
+    before = path.read_bytes()
+    with pytest.raises(ng.InputError, match=r"path: .*run\.npz"):
+        run("LM", checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_ends_no_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    run("LM", 2, checkpoint=path)
+    before, whole = path.read_bytes(), run("LM")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        resumed = run("LM", checkpoint=ng.Checkpoint(path, seconds=0.0))
+    assert_same(whole, resumed)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]  # nothing half-written is left
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(3.0, "is a float"), ("folder", "is a folder"), (lambda: 0, "is a function")],
+)
+def test_what_is_no_path_is_refused(given, message, tmp_path):
+    given = tmp_path if given == "folder" else given
+    with pytest.raises(ng.InputError, match=message):
+        run("LM", checkpoint=given)
+    with pytest.raises(ng.InputError, match="no time"):
+        ng.Checkpoint(tmp_path / "a", seconds=-1.0)
+
+
+KILLED = Path(__file__).parents[1] / "helpers" / "killed_run.py"
+
+
+def start(path: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, str(KILLED), str(path)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def ends_the_same(path: Path, kills: int, seed: int) -> None:
+    """Kill at random moments after a first checkpoint, as often, and let the last one finish."""
+    random = np.random.default_rng(seed)
+    whole, errors = start(path.with_name("whole.npz")).communicate(timeout=120)
+    assert whole, errors
+    for _ in range(kills):
+        process, before = start(path), path.stat().st_mtime_ns if path.exists() else 0
+        while process.poll() is None:
+            if path.exists() and path.stat().st_mtime_ns != before:
+                time.sleep(float(random.uniform(0.0, 1.0)))
+                break
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert start(path).communicate(timeout=120)[0] == whole
+
+
+def test_a_killed_run_ends_in_the_same_theta(tmp_path):
+    ends_the_same(tmp_path / "run.npz", kills=1, seed=0)
+
+
+@pytest.mark.slow
+def test_fifty_killed_runs_end_in_the_same_theta(tmp_path):
+    ends_the_same(tmp_path / "run.npz", kills=50, seed=1)
+
+
+# --- saved results and the file format ------------------------------------------------------------
+
+
+def test_a_saved_result_is_the_result(tmp_path):
+    path = tmp_path / "result.npz"
+    result = run("LM")
+    result.save(path)
+    assert_same(result, ng.load_result(path, like=THETA0))
+    assert set(ng.load_result(path).theta) == {"['centre']", "['rest'][0]"}
+    assert repr(ng.load_result(path).info) == repr(result.info)
+    with pytest.raises(ng.InputError, match="other leaves"):
+        ng.load_result(path, like={"centre": jnp.array(0.0)})
+    with pytest.raises(ng.InputError, match="there is no file"):
+        ng.load_result(tmp_path / "none.npz")
+
+
+def test_every_type_of_array_comes_back(tmp_path):
+    arrays = {
+        "bfloat16": jnp.arange(3, dtype=jnp.bfloat16),
+        "key": jax.random.key(7),
+        "bool": np.array([True, False]),
+        "complex": np.array([1 + 2j]),
+        "empty": np.zeros((0, 3), np.float32),
+        "scalar": jnp.array(2.0, jnp.float32),
+    }
+    write_archive(tmp_path / "a.npz", "test", {"x": [1.5, None]}, arrays)
+    values, found = read_archive(tmp_path / "a.npz", "test")
+    assert values == {"x": [1.5, None]}
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+    assert jax.random.uniform(found["key"]) == jax.random.uniform(arrays["key"])
+    assert np.array_equal(found["bfloat16"], arrays["bfloat16"])
+
+
+def test_a_file_is_replaced_in_one_move(tmp_path):
+    path = tmp_path / "folder" / "file"
+    replace_file(path, b"one")
+    replace_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_digest_sees_values_and_structure_but_no_addresses():
+    assert digest(ng.CG(1e-3)) == digest(ng.CG(1e-3))
+    assert digest(ng.CG(1e-3)) != digest(ng.CG(1e-4))
+    assert digest((bump, 1)) == digest((bump, 1))
+    assert digest(THETA0) != digest({**THETA0, "centre": jnp.array(0.4)})

@@ -1,0 +1,394 @@
+"""Curved steps and momentum: their order, their laws, their dense oracles, and runs with them."""
+
+import importlib
+from itertools import pairwise
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import natgrad as ng
+from natgrad.core.outcomes import Counts
+from natgrad.descent.attempt import attempt
+from natgrad.descent.curves import Curve, Route, _responses, curve
+from natgrad.direction.damping import Undamped
+from natgrad.direction.linearisation import linearise, solve
+from natgrad.parameters import Bounds, flatten
+from problems_for_tests import Linear, all_metrics, bumps_problem, close, with_slow
+
+GRID = ng.Grid(0.0, 1.0, 4)
+A = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
+START = jnp.array([0.3, -0.2, 0.5, 0.1])
+SHORT = jnp.array([0.02, -0.01, 0.015, 0.01])
+
+
+class Wavy(eqx.Module):
+    """θ ↦ exp(Bφ + ½ sin(Cφ)) for φ = θ + R sin θ: positive; square and invertible for k = 4."""
+
+    B: jax.Array
+    C: jax.Array
+    R: jax.Array
+
+    def __init__(self, k: int = 4, R: jax.Array | None = None):
+        rng = np.random.default_rng(5)
+        self.B = jnp.asarray(np.eye(k, 4) + 0.3 * rng.normal(size=(k, 4)))
+        self.C = jnp.asarray(rng.normal(size=(k, 4)))
+        self.R = jnp.zeros((4, 4)) if R is None else R
+
+    def __call__(self, theta):
+        phi = theta + self.R @ jnp.sin(theta)
+        return jnp.exp(self.B @ phi + 0.5 * jnp.sin(self.C @ phi))
+
+
+def near(model, theta, distance: float = 0.05) -> ng.Problem:
+    """A least-squares problem whose target is not far from the state at θ."""
+    rho = model(theta)
+    noise = jnp.asarray(np.random.default_rng(6).normal(size=rho.shape))
+    return ng.Problem(model, ng.LeastSquares(rho * (1 + distance * noise)))
+
+
+@eqx.filter_jit
+def bent(problem, theta, metric, order, strength=0.0, solver=ng.QR(), route=None, eta=None):
+    """The curve of a direction, and the direction: the natural gradient, or that given."""
+    lin = linearise(problem, theta, metric, solver, Undamped(), None)
+    strength = jnp.asarray(strength)
+    eta = solve(lin, strength).eta if eta is None else eta
+    route = Route(order) if route is None else route
+    return curve(problem, theta, metric, lin, strength, eta, route).coefficients, eta
+
+
+@eqx.filter_jit
+def remainder(model, theta, coefficients, tau):
+    """ρ(θ(τ)) − ρ − τZη, flat, and θ(τ)."""
+    flat, unravel = flatten(theta)
+    state = lambda v: ravel_pytree(model(unravel(v)))[0]
+    rho, motion = jax.jvp(state, (flat,), (coefficients[0],))
+    end = flat + Curve(coefficients, Counts()).offset(tau)
+    return state(end) - rho - tau * motion, end
+
+
+def order_of(measure) -> float:
+    """The observed order of what vanishes with τ."""
+    coarse, fine = (np.linalg.norm(measure(jnp.asarray(tau))) for tau in (1.0, 0.5))
+    return float(np.log2(coarse / fine))
+
+
+METRICS = {
+    "L2": ng.L2(GRID),
+    "FisherRao": ng.FisherRao(GRID),
+    "Sobolev": ng.Sobolev(GRID, 1),
+    "Sum": ng.L2(GRID) + 0.2 * ng.FisherRao(GRID),
+}
+
+
+@pytest.mark.parametrize("name", with_slow(METRICS, ["Sum"]))
+def test_the_state_moves_straight_ahead_to_the_order_of_the_curve(name: str):
+    """Where Z is square and invertible; then the metric does not matter."""
+    model = Wavy()
+    coefficients, eta = bent(near(model, START), START, METRICS[name], 4, eta=SHORT)
+    np.testing.assert_array_equal(coefficients[0], eta)
+    assert np.all(np.linalg.norm(coefficients, axis=1) > 0), "dropped"
+    plain = bent(near(model, START), START, METRICS["L2"], 4, eta=SHORT)[0]
+    close(coefficients, plain, 1e-9)
+    for q in (1, 2, 3, 4):
+        along = lambda tau, q=q: remainder(model, START, coefficients[:q], tau)[0]
+        assert order_of(along) == pytest.approx(q + 1, abs=0.25), q
+
+
+@pytest.mark.parametrize("order", with_slow([1, 2, 3], [1, 3]))
+def test_a_lower_order_is_the_beginning_of_a_higher_one(order: int):
+    problem = near(Wavy(), START)
+    lower, higher = (bent(problem, START, METRICS["L2"], q, eta=SHORT)[0] for q in (order, 4))
+    assert lower.shape == (order, 4)
+    np.testing.assert_allclose(lower, higher[:order], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "name", with_slow(["L2", "FisherRao", "H-1", "Wasserstein"], ["H-1", "Wasserstein"])
+)
+def test_what_the_tangent_space_reaches_vanishes_to_that_order(name: str):
+    """k > p: ZᵀA(ρ(θ(τ)) − ρ − τZη), in the metric at the start."""
+    problem, _, truth, grid = bumps_problem(n=8)
+    metric, theta = all_metrics(grid)[name], truth + jnp.array([0.01, -0.02, 0.015, 0.01])
+    coefficients, _ = bent(problem, theta, metric, 3, eta=SHORT)
+    assert np.all(np.linalg.norm(coefficients, axis=1) > 0), "dropped"
+    pulled = seen_by(problem.model, theta, metric)
+    for q in (1, 2, 3):
+        along = lambda tau, q=q: remainder(problem.model, theta, coefficients[:q], tau)[0]
+        assert order_of(lambda tau, a=along: pulled(a(tau))) == pytest.approx(q + 1, abs=0.3), q
+    outside = remainder(problem.model, theta, coefficients, jnp.ones(()))[0]
+    assert np.linalg.norm(outside) > 0
+
+
+def seen_by(model, theta, metric):
+    """ζ ↦ ZᵀAζ."""
+    rho, pull = jax.vjp(model, theta)
+    gram = metric.at(rho).gram
+    return jax.jit(lambda zeta: pull(gram.mv(zeta.reshape(rho.shape)))[0])
+
+
+@pytest.mark.parametrize("k", [4, 7], ids=["square", "tall"])
+def test_ends_do_not_depend_on_the_parameterisation(k: int):
+    """θ = φ(ϑ): the curves of order q end at the same point, to order q + 1."""
+    R = 0.2 * A / jnp.linalg.norm(A, 2)
+    charted, model = Wavy(k, R), Wavy(k)
+    start = START + R @ jnp.sin(START)  # φ(START)
+    inner, _ = bent(near(charted, START), START, ng.L2(), 3, eta=SHORT)
+    pushed = SHORT + R @ (jnp.cos(START) * SHORT)
+    outer, _ = bent(near(model, start), start, ng.L2(), 3, eta=pushed)
+    for q in (1, 2, 3):
+
+        def gap(tau, q=q):
+            end = remainder(charted, START, inner[:q], tau)[1]
+            return end + R @ jnp.sin(end) - remainder(model, start, outer[:q], tau)[1]
+
+        assert order_of(gap) == pytest.approx(q + 1, abs=0.3), q
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.1])
+def test_the_second_coefficient_is_the_geodesic_acceleration(strength: float):
+    """Transtrum and Sethna: −½(G + λI)⁻¹ZᵀA ∂²ρ[η, η]."""
+    model = Wavy(7)
+    coefficients, eta = bent(near(model, START), START, ng.L2(), 2, strength, eta=SHORT)
+    Z = np.asarray(jax.jacobian(model)(START))
+    second = jax.jvp(lambda t: jax.jvp(model, (t,), (eta,))[1], (START,), (eta,))[1]
+    G = Z.T @ Z + strength * np.eye(4)
+    close(coefficients[1], -0.5 * np.linalg.solve(G, Z.T @ np.asarray(second)), 1e-10)
+
+
+def test_a_coefficient_that_is_too_large_is_dropped_with_those_after_it():
+    problem = near(Wavy(), START)
+    short, eta = bent(problem, START, ng.L2(), 4, eta=SHORT)
+    ratio = np.linalg.norm(short[1]) / np.linalg.norm(eta)  # grows in proportion to η
+    kept, _ = bent(problem, START, ng.L2(), 4, eta=0.37 / ratio * SHORT)
+    close(kept[1], (0.37 / ratio) ** 2 * short[1], 1e-12)
+    dropped, _ = bent(problem, START, ng.L2(), 4, eta=0.38 / ratio * SHORT)
+    close(dropped[0], 0.38 / ratio * SHORT, 1e-15)
+    np.testing.assert_array_equal(dropped[1:], 0.0)
+
+
+def test_a_linear_model_needs_no_curve():
+    problem = ng.Problem(Linear(A), ng.LeastSquares(jnp.ones(4)))
+    for solver in (ng.QR(), ng.CG()):
+        coefficients, eta = bent(problem, START, ng.L2(), 3, solver=solver)
+        np.testing.assert_array_equal(coefficients[1:], 0.0)
+        np.testing.assert_array_equal(coefficients[0], eta)
+
+
+SOLVERS = (
+    *(ng.Cholesky(), ng.QR(), ng.PivotedQR(), ng.SVD(), ng.Kernel()),
+    *(ng.NystromKernel(rank=7), ng.CG(1e-13), ng.LSMR(1e-13)),
+)
+BY_NAME = {solver.name: solver for solver in SOLVERS}
+every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+HELD = ng.ParameterDamping(np.diag([1.0, 2.0, 3.0, 4.0]) + 0.2, strength=0.1)
+
+
+@eqx.filter_jit
+def answers(problem, theta, metric, solver, damping, box, strength, zeta):
+    """The response to ζ, by the machinery of a step; and which parameters were free."""
+    lin = linearise(problem, theta, metric, solver, damping, box)
+    flat, unravel = flatten(theta)
+    products = problem.model.products(unravel, flat)
+    found, _ = _responses(problem.model, metric, lin, strength, products)(zeta)
+    return found, lin.free
+
+
+@every_solver
+def test_responses_with_an_operator_and_held_parameters(solver: ng.Solver):
+    """`aimed`: −(G + λD)⁻¹ZᵀAζ on the parameters that may move."""
+    model = Wavy(7)
+    problem, metric = near(model, START), ng.MatrixMetric(np.diag(np.linspace(1.0, 2.0, 7)))
+    gradient = np.asarray(jax.grad(lambda t: problem.loss(model(t)))(START))
+    lower, upper = np.full(4, -9.0), np.full(4, 9.0)
+    (lower if gradient[2] > 0 else upper)[2] = START[2]
+    box = Bounds(jnp.asarray(lower), jnp.asarray(upper))
+    zeta = jnp.asarray(np.random.default_rng(8).normal(size=7))
+    found, free = answers(problem, START, metric, solver, HELD, box, jnp.asarray(0.1), zeta)
+    np.testing.assert_array_equal(free, [1, 1, 0, 1])
+    kept = np.asarray(free, bool)
+    Z = np.asarray(jax.jacobian(model)(START))[:, kept]
+    weights = np.linspace(1.0, 2.0, 7)
+    D = (np.diag([1.0, 2.0, 3.0, 4.0]) + 0.2)[np.ix_(kept, kept)]
+    G = Z.T @ (weights[:, None] * Z) + 0.1 * D
+    close(np.asarray(found)[kept], -np.linalg.solve(G, Z.T @ (weights * zeta)), 1e-9)
+    assert abs(float(found[2])) < 1e-14
+
+
+def run(problem, theta, **settings) -> ng.Result:
+    defaults = {"metric": ng.L2(), "damping": ng.AbsoluteDamping(1e-3), "step": ng.Backtracking()}
+    return ng.minimize(problem, theta, **(defaults | {"max_iterations": 3} | settings))
+
+
+FAR = near(Wavy(7), jnp.array([-0.3, 0.4, 0.2, -0.5]), 0.0)
+
+
+@pytest.mark.parametrize("name", with_slow(BY_NAME, ["QR", "PivotedQR", "NystromKernel", "LSMR"]))
+def test_curved_steps_do_not_depend_on_the_solver(name: str):
+    result = run(FAR, START, solver=BY_NAME[name], order=2)
+    losses = result.history["loss"]
+    assert np.all(np.diff(losses) < 0)
+    expected = run(FAR, START, solver=ng.SVD(), order=2).history["loss"]
+    assert not np.allclose(expected[1:], run(FAR, START, solver=ng.SVD()).history["loss"][1:])
+    np.testing.assert_allclose(losses, expected, rtol=1e-7)
+
+
+def quartic(theta):
+    return jnp.sum((FAR.model(theta) - FAR.loss.target) ** 2) + 0.1 * jnp.sum(theta**4)
+
+
+VARIANTS = {
+    "Wasserstein": (bumps_problem(n=8)[0], bumps_problem(n=8)[1], {"metric": "Wasserstein"}),
+    "objective": (ng.Problem(FAR.model, objective=quartic), START, {}),
+    "regulariser": (ng.Problem(FAR.model, FAR.loss, regulariser=lambda t: t @ t), START, {}),
+    "bounds": (FAR, START, {"bounds": (START - jnp.array([9, 9, 0.01, 9]), START + 1.0)}),
+    "model step": (FAR, START, {"step": ng.ModelStep()}),
+    "adaptive": (FAR, START, {"damping": ng.LevenbergMarquardt()}),
+    "momentum too": (FAR, START, {"momentum": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", with_slow(VARIANTS, set(VARIANTS) - {"objective", "bounds"}))
+def test_curved_steps_decrease_every_kind_of_loss(name: str):
+    problem, theta, settings = VARIANTS[name]
+    if "metric" in settings:
+        metrics = all_metrics(bumps_problem(n=8)[3])
+        settings = settings | {"metric": metrics[settings["metric"]]}
+    result = run(problem, theta, order=3, **settings)
+    assert np.all(np.diff(result.history["loss"]) < 0)
+    if name == "bounds":
+        assert float(result.theta[2]) == float(START[2]) - 0.01  # it was reached
+        assert np.all(result.theta <= START + 1.0)
+
+
+def test_a_curve_pays_where_the_model_bends():
+    """The same number of iterations from the same start gets further."""
+    run_of = lambda q: run(FAR, START, order=q, solver=ng.SVD(), damping=ng.AbsoluteDamping(1e-9))
+    losses = [run_of(q).history["loss"][2] for q in (1, 2, 3)]
+    assert losses[2] < losses[1] < losses[0]
+
+
+def test_the_products_of_a_curve_are_counted():
+    """Order 3: one linearisation, 4 + 8 evaluations, and two products Zᵀξ, an iteration."""
+    spent = {}
+    for order in (1, 3):
+        history = run(FAR, START, order=order, max_iterations=1).history
+        halvings = history["halvings"][0]
+        spent[order] = {n: history[n][-1] for n in ("forward", "linearised", "adjoint")}
+        spent[order]["forward"] -= halvings
+    difference = {n: spent[3][n] - spent[1][n] for n in spent[1]}
+    assert difference == {"forward": 1 + 4 + 8, "linearised": 0, "adjoint": 2}
+
+
+def tikhonov(theta, previous, share: float, strength: float):
+    """argmin ‖b + Yη‖² + λ‖η − μη′‖², by least squares on the stacked rows."""
+    Z = np.asarray(jax.jacobian(FAR.model)(theta))
+    b = np.asarray(FAR.model(theta) - FAR.loss.target)
+    rows = np.concatenate([Z, np.sqrt(strength) * np.eye(4)])
+    return np.linalg.lstsq(rows, np.append(-b, np.sqrt(strength) * share * previous), rcond=None)[0]
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [ng.Cholesky(), ng.Kernel(), ng.CG(1e-13), ng.NystromKernel(rank=7)],
+    ids=lambda s: s.name,
+)
+def test_momentum_moves_the_centre_of_the_damping(solver: ng.Solver):
+    """A run of three iterations against the stacked least-squares problem."""
+    step = ng.FixedStep(0.4, require_decrease=False)
+    damping = ng.AbsoluteDamping(0.3)
+    result = run(FAR, START, solver=solver, damping=damping, step=step, momentum=0.8)
+    theta, eta = np.asarray(START), np.zeros(4)
+    for _ in range(3):
+        eta = tikhonov(jnp.asarray(theta), eta, 0.8, 0.3)
+        theta = theta + 0.4 * eta
+    close(result.theta, theta, 1e-9)
+    plain = run(FAR, START, solver=solver, damping=damping, step=step)
+    assert np.linalg.norm(plain.theta - theta) > 1e-2
+
+
+def outside() -> ng.ExternalModel:
+    """The same model as code outside JAX."""
+    model = FAR.model
+    return ng.ExternalModel(
+        lambda t: np.asarray(model(jnp.asarray(t))),
+        lambda t, v: np.asarray(jax.jvp(model, (jnp.asarray(t),), (jnp.asarray(v),))[1]),
+        lambda t, u: np.asarray(jax.vjp(model, jnp.asarray(t))[1](jnp.asarray(u))[0]),
+    )
+
+
+def solved() -> ng.ImplicitModel:
+    """The same model as the solution of an equation."""
+    return ng.ImplicitModel(lambda u, t: u - FAR.model(t), initial=jnp.zeros(7), linear=True)
+
+
+@pytest.mark.parametrize("make", with_slow([outside, solved], [solved]))
+def test_models_of_products_take_momentum_but_no_curve(make):
+    problem = ng.Problem(make(), FAR.loss)
+    settings = {"solver": ng.Cholesky(), "step": ng.FixedStep(0.4), "momentum": 0.8}
+    settings |= {"damping": ng.AbsoluteDamping(0.3), "max_iterations": 2}
+    expected, found = (run(p, START, **settings) for p in (FAR, problem))
+    close(found.theta, expected.theta, 1e-8)
+    with pytest.raises(ng.InputError, match=f"{type(problem.model).__name__}.*order=1") as caught:
+        run(problem, START, order=2)
+    assert caught.value.argument == "order"
+
+
+def test_momentum_leaves_held_parameters_alone():
+    upper = START.at[0].add(9.0)
+    result = run(FAR, START, bounds=(START - 9.0, upper), momentum=0.9, damping=1.0)
+    assert np.all(np.asarray(result.theta) <= np.asarray(upper))
+    assert np.all(np.diff(result.history["loss"]) < 0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["along", "against"])
+def test_a_carried_direction_that_would_not_descend_is_dropped(sign: float):
+    strength, share = 0.5, jnp.asarray(0.9)
+    _, eta = bent(FAR, START, ng.L2(), 1, strength)
+    previous = sign * 50.0 * eta
+    route = Route(1, share, previous)
+    (found,), _ = bent(FAR, START, ng.L2(), 1, strength, route=route)
+    carried = tikhonov(START, np.asarray(previous), 0.9, strength)
+    gradient = np.asarray(jax.grad(lambda t: FAR.loss(FAR.model(t)))(START))
+    assert (gradient @ carried < 0) == (sign > 0)
+    close(found, carried if sign > 0 else eta, 1e-9)
+
+
+def test_what_was_rejected_is_forgotten(monkeypatch):
+    seen = []
+
+    def spy(*arguments):
+        tried = attempt(*arguments)
+        accepted = bool(tried.outcome.accepted)
+        seen.append((np.asarray(arguments[-1].previous), accepted, np.asarray(tried.eta)))
+        return tried
+
+    monkeypatch.setattr(importlib.import_module("natgrad.descent.minimize"), "attempt", spy)
+    damping = ng.LevenbergMarquardt(initial=1e-6, decrease=0.01)
+    run(FAR, START, damping=damping, step=ng.FixedStep(3.0), momentum=0.9, max_iterations=4)
+    fates = [accepted for _, accepted, _ in seen]
+    assert True in fates
+    assert False in fates
+    np.testing.assert_array_equal(seen[0][0], 0.0)
+    for (_, accepted, eta), (previous, _, _) in pairwise(seen):
+        np.testing.assert_array_equal(previous, eta if accepted else 0.0)
+
+
+def test_without_momentum_and_curve_a_run_is_the_plain_one():
+    plain = run(FAR, START)
+    same = run(FAR, START, momentum=0.0, order=1)
+    np.testing.assert_array_equal(plain.theta, same.theta)
+    for name in set(plain.history) - {"seconds"}:
+        np.testing.assert_array_equal(plain.history[name], same.history[name])
+
+
+def test_a_new_momentum_reuses_the_program():
+    from natgrad.descent.attempt import _attempt_compiled
+
+    run(FAR, START, momentum=0.5)
+    before = _attempt_compiled._cached._cache_size()
+    run(FAR, START, momentum=0.6)
+    assert _attempt_compiled._cached._cache_size() == before

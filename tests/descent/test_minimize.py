@@ -1,0 +1,390 @@
+"""The loop: convergence, statuses, history, bounds, damping that adapts, no recompilation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad.descent.attempt import _attempt_compiled
+from natgrad.direction.linearisation import _linearise_compiled
+from problems_for_tests import (
+    FURTHER_METRICS,
+    METRIC_NAMES,
+    all_metrics,
+    bumps_problem,
+    linear_problem,
+    with_slow,
+)
+
+
+def programs() -> tuple[int, int]:
+    """How many programs have been compiled for the two halves of an iteration."""
+    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
+
+
+@pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))
+def test_every_metric_finds_the_parameters(name: str):
+    problem, start, truth, grid = bumps_problem()
+    result = ng.minimize(problem, start, metric=all_metrics(grid)[name], max_iterations=400)
+    assert result.converged, result
+    np.testing.assert_allclose(result.theta, truth, atol=1e-3)
+    assert np.all(np.diff(result.history["loss"]) < 0)
+
+
+def test_gradient_descent_is_the_euclidean_metric():
+    problem, start, _, _ = bumps_problem()
+    result = ng.minimize(
+        problem, start, metric=ng.Euclidean(), step=ng.FixedStep(1e-3), max_iterations=3
+    )
+    theta, gradient = start, jax.jit(jax.grad(lambda t: problem.value(t, problem.model(t))))
+    for _ in range(3):
+        theta = theta - 1e-3 * gradient(theta)
+    np.testing.assert_allclose(result.theta, theta, rtol=1e-12)
+    assert result.info is not None
+    assert result.info.solver == "gradient"
+
+
+def test_history_has_a_row_per_iterate_and_counts_everything():
+    problem, start, _, grid = bumps_problem()
+    result = ng.minimize(
+        problem, start, metric=ng.L2(grid), step=ng.FixedStep(0.5), max_iterations=5, tolerance=0.0
+    )
+    history = result.history
+    assert result.status == ng.Status.MAX_ITERATIONS
+    assert result.iterations == 5
+    assert all(len(column) == 6 for column in history.values())
+    assert history["loss"][-1] == pytest.approx(result.loss)
+    value = problem.value(result.theta, problem.model(result.theta))
+    assert result.loss == pytest.approx(float(value))
+    np.testing.assert_allclose(history["step"][:5], 0.5)
+    assert np.isnan(history["step"][5])
+    # one evaluation to check the start, one with each Jacobian of p = 4 products, one per step
+    assert history["forward"][-1] == 11
+    assert history["linearised"][-1] == 20
+    assert np.all(np.diff(history["seconds"]) > 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        ({"tolerance": 1e-3}, "converged"),
+        ({"loss_target": 1e-4}, "loss_reached"),
+        ({"step_tolerance": 1e-2}, "small_step"),
+        ({"max_iterations": 2}, "max_iterations"),
+        ({"max_propagations": 12}, "max_propagations"),
+        ({"max_seconds": 0.0}, "max_seconds"),
+        ({"callbacks": [lambda progress: progress.iteration == 2]}, "stopped"),
+    ],
+)
+def test_every_stopping_rule_has_its_status(settings: dict, status: str):
+    problem, start, _, grid = bumps_problem()
+    settings = {"tolerance": 0.0} | settings
+    result = ng.minimize(problem, start, metric=ng.L2(grid), **settings)
+    assert result.status == status
+    assert result.status.message in str(result)
+
+
+def test_a_step_that_does_not_decrease_is_not_taken():
+    problem, start, _, grid = bumps_problem()
+    result = ng.minimize(problem, start, metric=ng.L2(grid), step=ng.FixedStep(50.0))
+    assert result.status == ng.Status.NO_DECREASE
+    assert result.iterations == 0
+    np.testing.assert_array_equal(result.theta, start)
+    taken = ng.minimize(
+        problem,
+        start,
+        metric=ng.L2(grid),
+        step=ng.FixedStep(50.0, require_decrease=False),
+        max_iterations=1,
+    )
+    assert taken.iterations == 1
+    assert taken.history["decreased"][0] == 0.0
+
+
+def test_running_into_rounding_error_is_named():
+    problem, start, _, grid = bumps_problem()
+    shifted = ng.Problem(lambda t: problem.model(t) + 1.0, problem.loss)
+    result = ng.minimize(shifted, start, metric=ng.L2(grid), tolerance=0.0, max_iterations=200)
+    assert result.status == ng.Status.PRECISION
+    assert result.converged
+
+
+def test_a_state_that_leaves_the_metric_is_rejected():
+    grid = ng.Grid(0.0, 1.0, 8)
+    problem = ng.Problem(lambda t: t * jnp.ones(8), ng.LeastSquares(-jnp.ones(8), grid))
+    for metric in (ng.FisherRao(grid), ng.FisherRao(grid) + ng.L2(grid)):
+        result = ng.minimize(problem, jnp.array([1.0]), metric=metric, step=ng.FixedStep(1e6))
+        assert result.status == ng.Status.INADMISSIBLE
+        assert float(result.theta[0]) == 1.0
+
+
+def test_a_loss_that_is_not_finite_is_rejected():
+    loss = lambda rho: jnp.where(rho[0] > 0.5, jnp.sum(rho**2), jnp.nan)
+    problem = ng.Problem(lambda t: t, loss)
+    result = ng.minimize(
+        problem, jnp.ones(2), metric=ng.MatrixMetric(np.eye(2)), step=ng.FixedStep(1.0)
+    )
+    assert result.status == ng.Status.NOT_FINITE
+    assert np.all(np.isfinite(result.theta))
+
+
+def test_backtracking_satisfies_armijo_and_counts_halvings():
+    problem, start, _, grid = bumps_problem()
+    step = ng.Backtracking(initial=64.0, sufficient=0.1)
+    result = ng.minimize(problem, start, metric=ng.L2(grid), step=step, max_iterations=1)
+    history = result.history
+    assert history["halvings"][0] > 0
+    assert history["step"][0] == pytest.approx(64.0 * 0.5 ** history["halvings"][0])
+    assert history["ratio"][0] >= 0.1
+    assert history["forward"][-1] == 1 + 1 + 1 + history["halvings"][0]
+
+
+def test_model_step_is_exact_on_a_quadratic():
+    problem, theta, Z, target = linear_problem(20, 6, 6, grading=0.1)
+    for metric in (ng.MatrixMetric(np.eye(20)), ng.MatrixMetric(1e4 * np.eye(20))):
+        result = ng.minimize(problem, theta, metric=metric, max_iterations=1)
+        best = np.linalg.lstsq(Z, target, rcond=None)[0]
+        np.testing.assert_allclose(result.theta, best, rtol=1e-8)
+
+
+def test_bounds_hold_and_the_constrained_minimum_is_found():
+    """Compared with SciPy's bounded least squares on a coupled quadratic."""
+    from scipy.optimize import lsq_linear
+
+    problem, _, Z, target = linear_problem(20, 6, 6, seed=3, grading=0.2)
+    expected = lsq_linear(Z, target, bounds=(-0.3, 0.4), tol=1e-14)
+    for solver in (ng.Cholesky(), ng.QR(), ng.PivotedQR(), ng.SVD()):
+        result = ng.minimize(
+            problem,
+            jnp.zeros(6),
+            metric=ng.MatrixMetric(np.eye(20)),
+            solver=solver,
+            bounds=(-0.3, 0.4),
+            step=ng.Backtracking(),
+            tolerance=1e-9,
+        )
+        assert result.converged, (solver.name, result)
+        np.testing.assert_allclose(result.theta, expected.x, atol=1e-6)
+
+
+def test_bounds_as_pytrees():
+    theta = {"a": jnp.zeros(2), "b": jnp.zeros(())}
+    problem = ng.Problem(
+        lambda t: jnp.concatenate([t["a"], t["b"][None]]), ng.LeastSquares(5.0 * jnp.ones(3))
+    )
+    bounds = ({"a": -1.0, "b": -1.0}, {"a": jnp.array([1.0, 2.0]), "b": 10.0})
+    result = ng.minimize(problem, theta, metric=ng.MatrixMetric(np.eye(3)), bounds=bounds)
+    np.testing.assert_allclose(result.theta["a"], [1.0, 2.0])
+    np.testing.assert_allclose(result.theta["b"], 5.0)
+
+
+@pytest.mark.parametrize("step", [ng.Backtracking(), ng.FixedStep(1.0)], ids=["LS", "reject"])
+def test_levenberg_marquardt_solves_rosenbrock(step):
+    problem = ng.Problem(
+        lambda t: jnp.stack([10.0 * (t[1] - t[0] ** 2), 1.0 - t[0]]), ng.LeastSquares(jnp.zeros(2))
+    )
+    result = ng.minimize(
+        problem,
+        jnp.array([-1.2, 1.0]),
+        metric=ng.MatrixMetric(np.eye(2)),
+        damping=ng.LevenbergMarquardt(),
+        step=step,
+        max_iterations=100,
+        tolerance=0.0,
+        loss_target=1e-20,
+    )
+    assert result.status == ng.Status.LOSS_REACHED
+    np.testing.assert_allclose(result.theta, 1.0, atol=1e-8)
+    damping = result.history["damping"]
+    assert damping[0] >= 1e-3
+    # an easy step divides λ by 3, each rejection on the way to the next one multiplies it by 4
+    growth = np.log(3 * damping[1] / damping[0]) / np.log(4)
+    if result.history["halvings"][0] == 0:
+        assert growth == pytest.approx(round(growth), abs=1e-9)
+
+
+def test_levenberg_marquardt_rule():
+    damping = ng.LevenbergMarquardt(initial=1.0, decrease=0.5, increase=4.0, floor=0.1)
+
+    def after(accepted: bool, halvings: int) -> float:
+        outcome = ng.Outcome(*[jnp.zeros(())] * 10)._replace(
+            accepted=jnp.asarray(accepted), halvings=jnp.asarray(halvings)
+        )
+        return float(damping.update(jnp.asarray(1.0), outcome))
+
+    assert [after(True, 0), after(True, 1), after(True, 2), after(False, 0)] == [0.5, 1, 4, 4]
+    assert float(damping.strength(jnp.asarray(0.5), jnp.asarray(20.0), 3)) == 2.0
+
+
+def test_new_values_do_not_compile_again():
+    """θ, step length, damping, tolerance and target data are leaves of the compiled program."""
+    problem, start, _, grid = bumps_problem()
+
+    def run(theta, size, damping, scale):
+        scaled = ng.Problem(problem.model, ng.LeastSquares(scale * problem.loss.target, grid))
+        ng.minimize(
+            scaled,
+            theta,
+            metric=ng.L2(grid) + damping * ng.Sobolev(grid, 1),
+            damping=damping,
+            step=ng.FixedStep(size),
+            max_iterations=2,
+        )
+
+    run(start, 0.5, 1e-2, 1.0)
+    before = programs()
+    run(start + 0.01, 0.4, 2e-2, 1.01)
+    assert programs() == before
+
+
+def test_callbacks_see_the_run():
+    problem, start, _, grid = bumps_problem()
+    seen = []
+    result = ng.minimize(
+        problem, start, metric=ng.L2(grid), max_iterations=4, tolerance=0.0, callbacks=[seen.append]
+    )
+    assert [progress.iteration for progress in seen] == [1, 2, 3, 4]
+    np.testing.assert_array_equal(seen[-1].theta, result.theta)
+    assert seen[-1].loss == result.loss
+    assert seen[0].row["loss"] == result.history["loss"][0]
+
+
+def test_losses_have_the_right_derivatives():
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (5, 4))
+    rng = np.random.default_rng(0)
+    target = jnp.asarray(rng.uniform(0.5, 1.5, grid.shape))
+    rho = jnp.asarray(rng.uniform(0.5, 1.5, grid.shape))
+    v = jnp.asarray(rng.normal(size=grid.shape))
+    for loss in (
+        ng.LeastSquares(target, grid),
+        ng.KullbackLeibler(target, grid),
+        ng.SquaredDistance(target, ng.Sobolev(grid, 2)),
+        ng.SquaredDistance(target, ng.Wasserstein(grid)),
+    ):
+        loss = jax.jit(lambda rho, loss=loss: loss(rho))
+        value, gradient = jax.jit(jax.value_and_grad(loss))(rho)
+        assert float(loss(target)) == pytest.approx(0.0, abs=1e-12)
+        assert float(value) > 0
+        remainders = [
+            abs(float(loss(rho + h * v) - value - h * jnp.vdot(gradient, v))) for h in (1e-2, 1e-3)
+        ]
+        assert np.log10(remainders[0] / remainders[1]) == pytest.approx(2.0, abs=0.1)
+
+
+def test_damping_recovers_after_a_long_easy_run():
+    """λ is updated from the value in use, so that its floor also bounds what it forgets."""
+    damping = ng.LevenbergMarquardt(initial=1.0, floor=1e-3)
+    state = jnp.asarray(1.0)
+    outcome = ng.Outcome(*[jnp.zeros(())] * 10)._replace(
+        accepted=jnp.asarray(True), halvings=jnp.asarray(0)
+    )
+    for _ in range(400):
+        state = damping.update(damping.strength(state, jnp.asarray(1.0), 1), outcome)
+    rejected = outcome._replace(accepted=jnp.asarray(False))
+    for _ in range(8):
+        state = damping.update(damping.strength(state, jnp.asarray(1.0), 1), rejected)
+    assert float(state) > 1.0
+
+
+@jax.custom_jvp
+def uphill(rho):
+    """A loss whose derivative has the wrong sign, so that no step decreases it."""
+    return 1e3 + jnp.sum(rho**2)
+
+
+uphill.defjvp(lambda p, t: (uphill(*p), -2.0 * jnp.vdot(p[0], t[0])))
+
+
+@pytest.mark.parametrize("step", [ng.Backtracking(), ng.FixedStep(1.0)], ids=["LS", "reject"])
+def test_a_wrong_gradient_is_not_mistaken_for_convergence(step):
+    result = ng.minimize(
+        ng.Problem(lambda t: t, uphill),
+        jnp.ones(2),
+        metric=ng.MatrixMetric(np.eye(2)),
+        damping=ng.LevenbergMarquardt(),
+        step=step,
+    )
+    assert result.status == ng.Status.NO_DECREASE
+    assert not result.converged
+
+
+def test_budgets_hold_during_rejections_and_everything_is_counted():
+    result = ng.minimize(
+        ng.Problem(lambda t: t, uphill),
+        jnp.ones(2),
+        metric=ng.MatrixMetric(np.eye(2)),
+        damping=ng.LevenbergMarquardt(),
+        step=ng.FixedStep(1.0),
+        max_propagations=10,
+    )
+    assert result.status == ng.Status.MAX_PROPAGATIONS
+    spent = sum(result.history[name][-1] for name in ("forward", "linearised", "adjoint"))
+    assert spent == 10
+
+
+def test_bounds_with_an_operator_as_damping():
+    """D acts among the parameters that may move: held ones stay, free ones solve their system."""
+    problem, _, Z, target = linear_problem(12, 3, 3, grading=0.3)
+    D = np.array([[2.0, 0.9, 0.3], [0.9, 1.0, 0.2], [0.3, 0.2, 1.5]])
+    gradient = -Z.T @ target
+    held = int(np.argmax(np.abs(gradient)))
+    lower, upper = np.full(3, -9.0), np.full(3, 9.0)
+    (lower if gradient[held] > 0 else upper)[held] = 0.0
+    result = ng.minimize(
+        problem,
+        jnp.zeros(3),
+        metric=ng.MatrixMetric(np.eye(12)),
+        damping=ng.ParameterDamping(D, strength=0.5),
+        step=ng.FixedStep(1.0),
+        bounds=(jnp.asarray(lower), jnp.asarray(upper)),
+        max_iterations=1,
+    )
+    free = [i for i in range(3) if i != held]
+    system = (Z.T @ Z + 0.5 * D)[np.ix_(free, free)]
+    expected = -np.linalg.solve(system, gradient[free])
+    assert float(result.theta[held]) == 0.0
+    np.testing.assert_allclose(np.asarray(result.theta)[free], expected, rtol=1e-8)
+
+
+def test_bounds_of_a_network_leave_its_other_leaves_alone():
+    theta = {"w": jnp.zeros(2), "n": jnp.arange(3), "f": jnp.tanh}
+    problem = ng.Problem(lambda t: t["w"] + 0.0, ng.LeastSquares(5.0 * jnp.ones(2)))
+    metric = ng.MatrixMetric(np.eye(2))
+    upper = {"w": jnp.array([1.0, 2.0]), "n": None, "f": None}
+    result = ng.minimize(problem, theta, metric=metric, bounds=(None, upper))
+    np.testing.assert_allclose(result.theta["w"], [1.0, 2.0])
+    np.testing.assert_array_equal(result.theta["n"], jnp.arange(3))
+    d = ng.natural_gradient(problem, theta, metric=metric)
+    assert d.eta["n"] is None
+    assert d.eta["f"] is None
+
+
+def test_weakly_typed_parameters_compile_once():
+    shared, _, _, _ = linear_problem(6, 3, 3)
+    problem = ng.Problem(lambda t: shared.model(t), shared.loss)  # a function not yet compiled
+    before = programs()
+    ng.minimize(
+        problem,
+        jnp.full(3, 2.0),
+        metric=ng.MatrixMetric(np.eye(6)),
+        tolerance=0.0,
+        max_iterations=3,
+    )
+    after = programs()
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+def test_a_batch_member_without_mass_is_not_admissible():
+    grid = ng.Grid(0.0, 1.0, 6)
+    rho = jnp.stack([jnp.ones(6), jnp.zeros(6)])
+    for metric in (ng.FisherRao(grid), ng.Wasserstein(grid)):
+        assert not bool(metric.admissible(rho))
+        assert bool(metric.admissible(rho + 0.1))
+
+
+def test_kullback_leibler_is_infinite_for_negative_densities():
+    grid = ng.Grid(0.0, 1.0, 4)
+    loss = ng.KullbackLeibler(jnp.array([1.0, 0.0, 1.0, 1.0]), grid)
+    assert np.isinf(float(loss(jnp.array([1.0, -0.5, 1.0, 1.0]))))
+    assert np.isfinite(float(loss(jnp.array([1.0, 0.0, 1.0, 1.0]))))

@@ -1,0 +1,276 @@
+"""Every Python block of the README, CONTRIBUTING and the documentation runs as written, every
+command there could be run, and every file that a page names is there."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import natgrad as ng
+from natgrad.errors import InputError
+from natgrad_studies.cli.compare import Compare
+from natgrad_studies.cli.output import UsageError
+from natgrad_studies.cli.parsing import parse
+from natgrad_studies.cli.study import RunStudy
+from natgrad_studies.comparing import CompareSettings
+from natgrad_studies.registry import STUDIES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+OPTION = re.compile(r"--[a-z][\w-]*")
+PREFIX = re.compile(r"^(?:taskset -c \d+ |[A-Z_]+=\S* )+")
+STARTS = ("natgrad ", "make ", "python ", "--")
+
+# packages that a block may import without natgrad depending on them
+OPTIONAL = ("torch", "deepwave", "optax", "optimistix", "skfem")
+FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
+
+
+def blocks(page: Path, package: str | None = None) -> str:
+    """The blocks that import the optional package; by default those that import none."""
+    python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
+    imports = lambda p, code: f"import {p}" in code or f".{p} import" in code
+    needed = lambda code: next((p for p in OPTIONAL if imports(p, code)), None)
+    return "\n".join(code for code in python if needed(code) == package)
+
+
+def run(page: Path, package: str | None = None) -> None:
+    exec(compile(blocks(page, package), str(page), "exec"), {"__name__": page.stem})
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The blocks of a page run one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)  # where a page saves a result
+    run(page)
+
+
+@pytest.mark.parametrize(
+    ("page", "package"),
+    [pytest.param(p, o, id=f"{p.name}-{o}") for p in PAGES for o in OPTIONAL if blocks(p, o)],
+)
+def test_page_with_an_optional_package(page: Path, package: str):
+    """Blocks that need one stand by themselves."""
+    pytest.importorskip(package, reason=f"{package} is not installed: its blocks were not run")
+    run(page, package)
+
+
+def test_files_exist():
+    """Apart from the one that a contributor is asked to write."""
+    named = {(page.name, name) for page in PAGES for name in FILE.findall(page.read_text())}
+    missing = {(page, name) for page, name in named if not (ROOT / name).is_file()}
+    assert missing == {("add_a_metric.md", "natgrad/metrics/weighted_l2.py")}
+
+
+def test_public_names_stay_what_they_are_when_their_modules_are_imported():
+    importlib.import_module("natgrad.descent.minimize")
+    assert ng.minimize.__name__ == "minimize"
+    modules = {name for name in ng.__all__ if isinstance(getattr(ng, name), ModuleType)}
+    assert all(importlib.import_module(f"natgrad.{name}") is getattr(ng, name) for name in modules)
+    assert all(callable(getattr(ng, name)) for name in {*ng.__all__} - modules)
+    assert {*ng.__all__} <= {*dir(ng)}
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ng.nonsense  # noqa: B018
+
+
+def test_the_contract_of_the_public_api():
+    """The example that the design promises, with its results."""
+    grid = ng.Grid(lower=(-2.75, -2.75), upper=(7.25, 7.25), shape=(70, 70))
+
+    def gaussian(mean):
+        return jnp.exp(-((grid.points - jnp.asarray(mean)) ** 2).sum(-1) / 1.2) / (1.2 * jnp.pi)
+
+    def mixture(mu):
+        return 0.2 * gaussian(mu) + 0.8 * gaussian([4.0, 3.0])
+
+    target = 0.3 * gaussian([1.0, 3.0]) + 0.7 * gaussian([3.0, 2.0])
+    problem = ng.Problem(mixture, ng.LeastSquares(target, grid))
+    theta = jnp.array([4.5, 2.0])
+    result = ng.minimize(
+        problem,
+        theta,
+        metric=ng.Wasserstein(grid),
+        step=ng.FixedStep(3.0),
+        max_iterations=200,
+    )
+    assert result.converged
+    assert jnp.allclose(result.theta, jnp.array([2.399571, 1.841651]), atol=1e-5)
+    assert result.history["loss"][-1] == pytest.approx(0.0403465, abs=1e-7)
+    d = ng.natural_gradient(
+        problem,
+        theta,
+        metric=ng.Sobolev(grid, -1),
+        solver=ng.PivotedQR(rtol=1e-10),
+        damping=0.0,
+    )
+    gradient = jax.grad(lambda t: problem.value(t, problem.model(t)))(theta)
+    assert float(d.eta @ gradient) < 0
+    assert d.info.rank == 2
+    assert 1.0 <= d.info.condition < 10.0
+
+
+# --- commands
+#
+# A command is a line of a ```bash block, or a code span that starts like one. A span that starts
+# with `--` holds options of the last command before it. Nothing is executed.
+
+
+def commands(page: Path) -> Iterator[tuple[str, str]]:
+    """Pairs (what the page says, the command with its options)."""
+    last = ""
+    for said in _said(page.read_text()):
+        command = PREFIX.sub("", said.removesuffix("…").strip())
+        if command.startswith("--"):
+            yield said, f"{last} {command}"
+        else:
+            last = " ".join(word for word in command.split()[:3] if not word.startswith("-"))
+            yield said, command
+
+
+def _said(text: str) -> Iterator[str]:
+    position = 0
+    for fence in FENCE.finditer(text):
+        yield from _spans(text[position : fence.start()])
+        if fence[1] == "bash":
+            for line in fence[2].replace("\\\n", " ").splitlines():
+                if line.strip() and not line.lstrip().startswith("#"):
+                    yield line.strip()
+        position = fence.end()
+    yield from _spans(text[position:])
+
+
+def _spans(text: str) -> Iterator[str]:
+    for span in SPAN.findall(text):
+        if PREFIX.sub("", span).startswith(STARTS):
+            yield span
+
+
+def fault(command: str, whole: bool) -> str | None:
+    """Why the command could not run, or None. Of options alone (not `whole`) only the names count,
+    as they may stand there without a value."""
+    words = shlex.split(command, comments=True)
+    known = {"natgrad": _natgrad, "make": _make, "python": _python, "pip": _pip}
+    check = known.get(words[0])
+    if check is None:
+        return None if words[0] == "apt" else f"nobody knows {words[0]}"
+    return check(words[1:], whole)
+
+
+def _natgrad(words: list[str], whole: bool) -> str | None:
+    if not whole and words[0] == "study":
+        settings = STUDIES[words[1]].presets["demo"]
+        fields = {f.name for f in (*dataclasses.fields(settings), *dataclasses.fields(RunStudy))}
+        return _unknown(words, fields)
+    try:
+        command = parse(words)
+        if isinstance(command, RunStudy):
+            command.settings.check()
+        elif isinstance(command, Compare):
+            _comparison(command).check()
+    except (UsageError, InputError) as error:
+        return str(error)
+    except SystemExit as end:  # help, when it is asked for
+        return str(end.code) if end.code else None
+    return None
+
+
+def _comparison(command: Compare) -> CompareSettings:
+    if command.study not in STUDIES:
+        raise UsageError(f"unknown study {command.study}")
+    of = next(iter(STUDIES[command.study].presets.values()))
+    budget = command.iterations, command.propagations, command.seconds
+    named = command.study, of, command.metrics, command.solvers
+    return CompareSettings(*named, *budget, command.output)
+
+
+def _make(words: list[str], whole: bool) -> str | None:
+    targets = re.findall(r"^([a-z][\w -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    known = {target for line in targets for target in line.split()}
+    wrong = [word for word in words if "=" not in word and word not in known]
+    return f"no target {wrong[0]}" if wrong else None
+
+
+def _python(words: list[str], whole: bool) -> str | None:
+    script = ROOT / words[0]
+    if not script.is_file():
+        return f"no file {words[0]}"
+    return _unknown(words, _options(script))
+
+
+def _pip(words: list[str], whole: bool) -> str | None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for word in words:
+        for extra in re.findall(r"natgrad\[(\w+)\]", word):
+            if extra not in project["optional-dependencies"]:
+                return f"no extra {extra}"
+    return None
+
+
+def _unknown(words: list[str], known: set[str]) -> str | None:
+    for word in words:
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and name not in known:
+            return f"no option {word}"
+    return None
+
+
+@cache
+def _options(script: Path) -> set[str]:
+    """The options that the script names, and the arguments of its `main`, which tyro makes some."""
+    names = set()
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name == "main":
+            names |= {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+        elif isinstance(node, ast.Constant) and OPTION.fullmatch(str(node.value)):
+            names.add(str(node.value))
+    return {name.removeprefix("--").replace("-", "_") for name in names}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda p: p.name)
+def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Subcommands, studies, options, targets and scripts exist, and settings pass their checks."""
+    monkeypatch.chdir(tmp_path)
+    for said, command in commands(page):
+        for word in command.split():
+            if word.endswith((".npy", ".toml")):
+                Path(word).touch()  # the reader's own file
+        assert fault(command, whole=not said.startswith("--")) is None, said
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("natgrad study gausian-mixture", "unknown study"),
+        ("natgrad study darcy --cels 3", "unknown option"),
+        ("natgrad study darcy --cells no", "cells"),
+        ("natgrad study darcy --cells -3", "cells"),
+        ("natgrad steady darcy", "unknown command"),
+        ("natgrad compare darci", "unknown study"),
+        ("natgrad compare darcy --metrics L3", "L3"),
+        ("make coffee", "no target coffee"),
+        ("python benchmarks/bench_nothing.py", "no file benchmarks/bench_nothing.py"),
+        ("python benchmarks/bench_transport.py --sises 3", "no option --sises"),
+        ("python examples/burgers.py --widht 3", "no option --widht"),
+        ("pip install natgrad[coffee]", "no extra coffee"),
+        ("brew coffee", "nobody knows brew"),
+    ],
+)
+def test_a_wrong_command_is_noticed(command: str, why: str):
+    assert why in str(fault(command, whole=True))
+
+
+def test_a_wrong_option_by_itself_is_noticed():
+    assert fault("natgrad study darcy --cels", whole=False) == "no option --cels"
+    assert fault("natgrad study darcy --cells", whole=False) is None

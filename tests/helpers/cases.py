@@ -1,0 +1,161 @@
+"""One list of metrics drives every generic test: add a line for a new metric."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dense_oracle as oracle
+import natgrad as ng
+
+BOUNDARIES = ("neumann", "periodic", "dirichlet")
+SHAPES = ((7,), (4, 5), (2, 3, 4))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A metric on a grid, its dense oracle A(ρ), and whether tangents must conserve mass.
+
+    A slow case runs the code of another one with other numbers, and these are checked elsewhere.
+    """
+
+    name: str
+    grid: ng.Grid
+    metric: ng.Metric
+    dense: Callable[[np.ndarray], np.ndarray]
+    mean_free: bool = False
+    slow: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def make_grid(shape: tuple[int, ...], boundary: str) -> ng.Grid:
+    """A box with a different spacing along each axis."""
+    upper = tuple(1.0 + 0.3 * i for i in range(len(shape)))
+    return ng.Grid((0.0,) * len(shape), upper, shape, boundary)  # pyright: ignore
+
+
+def symmetric(size: int) -> np.ndarray:
+    """A fixed positive definite matrix."""
+    root = np.random.default_rng(0).normal(size=(size, size))
+    return root @ root.T + np.eye(size)
+
+
+def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
+    """Every metric that takes this grid."""
+    grid = make_grid(shape, boundary)
+    w, k = grid.cell_volume, grid.size
+    label = f"{'x'.join(map(str, shape))}-{boundary}"
+    closed, plane = boundary != "dirichlet", len(shape) == 2
+    A = symmetric(k)
+    cases = [
+        Case("L2", grid, ng.L2(grid), lambda rho: w * np.eye(k)),
+        Case("L2()", grid, ng.L2(), lambda rho: np.eye(k), slow=not plane),  # L² with w = 1
+        Case("FisherRao", grid, ng.FisherRao(grid), lambda rho: np.diag(w / rho.ravel())),
+        Case(
+            "Sum of diagonals",
+            grid,
+            ng.L2(grid) + 0.3 * ng.FisherRao(grid),
+            lambda rho: np.diag(w + 0.3 * w / rho.ravel()),
+            slow=not plane,
+        ),
+        Case("MatrixMetric", grid, ng.MatrixMetric(A), lambda rho: A),
+        Case("FactorMetric", grid, ng.FactorMetric(A), lambda rho: A.T @ A),
+        Case(
+            "Sum",
+            grid,
+            ng.HomogeneousSobolev(grid, 1) + 0.1 * ng.FisherRao(grid),
+            lambda rho: oracle.sobolev(grid, 1, True) + np.diag(0.1 * w / rho.ravel()),
+        ),
+    ]
+    # s enters through the symbol alone, which test_grids.py checks for every s
+    for s in range(-3, 4):
+        cases += [
+            Case(
+                f"Sobolev({s})",
+                grid,
+                ng.Sobolev(grid, s),
+                lambda rho, s=s: oracle.sobolev(grid, s, False),
+                slow=s not in (-1, 2),
+            ),
+            Case(
+                f"HomogeneousSobolev({s})",
+                grid,
+                ng.HomogeneousSobolev(grid, s),
+                lambda rho, s=s: oracle.sobolev(grid, s, True),
+                mean_free=closed and s != 0,
+                slow=s not in (-2, 0, 1),
+            ),
+        ]
+    if closed:
+        cases += [
+            Case(
+                "Wasserstein",
+                grid,
+                ng.Wasserstein(grid),
+                lambda rho: oracle.transport(grid, rho, 0.5, "staggered"),
+                mean_free=True,
+            ),
+            Case(
+                "Mobility(0.8)",
+                grid,
+                ng.Mobility(grid, 0.8),
+                lambda rho: oracle.transport(grid, rho, 0.8, "staggered"),
+                mean_free=True,
+                slow=not plane,  # W₂ with another exponent
+            ),
+        ]
+    if boundary != "periodic":
+        for s in (-2, -1, 1, 2):
+            cases.append(
+                Case(
+                    f"collocated Sobolev({s})",
+                    grid,
+                    ng.Sobolev(grid, s, scheme="collocated"),
+                    lambda rho, s=s: oracle.sobolev(grid, s, False, "collocated"),
+                    slow=s not in (-1, 2),
+                )
+            )
+        for scheme in ("collocated", "forward", "fourth_order"):
+            cases.append(
+                Case(
+                    f"{scheme} Wasserstein",
+                    grid,
+                    ng.Wasserstein(grid, scheme=scheme),
+                    lambda rho, scheme=scheme: oracle.transport(grid, rho, 0.5, scheme),
+                    slow=not closed and not plane,  # zero outside on either boundary
+                )
+            )
+    return [replace(case, name=f"{case.name}-{label}") for case in cases]
+
+
+CASES = [
+    case for shape in SHAPES for boundary in BOUNDARIES for case in grid_cases(shape, boundary)
+]
+SMALL_CASES = [case for case in CASES if case.grid.shape == (4, 5)]
+FAST_SMALL_CASES = [case for case in SMALL_CASES if not case.slow]
+
+
+def parametrised(cases: list[Case], slow: Callable[[Case], bool] = lambda case: False):
+    """One test a case, marked where the case is slow or, for this test, `slow` says so."""
+    mark = lambda case: [pytest.mark.slow] * (case.slow or slow(case))
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=mark(case)) for case in cases], ids=str
+    )
+
+
+def density(grid: ng.Grid, seed: int, contrast: float = 1.0) -> jnp.ndarray:
+    """A positive random state."""
+    values = np.random.default_rng(seed).normal(size=grid.shape)
+    return jnp.asarray(np.exp(contrast * values))
+
+
+def tangent(case: Case, seed: int) -> jnp.ndarray:
+    """A random tangent, without mean where the metric conserves mass."""
+    zeta = np.random.default_rng(seed).normal(size=case.grid.shape)
+    if case.mean_free:
+        zeta -= zeta.mean()
+    return jnp.asarray(zeta)

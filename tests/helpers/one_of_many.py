@@ -1,0 +1,122 @@
+"""Problems for runs over several devices and processes, and one process of such a run.
+
+`python one_of_many.py NUMBER COUNT PORT TASK FOLDER`: the task `run` prints the results of all
+problems as JSON, `rival` that of L-BFGS; `die` is a run with a checkpoint that the last process
+does not survive; `differ` gives every process another start.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import natgrad as ng
+from natgrad import waves as ngwaves
+from quick_compilation import compile_quickly
+
+START = np.array([0.4, 0.35, 0.6, 0.55])  # no array of JAX before the processes have met
+TRUTH = np.array([0.3, 0.3, 0.7, 0.6])
+
+
+def bumps(grid):
+    """Two bumps on a background, θ their centres, along every axis the same."""
+    points = grid.points
+
+    def density(theta):
+        centres = jnp.stack([theta.reshape(2, 2)[:, i % 2] for i in range(grid.dimension)], -1)
+        squares = jnp.sum((points[..., None, :] - centres) ** 2, -1)
+        return jnp.exp(-squares / 0.04) @ jnp.array([0.6, 0.4]) + 0.05
+
+    return ng.Problem(density, ng.LeastSquares(density(jnp.asarray(TRUTH)), grid))
+
+
+def transport():
+    """A density on a plane in W₂, by multigrid."""
+    grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
+    metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid"))
+    return bumps(grid), jnp.asarray(START), {"metric": metric, "damping": 1e-3}
+
+
+def pinn():
+    """A small network at collocation points of two blocks."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    net = {"a": draw(2, 6), "b": draw(6), "c": draw(6)}
+    u = lambda net, x: jnp.tanh(x @ net["a"] + net["b"]) @ net["c"]
+    inside, edge = rng.uniform(size=(24, 2)), rng.uniform(size=(8, 2)) * [1.0, 0.0]
+    equation = lambda net, x: ng.laplacian(lambda y: u(net, y), x) + jnp.sin(3 * x[0])
+    model = ng.Collocation(
+        interior=ng.Residual(equation, inside, weight=0.1), boundary=ng.Residual(u, edge)
+    )
+    return model.problem, net, {"metric": model.metric, "solver": ng.Cholesky(), "damping": 1e-3}
+
+
+def waves():
+    """Waves of five shots, which no even number of devices divides."""
+    velocity = np.full((20, 16), 2000.0)
+    line = {"dt": 0.004, "steps": 160, "shots": 5, "frequency": 4.0}
+    survey = ngwaves.Survey.line(velocity.shape, 40.0, **line)
+    model = ngwaves.Acoustic(survey, velocity, absorbing=6, dtype=jnp.float64)
+    rng = np.random.default_rng(1)
+    faster = velocity * (1 + 0.1 * rng.uniform(size=velocity.shape))
+    data = model(jnp.asarray(ngwaves.squared_slowness(faster)))
+    problem = ng.Problem(model, ng.LeastSquares(np.asarray(data), survey.gather_grid))
+    start = jnp.asarray(ngwaves.squared_slowness(velocity))
+    method = {"metric": ng.L2(survey.gather_grid), "solver": ng.CG(0.0, max_iterations=2)}
+    return problem, start, method
+
+
+PROBLEMS = {"transport": transport, "pinn": pinn, "waves": waves}
+
+
+def numbers(theta):
+    """θ as a list."""
+    return [float(x) for leaf in jax.tree.leaves(theta) for x in np.ravel(leaf)]
+
+
+def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
+    compile_quickly()
+    jax.config.update("jax_enable_x64", True)
+    address = f"127.0.0.1:{port}"
+    jax.distributed.initialize(address, count, number, heartbeat_timeout_seconds=10)
+    mesh = jax.make_mesh((jax.device_count(),), ("devices",))
+
+    def killed(progress):
+        if number == count - 1 and progress.iteration == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if task == "run":
+        found = {}
+        for name, make in PROBLEMS.items():
+            problem, theta, method = make()
+            result = ng.minimize(problem, theta, **method, max_iterations=2, mesh=mesh)
+            found[name] = {"loss": result.loss, "theta": numbers(result.theta)}
+        print(json.dumps(found))
+    elif task == "rival":
+        problem, theta, _ = PROBLEMS["transport"]()
+        rival = ng.lbfgs(problem, theta, max_iterations=2, max_seconds=600, mesh=mesh)
+        print(json.dumps(numbers(rival.theta)))
+    elif task == "die":
+        problem, theta, method = PROBLEMS["transport"]()
+        run = {"mesh": mesh, "checkpoint": ng.Checkpoint(folder / f"run{number}.npz", seconds=0.0)}
+        try:
+            ng.minimize(problem, theta, **method, **run, tolerance=0.0, callbacks=[killed])
+        except ng.PeerError as error:
+            print(json.dumps([str(error), error.__notes__, numbers(error.natgrad_result.theta)]))
+            sys.stdout.flush()
+            os._exit(3)  # no farewell to a process that is gone
+    elif task == "differ":
+        problem, theta, method = PROBLEMS["transport"]()
+        try:
+            ng.minimize(problem, theta + 0.01 * number, **method, mesh=mesh)
+        except ng.InputError as error:
+            print(json.dumps(str(error)))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), sys.argv[4], Path(sys.argv[5]))

@@ -1,0 +1,390 @@
+"""Matrix-free solvers: the dense direction from products alone, and an honest account of them."""
+
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from cases import CASES, density
+from natgrad.metrics import Geometry
+from natgrad.parameters import flatten
+from natgrad.solvers import auto
+from problems_for_tests import bumps_problem, close, linear_problem, with_slow
+
+SOLVERS = {"CG": ng.CG(1e-13), "LSMR": ng.LSMR(1e-13)}
+every_solver = pytest.mark.parametrize("name", SOLVERS)
+EYE = ng.MatrixMetric(np.eye(20))
+small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
+
+
+def direction(solver: ng.Solver, damping=0.0, problem: ng.Problem | None = None):
+    default, theta, _, _ = small()
+    return ng.natural_gradient(
+        problem or default, theta, metric=EYE, solver=solver, damping=damping
+    )
+
+
+# --- the products
+
+
+@pytest.mark.parametrize("kind", ["forward", "reverse", "pointwise", "pytree"])
+def test_products_are_those_of_the_jacobian_and_adjoint(kind: str):
+    points = jnp.linspace(0.0, 1.0, 8).reshape(4, 2, 1)
+    u = lambda t, x: jnp.sin(t["a"] @ t["a"] * x[0] + t["b"])
+    theta = {"a": jnp.array([0.3, 0.8, -0.2]), "b": jnp.asarray(0.7)}
+    if kind == "pointwise":
+        model = ng.Pointwise(u, points)
+    elif kind == "pytree":
+        model = ng.Explicit(lambda t: {"x": jnp.outer(t["a"], t["a"]), "y": jnp.exp(t["b"])})
+    else:
+        model = ng.Explicit(lambda t: jax.vmap(lambda x: u(t, x))(points[:, 0]), mode=kind)
+    flat, unravel = flatten(theta)
+    products = eqx.filter_jit(lambda v: model.products(unravel, v))(flat)  # crosses the boundary
+    rho, columns, _ = model.jacobian(unravel, flat)
+    vector = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]
+    Z = jax.vmap(vector)(columns).T
+    rng = np.random.default_rng(0)
+    eta, xi = jnp.asarray(rng.normal(size=Z.shape[1])), jnp.asarray(rng.normal(size=Z.shape[0]))
+    pushed = vector(products.push(eta))
+    pulled = products.pull(jax.flatten_util.ravel_pytree(rho)[1](xi))
+    close(vector(products.rho), vector(rho), 1e-15)
+    close(pushed, Z @ eta, 1e-13)
+    close(pulled, Z.T @ xi, 1e-13)
+    assert float(xi @ pushed) == pytest.approx(float(eta @ pulled), rel=1e-12)
+
+
+def test_a_model_with_a_rule_for_its_transpose_only():
+    @jax.custom_vjp
+    def cubes(v):
+        return v**3
+
+    cubes.defvjp(lambda v: (v**3, v), lambda v, xi: (3 * v**2 * xi,))
+    model = ng.Explicit(lambda t: cubes(t), mode="reverse")
+    problem = ng.Problem(model, ng.LeastSquares(jnp.ones(3)))
+    result = ng.minimize(
+        problem, jnp.array([0.5, 2.0, 1.5]), metric=ng.MatrixMetric(np.eye(3)), solver=ng.CG(1e-8)
+    )
+    close(result.theta, np.ones(3), 1e-5)
+
+
+# --- the direction
+
+
+@pytest.mark.parametrize("name", with_slow(SOLVERS, ["LSMR"]))
+def test_every_metric_gives_the_dense_oracle(name: str):
+    """All metrics at once, as blocks of one state, each weighing as much as the others."""
+    problem, metric, G = all_blocks()
+    d = ng.natural_gradient(problem, jnp.zeros(5), metric=metric, solver=SOLVERS[name])
+    close(d.eta, -np.linalg.solve(G, np.asarray(d.gradient)))
+    assert d.info.status == "converged"
+
+
+@lru_cache
+def all_blocks() -> tuple[ng.Problem, ng.Metric, np.ndarray]:
+    # one order of either sign, and one scheme of each kind, will do
+    skipped = ("(0)", "(2)", "(-2)", "(3)", "(-3)", "Mobility", "forward", "fourth_order")
+    cases = [case for case in CASES if case.name.endswith("-7-neumann")]
+    cases = [case for case in cases if not any(order in case.name for order in skipped)]
+    grid, rho = cases[0].grid, density(cases[0].grid, 0)
+    tangents = np.random.default_rng(3).normal(size=(len(cases), grid.size, 5))
+    Z = jnp.asarray(tangents * np.asarray(rho)[:, None])
+    model = lambda t: tuple(rho + jnp.sin(z @ t) for z in Z)
+    parts = [
+        np.asarray(z.T @ case.dense(np.asarray(rho)) @ z) for case, z in zip(cases, Z, strict=True)
+    ]
+    weights = [1.0 / np.trace(part) for part in parts]
+    metric = ng.Blocks(*(w * case.metric for w, case in zip(weights, cases, strict=True)))
+    loss = ng.LeastSquares((jnp.ones(grid.size),) * len(cases))
+    return ng.Problem(model, loss), metric, np.tensordot(weights, np.stack(parts), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "damping"),
+    [("CG", 0.0), ("LSMR", 0.0), ("CG", 1e-2), ("LSMR", 1e-2), ("CG", ng.LevenbergMarquardt(0.3))],
+    ids=["CG", "LSMR", "CG-relative", "LSMR-relative", "CG-adaptive"],
+)
+def test_damping(name: str, damping):
+    _, theta, Z, target = small()
+    d = direction(SOLVERS[name], damping)
+    H = Z.T @ Z + d.info.damping * jnp.eye(6)
+    close(d.eta, -jnp.linalg.solve(H, Z.T @ (Z @ theta - target)))
+    assert d.info.residual <= 1e-13
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("LSMR", "matrix"), ("CG", "diagonal"), ("CG", "operator"), ("LSMR", "operator")],
+)
+def test_damping_by_an_operator_on_parameters(name: str, kind: str):
+    _, theta, Z, target = small()
+    root = np.random.default_rng(1).normal(size=(6, 6))
+    D = np.diag(np.arange(1.0, 7.0)) if kind == "diagonal" else root @ root.T + np.eye(6)
+    apply = lambda v: jnp.asarray(D) @ v
+    given = {
+        "matrix": D,
+        "diagonal": np.diag(D),
+        "operator": ng.AdjointOperator(apply, apply, theta, theta),
+    }[kind]
+    damping = ng.ParameterDamping(given, strength=0.3)
+    if (name, kind) == ("LSMR", "operator"):
+        with pytest.raises(ng.InputError, match="LSMR needs a factor"):
+            direction(SOLVERS[name], damping)
+        return
+    expected = -jnp.linalg.solve(Z.T @ Z + 0.3 * D, Z.T @ (Z @ theta - target))
+    close(direction(SOLVERS[name], damping).eta, expected)
+    if kind == "operator":
+        close(direction(ng.Cholesky(), damping).eta, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("CG", "objective"), ("LSMR", "objective"), ("LSMR", "regulariser")]
+)
+def test_a_gradient_that_is_not_all_in_the_state(name: str, kind: str):
+    _, theta, Z, target = small()
+    extra = lambda t: 0.1 * jnp.sum(jnp.sin(t))
+    loss = ng.LeastSquares(target)
+    if kind == "objective":
+        problem = ng.Problem(lambda t: Z @ t, objective=lambda t: loss(Z @ t) + extra(t))
+    else:
+        problem = ng.Problem(lambda t: Z @ t, loss, regulariser=extra)
+    g = jax.grad(lambda t: loss(Z @ t) + extra(t))(theta)
+    d = direction(SOLVERS[name], 0.0, problem)
+    close(d.gradient, g, 1e-13)
+    close(d.eta, -jnp.linalg.solve(Z.T @ Z, g))
+
+
+@pytest.mark.parametrize(("name", "k", "p"), [("CG", 30, 8), ("LSMR", 8, 30)])
+def test_minimum_norm_where_the_jacobian_is_deficient(name: str, k: int, p: int):
+    problem, theta, Z, target = linear_problem(k, p, 5, grading=0.1)
+    metric = ng.MatrixMetric(np.eye(k))
+    d = ng.natural_gradient(problem, theta, metric=metric, solver=SOLVERS[name])
+    close(d.eta, -np.linalg.pinv(np.asarray(Z), rcond=1e-10) @ np.asarray(Z @ theta - target))
+    assert d.info.iterations <= 7
+    assert d.info.rank is None
+
+
+def test_relative_damping_from_a_counted_estimate_of_the_trace():
+    _, _, Z, _ = small()
+    exact = float(jnp.sum(Z**2)) / 6
+    plain, relative = (
+        direction(SOLVERS["CG"], ng.AbsoluteDamping(1e-2)),
+        direction(SOLVERS["CG"], 1e-2),
+    )
+    assert relative.info.damping == pytest.approx(1e-2 * exact, rel=0.5)
+    assert relative.info.damping == direction(SOLVERS["LSMR"], 1e-2).info.damping  # seeded
+    assert plain.info.counts.linearised == plain.info.iterations
+    assert relative.info.counts.linearised == relative.info.iterations + 8
+
+
+def test_single_precision_of_any_magnitude_and_no_warning():
+    _, theta, Z, target = small()
+    expected = -jnp.linalg.solve(Z.T @ Z, Z.T @ (Z @ theta - target))
+    single, tiny = Z.astype(jnp.float32), jnp.float32(1e-24)
+    loss = lambda rho: tiny * ng.LeastSquares(target.astype(jnp.float32))(rho)
+    d = ng.natural_gradient(
+        ng.Problem(lambda t: single @ t, loss),
+        theta.astype(jnp.float32),
+        metric=ng.FactorMetric(jnp.eye(20, dtype=jnp.float32)),
+        solver=ng.CG(1e-6),
+    )
+    assert d.eta.dtype == jnp.float32
+    close(d.eta / tiny, expected, 1e-3)
+
+
+# --- what happens on the way
+
+
+def test_truncated_cg_descends_and_keeps_the_model_identity():
+    _, _, Z, _ = small()
+    lengths = []
+    for steps in range(1, 6):
+        d = direction(ng.CG(0.0, max_iterations=steps), ng.AbsoluteDamping(1e-3))
+        H = Z.T @ Z + 1e-3 * jnp.eye(6)
+        slope = float(d.gradient @ d.eta)
+        assert (d.info.iterations, d.info.status) == (steps, "max_iterations")
+        assert d.info.counts == ng.Counts(1, steps, steps + 1)
+        assert slope < 0
+        assert float(d.eta @ H @ d.eta) == pytest.approx(-slope, rel=1e-10)
+        residual = jnp.linalg.norm(H @ d.eta + d.gradient) / jnp.linalg.norm(d.gradient)
+        assert d.info.residual == pytest.approx(float(residual), rel=1e-8)
+        lengths.append(float(jnp.linalg.norm(d.eta)))
+    assert np.all(np.diff(lengths) > 0)
+
+
+def test_lsmr_residuals_are_true_and_never_grow():
+    _, _, Z, _ = small()
+    residuals = []
+    for steps in range(1, 6):
+        d = direction(ng.LSMR(0.0, max_iterations=steps), ng.AbsoluteDamping(1e-3))
+        true = Z.T @ (Z @ d.eta) + 1e-3 * d.eta + d.gradient
+        relative = float(jnp.linalg.norm(true) / jnp.linalg.norm(d.gradient))
+        assert d.info.residual == pytest.approx(relative, rel=1e-8)
+        residuals.append(relative)
+    assert np.all(np.diff(residuals) < 0)
+    assert 1.0 <= direction(ng.LSMR(1e-13)).info.condition <= 10.0 * (1 + 1e-8)
+
+
+@every_solver
+def test_a_run_is_that_of_the_dense_solver_and_counts_every_product(name: str):
+    problem, start, _, grid = bumps_problem(mass_varies=True)
+    bounds = (jnp.array([-jnp.inf, 0.42, -jnp.inf, -jnp.inf, -jnp.inf]), jnp.array([jnp.inf] * 5))
+    settings = {"metric": ng.L2(grid), "bounds": bounds, "damping": ng.AbsoluteDamping(1e-6)}
+    start = start.at[1].set(0.42)
+    dense = ng.minimize(problem, start, solver=ng.Cholesky(), max_iterations=4, **settings)
+    solver = {"CG": ng.CG(1e-12), "LSMR": ng.LSMR(1e-12)}[name]
+    result = ng.minimize(problem, start, solver=solver, max_iterations=4, **settings)
+    close(result.theta, dense.theta, 1e-8)
+    h = result.history
+    steps = h["solver_iterations"][:-1]
+    assert result.info is not None
+    assert result.info.solver == name
+    # nothing but the iterations: ModelStep reads the Zη that the solver carries
+    assert h["linearised"][-1] == steps.sum()
+    assert h["adjoint"][-1] == steps.sum() + len(steps)
+    assert h["forward"][-1] == dense.history["forward"][-1]
+
+
+def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
+    traces = []
+
+    def model(theta):
+        traces.append(1)
+        return jnp.tanh(theta * jnp.arange(1.0, 5.0)) + theta[0]
+
+    problem = ng.Problem(model, ng.LeastSquares(jnp.full(4, 0.3)))
+    metric = ng.MatrixMetric(np.eye(4))
+    run = lambda damping, solver, steps: ng.minimize(
+        problem, jnp.ones(4), metric=metric, solver=solver, damping=damping, max_iterations=steps,
+        tolerance=0.0,
+    )  # fmt: skip
+    run(1e-3, ng.CG(1e-2, 3), 1)
+    before = len(traces)
+    run(1e-2, ng.CG(1e-1, 4), 6)
+    checked = 2  # before a run the shape and the value of the state are looked at
+    assert len(traces) - before <= checked
+
+
+def test_forcing_terms_spend_little_far_from_the_minimum():
+    problem, start, _, grid = bumps_problem(mass_varies=True)
+    loose = ng.minimize(
+        problem, start, metric=ng.L2(grid), solver=ng.CG(1e-8, forcing=True), max_iterations=40
+    )
+    assert loose.converged
+    steps = loose.history["solver_iterations"][:-1]
+    assert steps[0] <= 2
+    assert steps[-1] > steps[0]
+
+
+class Given(ng.Metric):
+    """A "metric" with any matrix for A, also one that is none."""
+
+    A: jax.Array
+
+    def factor(self, rho):
+        product = lambda x: self.A @ x
+        return ng.AdjointOperator(product, lambda y: self.A.T @ y, rho, rho)
+
+    def whiten(self, rho, c):
+        return c
+
+    def at(self, rho):
+        return GivenGeometry(self, rho)
+
+
+class GivenGeometry(Geometry):
+    @property
+    def gram(self):
+        return self.factor
+
+
+def test_a_breakdown_is_a_status_and_the_iterate_so_far():
+    problem, theta, _, _ = small()
+    metric = Given(jnp.asarray(np.diag(np.r_[np.ones(17), -2 * np.ones(3)])))
+    d = ng.natural_gradient(problem, theta, metric=metric, solver=ng.CG(1e-13))
+    assert d.info.status == "breakdown"
+    assert 1 < d.info.iterations < 6
+    assert np.all(np.isfinite(d.eta))
+    assert float(d.gradient @ d.eta) < 0
+    metric = Given(-jnp.eye(20))
+    result = ng.minimize(problem, theta, metric=metric, solver=ng.CG(1e-13))
+    assert result.status == ng.Status.NOT_DESCENT
+    assert result.info is not None
+    assert (result.info.status, result.info.iterations) == ("breakdown", 1)
+    np.testing.assert_array_equal(result.theta, theta)
+
+
+@every_solver
+def test_a_gradient_that_the_metric_does_not_see_is_a_breakdown(name: str):
+    _, _, Z, _ = linear_problem(20, 6, 4, grading=0.1)
+    problem = ng.Problem(lambda t: Z @ t, objective=lambda t: jnp.sum(jnp.sin(t)))
+    d = direction(SOLVERS[name], 0.0, problem)
+    assert d.info.status == "breakdown"
+    assert d.info.iterations <= 6
+    assert float(d.gradient @ d.eta) < 0
+    if name == "LSMR":  # least residual: what G does not see is all that is left
+        unseen = d.gradient - np.linalg.pinv(Z, rcond=1e-9) @ (Z @ d.gradient)
+        left = Z.T @ (Z @ d.eta) + d.gradient
+        close(left, unseen, 1e-6)
+
+
+@every_solver
+def test_what_is_not_finite_is_named_and_kept_out(name: str):
+    problem, theta, _, _ = small()
+    metric = Given(jnp.eye(20).at[3, 4].set(jnp.nan))
+    d = ng.natural_gradient(problem, theta, metric=metric, solver=SOLVERS[name])
+    assert d.info.status == "not_finite"
+    np.testing.assert_array_equal(d.eta, np.zeros(6))
+
+
+@every_solver
+def test_at_a_minimum_there_is_nothing_to_do(name: str):
+    _, theta, Z, _ = small()
+    problem = ng.Problem(small()[0].model, ng.LeastSquares(Z @ theta))
+    d = direction(SOLVERS[name], 0.0, problem)
+    assert (d.info.status, d.info.iterations) == ("converged", 0)
+    np.testing.assert_array_equal(d.eta, np.zeros(6))
+
+
+# --- choices and input
+
+
+def test_auto_goes_matrix_free_past_a_size_in_memory(monkeypatch):
+    assert ng.Auto().matrix_free(2**31, 0) is None  # bytes
+    assert ng.Auto().matrix_free(2**31 + 1, 0).name == "CG"
+    assert ng.Cholesky().matrix_free(2**40, 0) is None
+    assert ng.Auto().matrix_free(2**20, 101) is not None  # 101 solves with a PDE
+    assert ng.Auto().matrix_free(2**20, 100) is None
+    monkeypatch.setattr(auto, "DENSE_LIMIT", 0)
+    problem = linear_problem(20, 6, 6)[0]
+    assert direction(ng.Auto(), 0.0, problem).info.solver == "CG"
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("tolerance", lambda: ng.CG(1.0)),
+        ("max_iterations", lambda: ng.CG(max_iterations=0)),
+        ("max_iterations", lambda: ng.LSMR(max_iterations=2.5)),  # pyright: ignore
+        ("operator", lambda: ng.ParameterDamping(np.array([1.0, -1.0]))),
+        ("operator", lambda: ng.ParameterDamping(as_operator(-np.eye(3)))),
+        ("operator", lambda: ng.ParameterDamping(as_operator(np.triu(np.ones((3, 3)))))),
+        ("preconditioner", lambda: ng.CG(preconditioner="jacobi")),  # pyright: ignore
+        ("preconditioner", lambda: ng.LSMR(preconditioner=ng.Recycled())),
+        ("pairs", lambda: ng.Recycled(0)),
+        ("samples", lambda: ng.Diagonal(0)),
+        ("rank", lambda: ng.Nystrom(-1)),
+    ],
+)
+def test_bad_input(argument: str, make):
+    with pytest.raises(ng.InputError) as error:
+        make()
+    assert error.value.argument == argument
+
+
+def as_operator(matrix):
+    product = lambda v: jnp.asarray(matrix) @ v
+    return ng.AdjointOperator(product, product, jnp.zeros(3), jnp.zeros(3))

@@ -1,0 +1,475 @@
+"""The command line, run in a process of its own where it sets global state."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+
+import natgrad
+from natgrad_studies.cli import main, parsing, study
+from natgrad_studies.cli.commands import COMMANDS
+from natgrad_studies.cli.listing import Listing
+from natgrad_studies.cli.parsing import parse
+from natgrad_studies.gaussian_mixture import study as mixture_study
+from natgrad_studies.poisson_pinn import study as pinn_study
+from natgrad_studies.program_cache import chosen_folder, keep_programs
+from natgrad_studies.registry import STUDIES
+from natgrad_studies.toml_files import toml_of
+
+TINY = (
+    *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
+    *("--step-iterations", "3", "--bisections", "1", "--basin-starts", "2"),
+    *("--basin-iterations", "5", "--basin-transport-iterations", "2"),
+    *("--basin-transport-points", "20", "--refinement", "20", "--metrics", "L2", "--floor", "1e-3"),
+    *("--fit-points", "12", "--fit-iterations", "3", "--fit-methods", "L2"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch):
+    """The process of the tests does not write into the user's cache."""
+    monkeypatch.setenv("NATGRAD_CACHE", "")
+
+
+def _exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return int(caught.value.code or 0)
+
+
+def test_help_names_the_commands_and_gives_examples(capsys):
+    assert _exit_code("--help") == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("study", *COMMANDS))
+    for command in ((), ("study",), ("study", "darcy"), *((name,) for name in COMMANDS)):
+        assert _exit_code(*command, "--help") == 0
+        assert f"Examples:\n  natgrad {' '.join(command)}" in capsys.readouterr().out.replace(
+            'eval "$(', ""
+        )
+
+
+def test_every_example_parses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text("points = 20\n")
+    examples = [line for command in COMMANDS.values() for line in command.EXAMPLES]
+    examples += [*study.EXAMPLES, *parsing.EXAMPLES]
+    for example in examples:
+        words = example.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0].split()
+        assert words[0] == "natgrad"
+        parse(words[1:])
+
+
+def test_help_and_list_do_not_wait_for_jax():
+    script = "import sys, natgrad_studies.cli as c; c.main(['list']); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_help_of_a_study_shows_the_defaults_of_the_preset(capsys):
+    assert _exit_code("study", "gaussian-mixture", "--preset", "paper", "--help") == 0
+    assert "--basin-starts" in capsys.readouterr().out
+
+
+def test_list_names_the_study_and_its_presets(capsys):
+    main(["list"])
+    printed = capsys.readouterr().out
+    assert "gaussian-mixture" in printed
+    assert "demo, paper" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study", "no-such-study"), "unknown study 'no-such-study'; known: gaussian-mixture, "),
+        (("study", "gausian-mixture"), "study 'gausian-mixture'; did you mean 'gaussian-mixture'?"),
+        (("stduy", "darcy"), "unknown command 'stduy'; did you mean 'study'? known: study, "),
+        (("study", "darcy", "--preset", "Papr"), "preset 'Papr'; did you mean 'paper'? known: "),
+        (("study", "darcy", "--cels=3"), "unknown option '--cels'; did you mean '--cells'?"),
+        (("study", "darcy", "--cells", "x"), "--cells: invalid literal for int()"),
+        (("study", "darcy", "--cells"), "Missing value for argument '--cells'"),
+        (("study",), "no study; one of gaussian-mixture, "),
+        ((), "no command; one of study, "),
+        (("study", "darcy", "--methods", "LBFG"), "'LBFG' is unknown. Try: 'LBFGS', or another of"),
+        (("study", "metric-cost", "--metrics", "w2"), "'w2' is unknown. Try: 'W2', or another of"),
+        (("study", "poisson-pinn", "--batched", "L3"), "batched: 'L3' is unknown. Try: 'LM3', or"),
+        (("study", "waveform-inversion", "--section", "sal"), "section: 'sal' is unknown"),
+        (("study", "darcy", "--config", "nowhere.toml"), "config: there is no file nowhere.toml"),
+        (("resume", "nowhere"), "there is no folder nowhere"),
+        (("resume",), "Missing from natgrad resume: RUN"),
+        (("resume", str(Path(__file__).parent)), "is not the folder of a run: it has no settings"),
+        (("report",), "RUN: is missing"),
+        (("report", "nowhere"), "there is no nowhere"),
+        (("completion", "powershell"), "invalid choice 'powershell'"),
+        (("study", "gaussian-mixture", "--points", "21"), "points: 21 is odd"),
+        (("study", "gaussian-mixture", "--basin-starts", "0"), "basin_starts: is 0"),
+        (("study", "gaussian-mixture", "--fit-methods", "L7"), "fit_methods: 'L7' is unknown"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys):
+    assert _exit_code(*arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.startswith("natgrad: error: ")
+    assert printed.err.count("\n") == 1
+    assert _exit_code(*arguments, "--json") == 2
+    printed = capsys.readouterr()
+    assert set(json.loads(printed.out)) == {"error"}
+    assert message in json.loads(printed.out)["error"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_complaints_of_the_parser_lose_their_frame(encoding, monkeypatch, capsys):
+    monkeypatch.setattr(type(sys.stdout), "encoding", encoding)
+    assert _exit_code("study", "darcy", "5") == 2
+    assert capsys.readouterr().err == "natgrad: error: Unrecognized options: 5\n"
+
+
+def test_list_and_completion_are_one_json_object(capsys):
+    main(["list", "--json"])
+    studies = json.loads(capsys.readouterr().out)["studies"]
+    assert [study["name"] for study in studies] == list(STUDIES)
+    main(["completion", "fish", "--json"])
+    assert "waveform-inversion" in json.loads(capsys.readouterr().out)["script"]
+
+
+def test_completion_is_a_script_for_the_shell(capsys):
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    assert "--basin-starts" in script
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# --- settings from files -------------------------------------------------------------------------
+
+
+def test_a_preset_is_changed_by_a_file_and_both_by_flags(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "reduced"\npoints = 26\nseed = 5\n')
+    presets = STUDIES["poisson-pinn"].presets
+    ask = lambda *flags: parse(["study", "poisson-pinn", f"--config={path}", *flags]).settings
+    assert ask() == replace(presets["reduced"], points=26, seed=5)
+    assert ask("--points", "30") == replace(presets["reduced"], points=30, seed=5)
+    assert ask("--preset", "paper") == replace(presets["paper"], points=26, seed=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pionts = 20", "unknown key 'pionts'. Try: 'points'"),
+        ("points = 'many'", "points is 'many'. Try: a whole number"),
+        ("points 20", "is not TOML: Expected '=' after a key in a key/value pair (at line 1"),
+        ("preset = 'dem'", "unknown preset 'dem'; did you mean 'demo'? known: demo, reduced, "),
+        ("preset = 3", "unknown preset '3'; known: demo"),
+        ("points = 21", "points: is 21"),
+    ],
+)
+def test_a_bad_file_is_one_line_and_exit_code_2(text, message, tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(text + "\n")
+    assert _exit_code("study", "poisson-pinn", "--config", str(path)) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def _without_cache() -> dict[str, str]:
+    own = {"NATGRAD_CACHE": ""}
+    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"} | own
+
+
+def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "natgrad_studies.cli", *arguments]
+    environment = _without_cache()
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_file_in_the_way_is_refused(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    for output in (blocked, blocked / "below"):
+        assert _exit_code("study", "gaussian-mixture", *TINY, "--output", str(output)) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("natgrad: error:")
+        assert "Traceback" not in printed
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple[Path, str]:
+    """The folder of a tiny run, and what it printed."""
+    output = tmp_path_factory.mktemp("study") / "deep" / "result"
+    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    return output, done.stdout
+
+
+@pytest.fixture(scope="module")
+def numbers(tiny) -> dict:
+    return json.loads((tiny[0] / "results.json").read_text())
+
+
+def test_a_tiny_run_leaves_settings_figures_and_a_page(tiny):
+    output, printed = tiny
+    assert "report:" in printed
+    settings = json.loads((output / "settings.json").read_text())
+    assert settings["study"] == "gaussian-mixture"
+    assert settings["settings"]["points"] == 20
+    assert len(list((output / "figures").glob("*.png"))) == 7
+    page = (output / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 5
+    assert page.count('data-kind="curves">') == 2
+    assert page.count('data-kind="paths">') == 1
+    assert "http" not in page
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _must_not_run(*arguments):
+    raise AssertionError("computed again")
+
+
+def test_a_finished_run_is_resumed_from_what_is_kept(tiny, numbers, tmp_path, monkeypatch, capsys):
+    """Also in another place, and with the settings that the run has written as TOML."""
+    folder = tmp_path / "moved"
+    shutil.copytree(tiny[0], folder)
+    (folder / "index.html").unlink()
+    for part in ("_study_method", "_floored", "compare"):
+        monkeypatch.setattr(mixture_study, part, _must_not_run)
+    monkeypatch.setattr(mixture_study.fit, "minimize", _must_not_run)
+    main(["resume", str(folder), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["study"] == "gaussian-mixture"
+    assert len(printed["tables"]) == 4
+    assert Path(printed["report"]).read_text().startswith("<!doctype html>")
+    again = json.loads((folder / "results.json").read_text())
+    for name in ("methods", "w2_floored", "transport", "fit"):
+        assert again[name] == numbers[name]
+    asked = parse(["study", "gaussian-mixture", "--config", str(folder / "settings.toml")]).settings
+    assert asked.output == folder
+    assert (
+        replace(asked, output=tiny[0])
+        == parse(["study", "gaussian-mixture", *TINY, "--output", str(tiny[0])]).settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gaussian-mixture", *TINY, "--arrows", "4"), "holds a run with arrows = 3, not 4"),
+        (("gaussian-mixture",), "holds a run with metrics = ['L2'], not ['L2', 'FR'"),
+        (("darcy",), "holds a result of the study 'gaussian-mixture', not 'darcy'"),
+    ],
+)
+def test_a_folder_with_another_run_is_refused_and_left_alone(tiny, arguments, message, capsys):
+    before = _files(tiny[0])
+    assert _exit_code("study", *arguments, "--output", str(tiny[0])) == 2
+    assert message in capsys.readouterr().err
+    assert _files(tiny[0]) == before
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert _exit_code("study", "darcy", "--output", str(tmp_path / "out")) == 2
+    assert capsys.readouterr().err == (
+        f"natgrad: error: cannot write to {tmp_path / 'out'}: Permission denied\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("settings.json", '{"natgrad": 1, "stu', "settings.json is damaged: Unterminated string"),
+        ("settings.json", '{"a": 1}', "settings.json is not one of natgrad's"),
+        ("settings.json", '{"natgrad": "1"}', "it names no study with settings"),
+        ("settings.json", '{"natgrad": "1", "study": "darzy", "settings": {}}', "mean 'darcy'?"),
+        (
+            "settings.json",
+            '{"natgrad": "1", "study": "darcy", "settings": {"cells": "x"}}',
+            "cells is 'x'. Try: a whole number",
+        ),
+        ("runs/method-L2.npz", "not an archive", "method-L2.npz cannot be read as a kept part"),
+        ("runs/fit-L2.npz", "not an archive", "fit-L2.npz cannot be read as a result"),
+    ],
+)
+def test_a_damaged_run_is_not_resumed(tiny, tmp_path, monkeypatch, file, content, message, capsys):
+    shutil.copytree(tiny[0], tmp_path / "run")
+    (tmp_path / "run" / file).write_text(content)
+    monkeypatch.setattr(mixture_study, "explore", lambda *arguments: None)
+    assert _exit_code("resume", str(tmp_path / "run")) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert (tmp_path / "run" / file).read_text() == content
+
+
+def test_a_report_of_a_run(tiny, tmp_path, capsys):
+    page = tmp_path / "all.html"
+    main(["report", str(tiny[0]), "--output", str(page), "--json"])
+    assert json.loads(capsys.readouterr().out) == {"report": str(page)}
+    assert "Gaussian mixture" in page.read_text()
+    page.write_text("my thesis")
+    assert _exit_code("report", str(tiny[0].parent), "--output", str(page)) == 2
+    assert "all.html" in capsys.readouterr().err
+    assert page.read_text() == "my thesis"
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+PINN = replace(
+    STUDIES["poisson-pinn"].presets["demo"],
+    points=8,
+    layers=(3,),
+    methods=("Adam", "LBFGS"),
+    batched=(),
+    seconds=0.01,
+)
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    config, folder = tmp_path / "run.toml", tmp_path / "out put"
+    config.write_text(toml_of(replace(PINN, output=folder), "tiny"))
+    train = pinn_study.run_method
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def stopped_at_the_second(method, pinn):
+        if method.key == "LBFGS":
+            os.kill(os.getpid(), signal.SIGINT)
+        return train(method, pinn)
+
+    monkeypatch.setattr(pinn_study, "run_method", stopped_at_the_second)
+    assert _exit_code("study", "poisson-pinn", "--config", str(config)) == 130
+    assert capsys.readouterr().err == f"stopped; go on with: natgrad resume '{folder}'\n"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [path.name for path in (folder / "runs").iterdir()] == ["Adam.npz"]
+
+    def only_the_second(method, pinn):
+        assert method.key == "LBFGS"
+        return train(method, pinn)
+
+    monkeypatch.setattr(pinn_study, "run_method", only_the_second)
+    main(["resume", str(folder)])
+    assert {path.name for path in (folder / "runs").iterdir()} == {"Adam.npz", "LBFGS.npz"}
+    assert (folder / "index.html").exists()
+
+
+def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, capsys):
+    began = []
+
+    def method_study(method, settings, landscape):
+        began.append(method.key)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)  # the main thread meanwhile cancels the rest
+        raise RuntimeError("after the end")
+
+    monkeypatch.setattr(mixture_study, "explore", lambda *arguments: None)
+    monkeypatch.setattr(mixture_study, "compare", lambda *arguments: None)
+    monkeypatch.setattr(mixture_study, "_study_method", method_study)
+    arguments = ("--workers", "1", "--output", str(tmp_path / "out"), "--json")
+    assert _exit_code("study", "gaussian-mixture", *arguments) == 143
+    printed = capsys.readouterr()
+    line = f"stopped; go on with: natgrad resume {tmp_path / 'out'}"
+    assert printed.err.endswith(line + "\n")
+    assert json.loads(printed.out) == {"error": line}
+    time.sleep(0.4)
+    assert len(began) == 1
+
+
+def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypatch, capsys):
+    def interrupted(settings, say):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mixture_study, "run", interrupted)
+    assert _exit_code("study", "gaussian-mixture", "--output", str(tmp_path / "out")) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+# --- compiled programs ---------------------------------------------------------------------------
+
+
+def test_programs_are_kept_in_the_folder_named(tmp_path):
+    script = (
+        "import jax, natgrad.program_cache as cache;"
+        "cache.LEAST_COMPILE_SECONDS = 0.0;"
+        "print(cache.keep_programs());"
+        "jax.jit(lambda x: x + 1)(1.0)"
+    )
+    for name, folder in (("NATGRAD_CACHE", "ours"), ("JAX_COMPILATION_CACHE_DIR", "jax's")):
+        environment = _without_cache() | {name: str(tmp_path / folder)}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.strip() == str(tmp_path / folder)
+    assert list((tmp_path / "ours").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"NATGRAD_CACHE": "/a/b", "XDG_CACHE_HOME": "/c"}, Path("/a/b")),
+        ({"XDG_CACHE_HOME": "/c"}, Path("/c/natgrad")),
+        ({"NATGRAD_CACHE": ""}, None),
+        ({"XDG_CACHE_HOME": ""}, Path("~/.cache/natgrad").expanduser()),
+    ],
+)
+def test_the_folder_of_the_programs(environment, folder):
+    assert chosen_folder(environment) == folder
+
+
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("NATGRAD_CACHE", str(blocked / "below"))
+    before = jax.config.jax_compilation_cache_dir
+    assert keep_programs() is None
+    assert jax.config.jax_compilation_cache_dir == before
+    assert blocked.read_text() == "not a folder"
+
+
+def test_the_results_of_a_tiny_run_are_complete_and_sane(numbers):
+    assert {"settings", "versions", "landscape", "methods", "transport", "fit"} <= set(numbers)
+    assert set(numbers["methods"]) == {"GD", "L2", "W2", "W2_staggered"}
+    for entry in numbers["methods"].values():
+        assert entry["path"][0] == [5.0, 3.0]
+        assert len(entry["path"]) == len(entry["losses"]) == entry["iterations"] + 1
+        counts = entry["basins"]
+        assert counts["reach"] + counts["escape"] + counts["undecided"] == 4
+        assert entry["local_step_limit_at_minimum"] > 0
+    assert numbers["landscape"]["finite_minima"] == 1
+    fits = numbers["fit"]["methods"]
+    assert fits["L2"]["loss"] < fits["L2"]["history"]["loss"][0]
+
+
+def test_a_tiny_run_already_shows_the_defect_of_the_collocated_scheme(numbers):
+    transport = numbers["transport"]
+    assert transport["G_collocated"][0][0] > 10 * transport["upper_bound_for_any_mu"]
+    assert transport["G_staggered"][0][0] < transport["upper_bound_from_a_feasible_field"]
+    assert transport["coupling_between_parities"] < 1e-12
+    parity = sum(transport["G_xx_collocated_by_parity_of_ij_from_1"].values())
+    assert parity == pytest.approx(transport["G_collocated"][0][0], rel=1e-12)
+
+
+def test_a_warning_is_a_line_without_the_code_it_comes_from(monkeypatch, capsys):
+    def warned(self, output):
+        warnings.simplefilter("always")
+        warnings.warn("the waves\nare short", natgrad.PrecisionWarning, stacklevel=1)
+
+    monkeypatch.setattr(Listing, "run", warned)
+    main(["list"])
+    assert capsys.readouterr().err == "natgrad: warning: the waves are short\n"

@@ -1,0 +1,108 @@
+"""`natgrad compare`: the problems of the studies, and the command in process."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad.descent import progress
+from natgrad_studies.cli import main
+from natgrad_studies.registry import STUDIES
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+SMALL = {
+    "gaussian-mixture": {"points": 20},
+    "darcy": {"cells": 12},
+    "poisson-pinn": {"points": 8, "layers": (3,)},
+    "waveform-inversion": {"coarsen": 6, "dt": 0.012, "steps": 120, "shots": 1, "frequency": 2.0},
+}
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_process(monkeypatch):
+    monkeypatch.setenv("NATGRAD_CACHE", "")
+    asked = progress.BOARD.asked
+    yield
+    progress.BOARD.asked = asked
+    assert jax.config.jax_enable_x64
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A TOML file with settings for the mixture."""
+    path = tmp_path_factory.mktemp("small") / "mixture.toml"
+    path.write_text("points = 20\n")
+    return path
+
+
+def _exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.filterwarnings("ignore:the shortest wave")
+@pytest.mark.parametrize("name", [study.name for study in STUDIES.values() if study.metrics])
+def test_the_metrics_of_the_list_are_those_of_the_problem(name):
+    """And the loss is the same for each, at the same start, whatever state it measures."""
+    study = STUDIES[name]
+    settings = dataclasses.replace(next(iter(study.presets.values())), **SMALL[name])
+    found = study.part("comparable", "comparable")(settings)
+    assert set(found.metrics) == set(study.metrics)
+    problems = [m.get("problem") for m in found.metrics.values() if isinstance(m, dict)]
+    values = [_loss(problem, found.theta0) for problem in [found.problem, *filter(None, problems)]]
+    np.testing.assert_allclose(values, values[0], rtol=1e-6)
+
+
+def _loss(problem: ng.Problem, theta) -> float:
+    return float(problem.value(theta, problem.model(theta)))
+
+
+def test_a_comparison_leaves_numbers_and_a_page_and_can_be_resumed(small, tmp_path, capsys):
+    output = tmp_path / "compared"
+    arguments = ("gaussian-mixture", "--metrics", "L2", "LBFGS", "--config", str(small))
+    main(["compare", *arguments, "--iterations", "4", "--output", str(output)])
+    assert "report:" in capsys.readouterr().out
+    numbers = json.loads((output / "results.json").read_text())
+    assert list(numbers["runs"]) == ["L2", "L-BFGS"]
+    assert numbers["winners"]["iterations"] in numbers["runs"]
+    assert "Who wins" in (output / "index.html").read_text()
+    main(["resume", str(output), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["winners"]["propagations"] in numbers["runs"]
+    again = json.loads((output / "results.json").read_text())
+    assert again["runs"]["L2"]["history"]["loss"] == numbers["runs"]["L2"]["history"]["loss"]
+    assert _exit_code("compare", *arguments, "--iterations", "5", "--output", str(output)) == 2
+    assert "iterations = 4, not 5" in capsys.readouterr().err
+
+
+def test_solvers_that_are_asked_for_replace_those_of_the_study(small, tmp_path, capsys):
+    arguments = ("--metrics", "L2", "--solvers", "qr", "cg", "--config", str(small))
+    output = ("--iterations", "2", "--output", str(tmp_path / "solvers"), "--json")
+    main(["compare", "gaussian-mixture", *arguments, *output])
+    table = json.loads(capsys.readouterr().out)["tables"][0]
+    assert [row[0] for row in table["rows"]] == ["L2, qr", "L2, cg"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("darci",), "did you mean 'darcy'?"),
+        (("metric-cost",), "no problem to compare"),
+        (("darcy", "--metrics", "L2_H2"), "'L2_H1', or another of"),
+        (("darcy", "--metrics", "LBFGS"), "L-BFGS is alone"),
+        (("darcy", "--solvers", "qrr"), "'qr', or another of"),
+        (("darcy", "--seconds", "-1"), "seconds: -1"),
+        (("darcy", "--preset", "papr"), "did you mean 'paper'?"),
+        (("darcy", "--itrations", "3"), "did you mean '--iterations'?"),
+    ],
+)
+def test_what_cannot_be_compared(arguments, message, tmp_path, capsys):
+    assert _exit_code("compare", *arguments, "--output", str(tmp_path / "out")) == 2
+    printed = capsys.readouterr().err.strip()
+    assert message in printed
+    assert "\n" not in printed
+    assert not (tmp_path / "out").exists()

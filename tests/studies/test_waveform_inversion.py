@@ -1,0 +1,187 @@
+"""The waveform inversion study: a tiny run, resumed, with every stage; its measures; bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from natgrad import InputError
+from natgrad.report.folder import FolderError
+from natgrad.report.stored import load_page
+from natgrad_studies.toml_files import toml_of
+from natgrad_studies.waveform_inversion import study
+from natgrad_studies.waveform_inversion.methods import METHODS as KNOWN
+from natgrad_studies.waveform_inversion.runs import FRAMES
+from natgrad_studies.waveform_inversion.settings import METHODS, PRESETS, Settings
+from natgrad_studies.waveform_inversion.similarity import structural_similarity
+from natgrad_studies.waveform_inversion.tables import summary
+from problems_for_tests import assert_input_error
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+ENVIRONMENT = os.environ | {"NATGRAD_CACHE": ""}
+TINY = Settings(
+    coarsen=6,
+    dt=0.012,
+    steps=120,
+    shots=2,
+    frequency=2.0,
+    smoothing=2.0,
+    known_rows=2,
+    methods=("L2_secants", "LBFGS"),
+    max_propagations=24,
+    devices=1,
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    settings = replace(TINY, output=tmp_path_factory.mktemp("waves") / "tiny")
+    lines = []
+    report, result = study.run(settings, lines.append)
+    return settings, report, result, lines
+
+
+def test_a_tiny_study_descends_and_writes_its_report(tiny):
+    settings, report, result, lines = tiny
+    for run in result.runs:
+        assert run.loss[-1] < 0.2
+        assert run.similarity[-1] > result.start_similarity
+        assert settings.max_propagations <= run.total <= settings.max_propagations + 8
+        assert np.all(np.diff(run.propagations) > 0)
+        assert 2 <= len(run.frames) <= FRAMES + 1
+        assert [run.frames[0][0], run.frames[-1][0]] == run.propagations[[0, -1]].tolist()
+        assert np.array_equal(run.frames[-1][1], run.velocity)
+    text = report.read_text()
+    assert text.count("<img") == 2
+    assert text.count('data-kind="curves">') == 2
+    assert text.count('data-kind="frames">') == 1
+    assert load_page(settings.output).html() == text
+    assert "L², secants" in text
+    numbers = json.loads((settings.output / "results.json").read_text())
+    assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])
+    assert len(summary(result)[0].rows) == 2
+    assert any("GiB" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
+    settings, _, whole, _ = tiny
+    settings = replace(settings, output=tmp_path / "cut")
+
+    config = tmp_path / "run.toml"
+    config.write_text(toml_of(settings, "tiny"))
+    command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
+    process = subprocess.Popen(
+        [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    log = settings.output / "runs" / "L2_secants.csv"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(log.read_text().splitlines()) > 2):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith(f"stopped; go on with: natgrad resume {settings.output}\n")
+    assert "Traceback" not in said
+    assert (settings.output / "runs" / "L2_secants.npz").exists()
+    assert not (settings.output / "index.html").exists()
+    _, resumed = study.run(settings)
+    for one, other in zip(whole.runs, resumed.runs, strict=True):
+        assert np.array_equal(one.velocity, other.velocity)
+        assert np.array_equal(one.loss, other.loss)
+        assert np.array_equal(one.similarity, other.similarity)
+        assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
+    with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
+        study.run(replace(settings, shots=3))
+
+
+@pytest.mark.slow
+def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
+    settings = replace(
+        TINY, output=tmp_path, methods=("L2_secants",), bands=(2.0,), misfit="transport"
+    )
+    result = study.compute(settings, lambda line: None)
+    (run,) = result.runs
+    stages = {path.stem for path in (tmp_path / "runs").glob("*.npz")}
+    assert stages == {"L2_secants", "L2_secants-transport", "L2_secants-band1"}
+    assert np.isnan(run.loss[0])
+    assert run.loss[-1] < 1.0
+    assert run.total >= settings.max_propagations
+    assert len(run.frames) >= 6  # two of every stage
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["deepwave", "devito"])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
+    pytest.importorskip(engine, reason=f"{engine} is not installed")
+    if engine == "deepwave":  # one thread, since the tests have a core each
+        pytest.importorskip("torch").set_num_threads(1)
+    settings = replace(
+        TINY, output=tmp_path, engine=engine, devices=0, methods=("L2_secants",), batch=batch
+    )
+    _, result = study.run(settings)
+    assert result.runs[0].loss[-1] < 0.2
+    numbers = json.loads((tmp_path / "results.json").read_text())
+    assert numbers["settings"]["engine"] == engine
+    assert engine in numbers["device"]
+
+
+def test_similarity_is_one_for_the_same_and_falls_with_noise():
+    random = np.random.default_rng(0)
+    image = np.add.outer(np.linspace(1, 3, 40), np.linspace(0, 2, 30))
+    assert structural_similarity(image, image) == pytest.approx(1.0)
+    noise = random.standard_normal(image.shape)
+    found = [structural_similarity(image + size * noise, image) for size in (0.05, 0.2, 1.0)]
+    assert found[0] > found[1] > found[2]
+    assert structural_similarity(image, image + 5) < 0.9
+
+
+def test_the_methods_are_those_of_the_settings():
+    assert set(KNOWN) == set(METHODS)
+    for preset in PRESETS.values():
+        preset.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"methods": ("SGD",)}, "methods"),
+        ({"methods": ()}, "methods"),
+        ({"section": "cake"}, "section"),
+        ({"misfit": "huber"}, "misfit"),
+        ({"velocity": "nowhere.npy"}, "velocity"),
+        ({"dt": -1.0}, "dt"),
+        ({"bands": (-2.0,)}, "bands"),
+        ({"batch": 3}, "batch"),
+        ({"batch": 1}, "batch"),
+        ({"slowest": 7000.0}, "slowest"),
+        ({"known_rows": 100}, "known_rows"),
+        ({"dt": 0.1}, "dt"),
+    ],
+)
+def test_bad_settings_are_named_before_anything_runs(changes, name, tmp_path):
+    with pytest.raises(InputError, match=f"^{name}"):
+        study.run(replace(TINY, output=tmp_path / "out", **changes))
+
+
+def test_a_study_without_the_package_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "devito", None)
+    settings = replace(TINY, output=tmp_path / "out", engine="devito", devices=0)
+    assert_input_error("engine", r"not installed.*natgrad\[devito\]", lambda: study.run(settings))
+    assert not settings.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "why"), [("cake", "engine", "cake"), ("devito", "devices", "1 parts")]
+)
+def test_bad_settings_are_named(engine: str, name: str, why: str):
+    assert_input_error(name, why, lambda: replace(TINY, engine=engine).check())

@@ -1,0 +1,386 @@
+"""Waves: products against dense derivatives, storage, devices, surveys, shots, bad input."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad import waves
+from natgrad.core.compiled import jit_forwarding
+from natgrad.core.selection import Functions
+from natgrad.waves.storage import plan_storage
+from problems_for_tests import with_slow
+
+SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+
+
+def survey_of(shape=SHAPE, between=False, shots=2, steps=STEPS) -> waves.Survey:
+    """Shots over a small model; `between` the grid points or on them."""
+    off = 0.3 * SPACING if between else 0.0
+    side = (shape[0] - 2) * SPACING
+    middle = [SPACING * (n // 2) for n in shape[1:-1]]
+    place = lambda x, z: [x + off, *middle, z + off]
+    sources = [place(x, SPACING) for x in np.linspace(0, side, shots)]
+    receivers = [place(SPACING * i, 2 * SPACING) for i in range(0, shape[0] - 1, 2)]
+    return waves.Survey(shape, SPACING, DT, sources, receivers, waves.ricker(12.0, DT, steps))
+
+
+def velocity_of(shape=SHAPE) -> np.ndarray:
+    return 1800 + 60.0 * np.arange(shape[-1]) + 300 * np.random.default_rng(0).random(shape)
+
+
+def model_of(survey=None, **options) -> waves.Acoustic:
+    survey = survey_of() if survey is None else survey
+    options = {"absorbing": 5, "dtype": jnp.float64} | options
+    return waves.Acoustic(survey, velocity_of(survey.shape), **options)
+
+
+def theta_of(model) -> jax.Array:
+    return jnp.asarray(waves.squared_slowness(velocity_of(model.survey.shape)))
+
+
+@eqx.filter_jit
+def products_of(model, theta):
+    return model.products(lambda flat: flat.reshape(theta.shape), theta.ravel())
+
+
+push = eqx.filter_jit(lambda products, eta: products.push(eta))
+pull = eqx.filter_jit(lambda products, xi: products.pull(xi))
+simulated = eqx.filter_jit(lambda model, theta: model(theta))
+
+OPTIONS = {
+    "plain": {"stored_every": 1},
+    "order 8": {"stored_every": 1, "order": 8},
+    "every 2": {"stored_every": 2},
+    "every 3": {"stored_every": 3},
+    "every 4": {"stored_every": 4},
+    "checkpoints": {"stored_every": 1, "memory": 200_000},
+    "checkpoints every 2": {"stored_every": 2, "memory": 140_000},
+    "no layer": {"stored_every": 1, "absorbing": 0},
+    "mask": {"stored_every": 1, "update": np.linspace(0, 1, 12) * np.ones(SHAPE)},
+    "between": {"stored_every": 1, "survey": survey_of(between=True)},
+    "3D": {"stored_every": 1, "survey": survey_of((7, 6, 8), steps=21), "absorbing": 3},
+    "3D checkpoints": {
+        "stored_every": 1,
+        "survey": survey_of((7, 6, 8), between=True, steps=21),
+        "absorbing": 3,
+        "memory": 700_000,
+    },
+}
+
+
+def dot_test(model, seed=1) -> float:
+    theta, random = theta_of(model), np.random.default_rng(seed)
+    products = products_of(model, theta)
+    eta = jnp.asarray(random.standard_normal(theta.size), theta.dtype)
+    xi = jnp.asarray(random.standard_normal(model.survey.data_shape), model.start.dtype)
+    image, gradient = push(products, eta), pull(products, xi)
+    assert image.shape == model.survey.data_shape
+    size = float(jnp.linalg.norm(image) * jnp.linalg.norm(xi))
+    return abs(float(jnp.vdot(image, xi) - eta @ gradient)) / size
+
+
+MORE_OPTIONS = ["every 2", "every 3", "checkpoints", "no layer", "between", "3D"]
+
+
+@pytest.mark.parametrize("name", with_slow(OPTIONS, MORE_OPTIONS))
+def test_born_and_adjoint_are_transposes(name):
+    model = model_of(**OPTIONS[name])
+    assert (model.scheme.segment is not None) == ("checkpoints" in name)
+    assert dot_test(model) < 1e-13
+
+
+@pytest.mark.parametrize("name", ["plain", "checkpoints every 2", "every 3"])
+def test_they_are_transposes_in_single_precision(name):
+    model = model_of(**OPTIONS[name] | {"dtype": jnp.float32})
+    assert dot_test(model) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "name",
+    with_slow(["plain", "order 8", "checkpoints", "mask", "between", "3D"], ["checkpoints", "3D"]),
+)
+def test_the_born_data_are_the_derivative(name):
+    """Taylor: what the linearisation leaves is of second order in the step."""
+    model = model_of(**OPTIONS[name])
+    theta = theta_of(model)
+    eta = 0.05 * theta * jnp.asarray(np.random.default_rng(2).standard_normal(theta.shape))
+    data, image = simulated(model, theta), push(products_of(model, theta), eta.ravel())
+    left = lambda h: float(jnp.linalg.norm(simulated(model, theta + h * eta) - data - h * image))
+    steps = [left(h) for h in (1e-2, 5e-3, 2.5e-3)]
+    slopes = np.log2(np.array(steps[:-1]) / np.array(steps[1:]))
+    assert np.all(np.abs(slopes - 2) < 0.05)
+
+
+def test_checkpoints_give_the_products_of_the_stored_field():
+    whole, sparse = model_of(**OPTIONS["plain"]), model_of(**OPTIONS["checkpoints"])
+    theta = theta_of(whole)
+    eta = jnp.asarray(np.random.default_rng(3).standard_normal(theta.size))
+    one, other = products_of(whole, theta), products_of(sparse, theta)
+    assert np.allclose(one.rho, other.rho, rtol=1e-12)
+    assert np.allclose(push(one, eta), push(other, eta), rtol=1e-10, atol=1e-12)
+    xi = one.rho
+    assert np.allclose(pull(one, xi), pull(other, xi), rtol=1e-10, atol=1e-14)
+    assert sparse.storage.bytes < 0.6 * whole.storage.bytes
+
+
+def test_what_a_thinned_field_leaves_out_is_beyond_the_band_of_the_wavelet():
+    """Sources at every third step add frequencies that no band-limited covector sees."""
+    steps = 300
+    wavelet = waves.ricker(6.0, DT, steps, delay=0.2)
+    survey = eqx.tree_at(lambda s: s.wavelet, survey_of(steps=steps), wavelet)
+    found = {}
+    for every in (1, 3):
+        model = model_of(survey, stored_every=every, absorbing=12)
+        theta = theta_of(model)
+        products = products_of(model, theta)
+        eta = jnp.asarray(np.random.default_rng(3).standard_normal(theta.size))
+        found[every] = (np.asarray(push(products, eta)), np.asarray(pull(products, products.rho)))
+    relative = [
+        np.linalg.norm(thin - whole) / np.linalg.norm(whole)
+        for thin, whole in zip(found[3], found[1], strict=True)
+    ]
+    assert relative[0] < 3e-2
+    assert relative[1] < 1e-6
+
+
+def test_the_jacobian_is_the_products_and_the_public_checks_pass():
+    model = model_of(survey_of((9, 8), steps=25), stored_every=1, absorbing=3)
+    theta = theta_of(model)
+    rho, columns, counts = eqx.filter_jit(
+        lambda model, theta: model.jacobian(lambda flat: flat.reshape(theta.shape), theta.ravel())
+    )(model, theta)
+    assert columns.shape == (theta.size, *rho.shape)
+    assert (int(counts.forward), int(counts.linearised)) == (1, theta.size)
+    eta = jnp.ones(theta.size)
+    direct = push(products_of(model, theta), eta)
+    assert np.allclose(jnp.tensordot(eta, columns, 1), direct, rtol=1e-9, atol=1e-12)
+    assert ng.check_adjoint(model, theta).passed
+    data = simulated(model, 1.03 * theta)
+    problem = ng.Problem(model, ng.LeastSquares(data, model.survey.gather_grid))
+    assert ng.check_gradient(problem, theta).passed
+
+
+def small_inversion(**options):
+    model = model_of(stored_every=1, dtype=jnp.float32, **options)
+    theta = theta_of(model).astype(jnp.float32)
+    truth = theta * (1 + 0.05 * jnp.sin(jnp.arange(SHAPE[0]) / 2.0)[:, None])
+    data = simulated(model, truth)
+    grid = model.survey.gather_grid
+    return ng.Problem(model, ng.LeastSquares(data, grid)), theta, model
+
+
+@pytest.mark.slow
+def test_an_inversion_descends_and_stays_within_its_bounds():
+    problem, theta, model = small_inversion()
+    result = ng.minimize(
+        problem,
+        theta,
+        metric=ng.L2(model.survey.gather_grid),
+        solver=ng.CG(0.0, 4),
+        bounds=model.bounds(1500.0, 3500.0),
+        max_iterations=5,
+    )
+    assert result.loss < 0.02 * result.history["loss"][0]
+    assert result.history["forward"][-1] == 1 + np.sum(result.history["halvings"][:-1] + 1)
+    velocity = waves.velocity_of(result.theta)
+    assert np.all((velocity > 1499) & (velocity < 3501))
+
+
+@pytest.mark.slow
+def test_a_batch_of_shots_propagates_only_those():
+    problem, theta, model = small_inversion()
+    rows = jnp.array([1])
+    part = model.restricted(Functions(rows, 2))
+    assert np.allclose(simulated(part, theta), simulated(model, theta)[1:], rtol=1e-5, atol=1e-7)
+    result = ng.minimize(
+        problem,
+        theta,
+        metric=ng.L2(model.survey.gather_grid),
+        solver=ng.CG(0.0, 3),
+        batch=ng.MiniBatch(1, of="functions"),
+        max_iterations=4,
+    )
+    assert result.loss < problem.value(theta, simulated(model, theta))
+    with pytest.raises(ng.InputError, match="whole shots"):
+        ng.minimize(problem, theta, metric=ng.L2(), batch=ng.MiniBatch(5))
+
+
+@pytest.mark.slow
+def test_shots_on_two_devices_give_the_run_of_one():
+    if jax.device_count() < 2:
+        pytest.skip("needs two devices")
+    survey = survey_of(shots=3)
+    devices = None, jax.devices()[:2]
+    one, two = (model_of(survey, stored_every=1, devices=d) for d in devices)
+    assert two.mesh.size == 2
+    theta = theta_of(one)
+    data = simulated(one, 1.02 * theta)
+    assert np.allclose(simulated(two, 1.02 * theta), data, rtol=1e-12, atol=1e-14)
+    assert dot_test(two) < 1e-13
+    grid = survey.gather_grid
+    runs = [
+        ng.minimize(
+            ng.Problem(model, ng.LeastSquares(data, grid)),
+            theta,
+            metric=ng.L2(grid),
+            solver=ng.CG(0.0, 3),
+            max_iterations=3,
+        )
+        for model in (one, two)
+    ]
+    assert np.allclose(runs[0].theta, runs[1].theta, rtol=1e-8)
+
+
+def test_a_compiled_function_hands_on_what_it_does_not_change():
+    field = jnp.arange(5.0)
+    function = jit_forwarding(lambda tree, x, k=1: {"same": tree, "new": k * x + tree[0]})
+    for _ in range(2):
+        found = function((field, "text"), 2.0, k=3)
+        assert found["same"][0] is field
+        assert found["same"][1] == "text"
+        assert np.array_equal(found["new"], field + 6)
+
+
+# --- surveys, shots, wavelets --------------------------------------------------------------------
+
+
+def test_a_line_has_its_sources_and_receivers_on_the_grid():
+    survey = waves.Survey.line((30, 12), 20.0, dt=0.002, steps=50, shots=4, frequency=8.0)
+    assert survey.data_shape == (4, 30, 50)
+    assert np.all(survey.sources[:, 1] == 40.0)
+    assert survey.sources[-1, 0] == survey.receivers[-1, 0] == 29 * 20.0
+    assert survey.gather_grid.shape == (30, 50)
+    assert survey.trace_grid.shape == (50,)
+
+
+def test_shots_are_scaled_with_their_wavelet_saved_and_loaded(tmp_path):
+    survey = survey_of()
+    model = model_of(survey)
+    data = np.asarray(simulated(model, theta_of(model)))
+    shots = waves.Shots(survey, data).scaled()
+    assert np.isclose(np.sqrt(np.mean(shots.data**2)), 1.0)
+    again = np.asarray(simulated(model_of(shots.survey), theta_of(model)))
+    assert np.allclose(again, shots.data, rtol=1e-10, atol=1e-12)
+    shots.save(tmp_path / "shots.npz")
+    loaded = waves.Shots.load(tmp_path / "shots.npz")
+    assert np.array_equal(loaded.data, shots.data)
+    assert loaded.survey.spacing == survey.spacing
+    assert np.array_equal(loaded.survey.wavelet, shots.survey.wavelet)
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    with pytest.raises(ng.InputError, match="holds no shots"):
+        waves.Shots.load(tmp_path / "bad.npz")
+
+
+def test_a_band_of_the_data_is_the_data_of_the_band():
+    survey = survey_of(steps=240)
+    model = model_of(survey)
+    shots = waves.Shots(survey, np.asarray(simulated(model, theta_of(model))))
+    low = shots.band(8.0)
+    direct = np.asarray(simulated(model_of(low.survey), theta_of(model)))
+    assert np.allclose(direct, low.data, rtol=1e-9, atol=1e-12)
+    spectrum = lambda wavelet: np.abs(np.fft.rfft(wavelet))
+    share = spectrum(low.survey.wavelet) / spectrum(survey.wavelet)
+    frequency = np.fft.rfftfreq(240, DT)
+    assert np.all(share[(frequency > 1) & (frequency < 5)] > 0.9)
+    assert np.all(share[(frequency > 16) & (frequency < 30)] < 0.05)
+    with pytest.raises(ng.InputError, match="corner"):
+        shots.band(1e4)
+
+
+def test_the_storage_is_the_densest_that_fits_then_checkpoints():
+    survey = waves.Survey.line((100, 50), 10.0, dt=0.001, steps=900, shots=3, frequency=10.0)
+    field = 3 * 4 * 140 * 90
+    plan = lambda memory, every=None: plan_storage(survey, 20, 2, 4, memory, every)
+    assert plan(900 * field) == (1, None, 900 * field)
+    assert plan(900 * field - 1).every == 2
+    assert plan(300 * field) == (3, None, 300 * field)
+    checkpoints = plan(100 * field, 1)
+    assert checkpoints.every == 1
+    assert checkpoints.bytes <= 100 * field
+    with pytest.raises(ng.InputError, match=r"hold neither .* nor its checkpoints"):
+        plan(20 * field, 1)
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def survey_with(**changes):
+    survey = survey_of()
+    given = {
+        "shape": survey.shape,
+        "spacing": SPACING,
+        "dt": DT,
+        "sources": survey.sources,
+        "receivers": survey.receivers,
+        "wavelet": survey.wavelet,
+    }
+    return waves.Survey(**given | changes)
+
+
+def velocity_with(value):
+    velocity = velocity_of()
+    velocity[3, 4] = value
+    return velocity
+
+
+BAD = {
+    "unstable": (lambda: model_of(survey_with(dt=0.01)), "dt: 0.01 s is unstable at .* limit"),
+    "outside": (
+        lambda: model_of(survey_with(sources=[[0.0, 10.0], [1e4, 0.0]])),
+        "sources: number 1 at .* lies outside the model",
+    ),
+    "receiver": (lambda: model_of(survey_with(receivers=[[-1.0, 0.0]])), "receivers: number 0"),
+    "nan": (lambda: waves.Acoustic(survey_of(), velocity_with(np.nan)), "velocity: 1 of its 168"),
+    "negative": (lambda: waves.Acoustic(survey_of(), velocity_with(-2.0)), "velocity: 1 of"),
+    "shape": (lambda: waves.Acoustic(survey_of(), np.ones((3, 3))), "velocity: has shape"),
+    "memory": (lambda: model_of(memory=1000), "memory: .* hold neither"),
+    "order": (lambda: model_of(order=6), "order: 6 is not implemented"),
+    "absorbing": (lambda: model_of(absorbing=-1), "absorbing: -1"),
+    "stored_every": (lambda: model_of(stored_every=0), "stored_every: 0"),
+    "update": (lambda: model_of(update=np.full(SHAPE, 2.0)), "update: is not between"),
+    "update shape": (lambda: model_of(update=np.ones(3)), "update: has shape"),
+    "bounds": (lambda: model_of().bounds(1500.0, 1e5), "dt: .* unstable at 100000 m/s"),
+    "bounds order": (lambda: model_of().bounds(3000.0, 1500.0), "lowest: 3000.0 m/s"),
+    "data": (
+        lambda: waves.Shots(survey_of(), np.zeros((2, STEPS, 7))),
+        r"data: has shape \(2, 41, 7\), .*swapaxes",
+    ),
+    "data nan": (
+        lambda: waves.Shots(survey_of(), np.full(survey_of().data_shape, np.nan)),
+        "data: .* not finite",
+    ),
+    "wavelet": (lambda: survey_with(wavelet=np.zeros(9)), "wavelet: is zero"),
+    "wavelet rows": (lambda: survey_with(wavelet=np.ones((3, 9))), "wavelet: has 3 rows for 2"),
+    "spacing": (lambda: survey_with(spacing=-1.0), "spacing"),
+    "dt": (lambda: survey_with(dt=0.0), "dt: 0.0 is not positive"),
+    "frequency": (lambda: waves.ricker(-1.0, DT, 9), "frequency: -1.0"),
+    "shots": (
+        lambda: waves.Survey.line(SHAPE, 1.0, dt=DT, steps=9, shots=0, frequency=1.0),
+        "shots: 0",
+    ),
+    "theta": (
+        lambda: ng.minimize(
+            ng.Problem(model_of(), ng.LeastSquares(jnp.zeros(survey_of().data_shape))),
+            jnp.ones((3, 3)),
+            metric=ng.L2(),
+        ),
+        "theta",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    make, message = BAD[name]
+    with pytest.raises(ng.InputError, match=message):
+        make()
+
+
+def test_a_grid_too_coarse_for_the_wavelet_is_warned_of():
+    fine = survey_with(wavelet=waves.ricker(45.0, DT, STEPS))
+    with pytest.warns(ng.PrecisionWarning, match=r"waves will be dispersed. Try: a spacing of"):
+        waves.Acoustic(fine, velocity_of() * 0.5, absorbing=2)
