@@ -4,6 +4,7 @@ A model outside JAX cannot be traced, so its runs are driven from Python: the sa
 these loops in place of `jax.lax`'s.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,3 +93,14 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
 
     run.traced = traced  # pyright: ignore[reportFunctionMemberAccess]
     return run
+
+
+def can_call_back() -> bool:
+    """Whether compiled code can call the host and hand it arrays.
+
+    JAX copies the arguments of a callback on a thread of the pool that the caller occupies: with a
+    single CPU the two would wait for each other for ever.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) > 1
+    return (os.cpu_count() or 1) > 1

@@ -246,10 +246,10 @@ def _pivoted_qr_loop(A: Array, rtol: Array) -> PivotedQR:
 class _Orthogonal(eqx.Module):
     """The orthonormal columns of a QR factor, as Householder reflectors.
 
-    The reflectors are rows here, as LAPACK's columns lie in memory, which spares copies. Their
-    leading ones, which LAPACK leaves out, are there: on the CPU its `ormqr` writes them into its
-    input while it runs and restores what was there, so that others who read the same array at that
-    time, a triangle R or another product, would see them.
+    The reflectors are stored as rows, because LAPACK's columns lie in memory that way: no copies.
+    Their leading ones, which LAPACK leaves implicit, are stored too. On the CPU `ormqr` writes them
+    into its input while it runs and restores the old values afterwards; whatever else reads that
+    array meanwhile, a triangle R or another product, would see them.
     """
 
     reflectors: Array

@@ -1,8 +1,8 @@
 """Randomised low-rank approximation of operators that are given by their products.
 
-Nothing here needs a matrix, and products are mapped with `control.each`: compiled where they can be
-traced, one call after the other where they are those of a program outside JAX. Blocks of vectors
-are stored as rows. The rest is arithmetic on arrays, in functions that are compiled by themselves.
+Nothing here needs a matrix. Products are mapped with `compiled.each`: compiled where they can be
+traced, called one by one where a program outside JAX computes them. Blocks of vectors are stored as
+rows. The arithmetic on arrays is in functions that are compiled on their own.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ PROBES = 4
 
 
 class Basis(NamedTuple):
-    """Orthonormal rows Q with what Y makes of them, QY, and the estimated norm of what they miss.
+    """Orthonormal rows Q, their images QY, and an estimate of what they miss of Y.
 
     `missed` estimates ‖Y − QᵀQY‖, the largest singular value of the rest.
     """
@@ -66,11 +66,11 @@ def range_basis(
     """An orthonormal basis of (nearly) the range of Y, a k × p operator, from random products.
 
     The block Krylov space of YYᵀ and YΩ, with Ω Gaussian of the given `width`: every block that the
-    power iterations pass through is kept, orthonormalised against those before. It contains what
-    the last block alone would give, at the same products. Then `PROBES` more random vectors are
-    pushed, what the basis misses of them is pulled back, and the largest singular value met is the
-    estimate `missed`: a lower bound for that of the rest, by one step of the power method, and
-    close to it. The probes join the basis at no further cost.
+    power iterations pass through is kept, orthonormalised against those before. The basis contains
+    what the last block alone would give, from the same products. Then Y is applied to `PROBES` more
+    random vectors and Yᵀ to what the basis misses of the results. The largest singular value found
+    is the estimate `missed`: a lower bound for the norm of the rest, by one step of the power
+    method, and close to it. The probes join the basis at no further cost.
 
     ```python
     range_basis(lambda v: Y @ v, lambda u: Y.T @ u, Y.shape, 10, jax.random.key(0), Y.dtype)
@@ -86,24 +86,24 @@ def range_basis(
     push = lambda block: each(forward, block, batch_size)
     pull = lambda block: each(backward, block, batch_size)
     starts, tests = jax.random.split(key)
-    rows = orthonormal(push(jax.random.normal(starts, (sizes[0], shape[1]), dtype)))
+    rows = orthonormalise(push(jax.random.normal(starts, (sizes[0], shape[1]), dtype)))
     images = pull(rows)
     latest = images
     for size in sizes[1:]:
-        new = _continued(rows, push(orthonormal(latest[:size])))
+        new = _extend(rows, push(orthonormalise(latest[:size])))
         latest = pull(new)
         rows, images = jnp.concatenate([rows, new]), jnp.concatenate([images, latest])
     missed = jnp.zeros((), dtype)
     if probes:
-        new = _continued(rows, push(jax.random.normal(tests, (probes, shape[1]), dtype)))
+        new = _extend(rows, push(jax.random.normal(tests, (probes, shape[1]), dtype)))
         latest = pull(new)
         rows, images = jnp.concatenate([rows, new]), jnp.concatenate([images, latest])
-        missed = _largest(latest) if len(rows) < min(shape) else missed
+        missed = _spectral_norm(latest) if len(rows) < min(shape) else missed
     return Basis(rows, images, missed)
 
 
 @jax.jit
-def decomposed(basis: Basis) -> LowRank:
+def decompose(basis: Basis) -> LowRank:
     """The singular values and right singular vectors of QᵀQY. Cost: pr² for r rows in the basis."""
     Q, R = jnp.linalg.qr(basis.images.T)
     _, values, right = jnp.linalg.svd(R.T, full_matrices=False)
@@ -132,7 +132,7 @@ def nystrom(
     Cost: `rank` products with A, and size · rank². Reference: Tropp, Yurtsever, Udell and Cevher,
     NeurIPS 2017; Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023), Algorithm 2.1.
     """
-    sketch = orthonormal(jax.random.normal(key, (rank, size), dtype))
+    sketch = orthonormalise(jax.random.normal(key, (rank, size), dtype))
     return from_sketch(sketch, each(product, sketch, batch_size))
 
 
@@ -154,13 +154,13 @@ def from_sketch(sketch: Array, images: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def orthonormal(rows: Array) -> Array:
+def orthonormalise(rows: Array) -> Array:
     """Orthonormal rows that span the given ones, and more where these are dependent."""
     return jnp.linalg.qr(rows.T)[0].T
 
 
 @jax.jit
-def _continued(rows: Array, more: Array) -> Array:
+def _extend(rows: Array, more: Array) -> Array:
     """Orthonormal rows, orthogonal to `rows`, that together with them span `more`.
 
     One Householder factorisation of all: orthogonal also where `more` adds nothing but rounding.
@@ -169,5 +169,5 @@ def _continued(rows: Array, more: Array) -> Array:
 
 
 @jax.jit
-def _largest(rows: Array) -> Array:
+def _spectral_norm(rows: Array) -> Array:
     return jnp.linalg.norm(rows, ord=2)

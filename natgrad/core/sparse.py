@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, splu
 
 from ..errors import InputError
-from ..metrics.elliptic.sparse_direct import can_call_back
+from .compiled import can_call_back
 from .operators import AdjointOperator, Structure, flat_product
 
 
@@ -34,17 +34,16 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
         raise InputError(
             "operator", f"is a {type(operator).__name__}", "metric.factor(rho), or any of lineax"
         )
-    return _Flat(operator)
+    return _FlatOperator(operator)
 
 
-class _Flat(LinearOperator):
+class _FlatOperator(LinearOperator):
     """A lineax operator on flat vectors."""
 
     def __init__(self, operator: lx.AbstractLinearOperator):
         self.operator = operator
-        outside = isinstance(operator, AdjointOperator) and operator.on_host
-        self._outside = outside
-        self._one = flat_product if outside else _compiled_product
+        self._on_host = isinstance(operator, AdjointOperator) and operator.on_host
+        self._product = flat_product if self._on_host else _compiled_product
         flat_in, flat_out = (
             jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0])
             for s in (operator.in_structure(), operator.out_structure())
@@ -53,26 +52,26 @@ class _Flat(LinearOperator):
         super().__init__(np.result_type(flat_in.dtype, flat_out.dtype), shape)
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return _by_parts(lambda x: self._one(self.operator, x), x.reshape(-1))
+        return _apply_to_parts(lambda x: self._product(self.operator, x), x.reshape(-1))
 
     def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return _by_parts(lambda x: self._one(self.operator.T, x), x.reshape(-1))
+        return _apply_to_parts(lambda x: self._product(self.operator.T, x), x.reshape(-1))
 
     def _matmat(self, X: np.ndarray) -> np.ndarray:
-        if self._outside:
+        if self._on_host:
             return super()._matmat(X)
-        return _by_parts(lambda X: _products(self.operator, X), X)
+        return _apply_to_parts(lambda X: _products(self.operator, X), X)
 
     def _rmatmat(self, X: np.ndarray) -> np.ndarray:
-        if self._outside:
+        if self._on_host:
             return super()._rmatmat(X)
-        return _by_parts(lambda X: _products(self.operator.T, X), X)
+        return _apply_to_parts(lambda X: _products(self.operator.T, X), X)
 
 
-def _by_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
-    """A real product of x, also where x is complex."""
+def _apply_to_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+    """A real product of x, which may be complex."""
     if np.iscomplexobj(x):
-        return _by_parts(product, np.real(x)) + 1j * _by_parts(product, np.imag(x))
+        return _apply_to_parts(product, np.real(x)) + 1j * _apply_to_parts(product, np.imag(x))
     return np.asarray(product(jnp.asarray(x)))
 
 
@@ -127,8 +126,8 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
         forward, backward = _Callback(operator, adjoint), _Callback(adjoint, operator)
     dtype = jnp.zeros((), forward.dtype).dtype  # in JAX's precision
     vector = lambda size: jax.ShapeDtypeStruct((size,), dtype)
-    called = isinstance(forward, _Callback)
-    return AdjointOperator(forward, backward, vector(columns), vector(rows), on_host=called)
+    on_host = isinstance(forward, _Callback)
+    return AdjointOperator(forward, backward, vector(columns), vector(rows), on_host=on_host)
 
 
 def _check_products(operator: LinearOperator) -> None:
@@ -180,7 +179,7 @@ class _Callback(eqx.Module):
         return np.result_type(self.operator.dtype, np.float32)
 
     def __call__(self, x: Array) -> Array:
-        forward, backward = (_called(o) for o in (self.operator, self.adjoint))
+        forward, backward = (_host_product(o) for o in (self.operator, self.adjoint))
         # without derivatives the call stands by itself: JAX cannot map what has a given transpose
         product = jax.custom_jvp(lambda x: forward(None, x))
         product.defjvp(
@@ -192,7 +191,7 @@ class _Callback(eqx.Module):
         return product(x)
 
 
-def _called(operator: LinearOperator) -> Any:
+def _host_product(operator: LinearOperator) -> Any:
     """(nothing, x) ↦ Ax: a call of the host, one for each vector where it is mapped."""
 
     def call(_: None, x: Array) -> Array:

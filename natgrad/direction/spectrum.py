@@ -14,7 +14,7 @@ from ..core.compiled import each
 from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
-from ..core.randomised import basis_sizes, decomposed, range_basis
+from ..core.randomised import basis_sizes, decompose, range_basis
 from ..core.settings import Number, number, whole
 from ..errors import InputError
 from ..metrics.base import Metric
@@ -157,7 +157,7 @@ def information_spectrum(
     """The leading `rank` eigenpairs of G v = μ D v at θ, matrix-free, and a Gaussian posterior.
 
     D = s I without a `prior`, where s is `strength`; with one, D = s LᵀL for the prior's factor L
-    at θ, and θ is a single array, a field on the prior's grid. C⁻ᵀGC⁻¹ with D = CᵀC is decomposed
+    at θ, and θ is a single array, a field on the prior's grid. C⁻ᵀGC⁻¹ with D = CᵀC is decompose
     by the method of `RandomizedSVD`, C⁻ᵀ being the prior's `whiten` and C⁻¹ its transpose, so that
     nothing p × p is formed. The prior's whitening must be the inverse of its factor, as for
     `Sobolev`, `L2` and `MatrixMetric`; for a homogeneous metric or a sum it is not.
@@ -256,7 +256,7 @@ def find_leading_pairs(setup: Setup, prior: Prior, sketch: Sketch) -> tuple[Spec
         power_iterations=power_iterations,
         batch_size=batch_size,
     )
-    found = decomposed(basis)
+    found = decompose(basis)
     values, rows = found.values[:rank], found.vectors[:rank]
     beyond = found.values[rank] if len(found.values) > rank else jnp.zeros((), dtype)
     vectors = jax.vmap(unraveller(prior.like))(each(prior.colour, rows, batch_size))

@@ -1,10 +1,10 @@
 """Sparse matrices of a finite element space on the host, and solves with them.
 
 M = ∫ φᵢφⱼ dx, K_a = ∫ a ∇φᵢ·∇φⱼ dx, K₁ + M. A system is solved by a sparse factorisation (that of
-`elliptic/sparse_direct.py`), or by conjugate gradients preconditioned with smoothed aggregation
-(pyamg); with an a, conjugate gradients refine the factorisation too. M is left to conjugate
-gradients with its diagonal, in some tens of iterations on any mesh. What was set up last is
-remembered by the value of a.
+`metrics/elliptic/sparse_direct.py`), or by conjugate gradients preconditioned with smoothed
+aggregation (pyamg); with an a, conjugate gradients refine the factorisation too. M is left to
+conjugate gradients with its diagonal, in some tens of iterations on any mesh. What was set up last
+is remembered by the value of a.
 """
 
 import functools

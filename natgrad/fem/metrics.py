@@ -25,7 +25,7 @@ from ..metrics.base import (
     positive_operator,
     raise_to_floor,
 )
-from ..metrics.elliptic.methods import Elliptic, Method
+from ..metrics.elliptic.equation import Elliptic, Method
 from ..metrics.potential import Fluxes, PotentialGeometry
 from .equation import (
     Energy,

@@ -4,7 +4,7 @@ from ..core.operators import AdjointOperator
 from .base import Geometry, Metric
 from .combine import Blocks, WrappedGeometry
 from .diagonal import L2, FisherRao
-from .elliptic.methods import Elliptic
+from .elliptic.equation import Elliptic
 from .matrix import FactorMetric, MatrixMetric
 from .sobolev import HomogeneousSobolev, Sobolev
 from .transport import Mobility, Wasserstein

@@ -18,9 +18,8 @@ from jax import Array
 from ..core.dense import accurate_product, gram
 from ..core.operators import AdjointOperator
 from .base import Geometry, PyTree, Report, positive_operator
-from .elliptic.equation import over_densities, told
-from .elliptic.factor import Solution
-from .elliptic.methods import Elliptic, Method
+from .elliptic.equation import Elliptic, Method, map_densities, report_solution
+from .elliptic.stencils import Solution
 
 Fluxes = tuple[Array, ...]
 
@@ -129,7 +128,7 @@ class PotentialGeometry(Geometry):
 
         fluxes, solution = self.each(method, one, self.rho, self._stacked(columns))
         rows = [jnp.moveaxis(flux, self._lead, 0).reshape(p, -1) for flux in fluxes]
-        return jnp.concatenate(rows, axis=1), told(method, solution)
+        return jnp.concatenate(rows, axis=1), report_solution(method, solution)
 
     def information(self, columns: Array) -> tuple[Array, Report]:
         """G = ΦᵀB + BᵀΦ − ΦᵀKΦ for the potentials Φ of B = SZ: second order in their error.
@@ -151,7 +150,7 @@ class PotentialGeometry(Geometry):
             return half + half.T - squares, solution._replace(phi=None)
 
         G, solution = self.each(method, one, self.rho, self._stacked(columns))
-        return jnp.sum(G.reshape(-1, p, p), axis=0), told(method, solution)
+        return jnp.sum(G.reshape(-1, p, p), axis=0), report_solution(method, solution)
 
     @property
     def whitens_shortest(self) -> bool:
@@ -172,5 +171,5 @@ class PotentialGeometry(Geometry):
         """`function` for each function of the batch and what belongs to it."""
         lead, batch = self._lead, self.rho.shape[: self._lead]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), stacks)
-        found = over_densities(method if self.in_turn else None, function, *flat)
+        found = map_densities(method if self.in_turn else None, function, *flat)
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

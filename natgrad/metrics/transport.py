@@ -28,10 +28,14 @@ from .base import (
     squared_length,
 )
 from .distances import squared_wasserstein
-from .elliptic.equation import TransportEquation, TransportScheme, over_densities
-from .elliptic.factor import Factor, Solution
-from .elliptic.methods import Elliptic, Method
-from .elliptic.stencils import weighted_gradient
+from .elliptic.equation import (
+    Elliptic,
+    Method,
+    TransportEquation,
+    TransportScheme,
+    map_densities,
+)
+from .elliptic.stencils import Factor, Solution, weighted_gradient
 from .potential import Fluxes, PotentialGeometry
 
 
@@ -135,7 +139,7 @@ class Mobility(Metric):
         one = partial(squared_wasserstein, self.grid)
         # a line is one formula, a Sinkhorn iteration ends for each density in its own time
         method = "line" if self.grid.dimension == 1 else "multigrid"
-        return jnp.sum(over_densities(method, one, each(jnp.asarray(a)), each(jnp.asarray(b))))
+        return jnp.sum(map_densities(method, one, each(jnp.asarray(a)), each(jnp.asarray(b))))
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.

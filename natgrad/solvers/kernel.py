@@ -9,7 +9,7 @@ from jax import Array
 from jax.scipy.linalg import cho_solve
 
 from ..core.dense import accurate_product, condition_estimate, gram_outer, safe_cholesky
-from ..core.randomised import from_sketch, orthonormal
+from ..core.randomised import from_sketch, orthonormalise
 from ..core.settings import whole
 from .base import DenseSolver, SolveInfo
 from .dense import rank_tolerance, smallest_pivot
@@ -127,7 +127,7 @@ class NystromKernel(DenseSolver):
         k = len(Y)
         rank = min(self.rank, k)
         key = jax.random.key(self.seed)
-        sketch = orthonormal(jax.random.normal(key, (rank, k), Y.dtype))
+        sketch = orthonormalise(jax.random.normal(key, (rank, k), Y.dtype))
         images = accurate_product(accurate_product(sketch, Y), Y.T)
         vectors, values = from_sketch(sketch, images)
         return _Sketched(Y, vectors, values, b, r)

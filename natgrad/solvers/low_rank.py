@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ..core.compiled import each
 from ..core.dense import accurate_product
 from ..core.outcomes import Counts, Status
-from ..core.randomised import LowRank, basis_sizes, decomposed, range_basis
+from ..core.randomised import LowRank, basis_sizes, decompose, range_basis
 from ..core.settings import Number, number, whole
 from ..errors import InputError
 from .base import MatrixFreeSolver, Solution, SolveInfo
@@ -241,7 +241,7 @@ class RandomizedSVD(LowRankSolver):
             power_iterations=self.power_iterations,
             batch_size=self.batch_size,
         )
-        return self.prepared(system, decomposed(basis), self.rank)
+        return self.prepared(system, decompose(basis), self.rank)
 
 
 Probes = Literal["signs", "column_space"]

@@ -25,7 +25,7 @@ from ..metrics.base import (
     grid_axes,
     positive_operator,
 )
-from ..metrics.elliptic.methods import Elliptic
+from ..metrics.elliptic.equation import Elliptic
 from ..metrics.transport import Wasserstein
 from .densities import Positive, Shifted, block_sizes, decimated, decimated_transpose
 

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
-from natgrad.metrics.elliptic.sparse_direct import can_call_back
+from natgrad.core.compiled import can_call_back
 
 from ..kept import Kept
 from ..running import Say, run_study

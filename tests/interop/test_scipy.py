@@ -10,8 +10,8 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 import natgrad as ng
+from natgrad.core.compiled import can_call_back
 from natgrad.core.sparse import sparse_root
-from natgrad.metrics.elliptic.sparse_direct import can_call_back
 from problems_for_tests import all_metrics, assert_input_error, bumps_problem, close, with_slow
 
 PROBLEM, THETA, _, GRID = bumps_problem()

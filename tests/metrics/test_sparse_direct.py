@@ -9,9 +9,9 @@ import pytest
 
 from natgrad.errors import InputError
 from natgrad.metrics.elliptic import sparse_direct
-from natgrad.metrics.elliptic.lattice import degrees, laplacian, nearest_links, padded_links
 from natgrad.metrics.elliptic.line import line_potentials
 from natgrad.metrics.elliptic.sparse_direct import available_backend, sparse_solve
+from natgrad.metrics.elliptic.stencils import degrees, laplacian, nearest_links, pad_links
 
 BACKENDS = sorted({"superlu", available_backend()})
 SHAPES = [(7,), (2,), (1, 4), (5, 4), (2, 3), (3, 4, 2)]
@@ -46,9 +46,9 @@ def dense_laplacian(links):
 def test_matches_the_dense_pseudo_inverse(shape, periodic):
     links = random_links(shape, periodic)
     K = dense_laplacian(links)
-    np.testing.assert_allclose(sparse_direct.assembled(np.stack(links), periodic).toarray(), K)
+    np.testing.assert_allclose(sparse_direct.assemble(np.stack(links), periodic).toarray(), K)
     eye = np.eye(len(K)).reshape(-1, *shape)
-    padded = padded_links(nearest_links(links), periodic)
+    padded = pad_links(nearest_links(links), periodic)
     np.testing.assert_allclose(np.reshape(laplacian(padded, eye, periodic), K.shape), K, atol=1e-14)
     if min(shape) > 1 or not periodic:
         np.testing.assert_allclose(np.ravel(degrees(padded)), np.diag(K), rtol=1e-14)
@@ -68,12 +68,12 @@ def test_one_factorisation_serves_batches_and_repeats(monkeypatch):
     calls, original = [], sparse_direct._solve_on_host
     counted = lambda *arguments: (calls.append(1), original(*arguments))[1]
     monkeypatch.setattr(sparse_direct, "_solve_on_host", counted)
-    sparse_direct._factorised.cache_clear()
+    sparse_direct._factorise.cache_clear()
     expected = np.asarray(sparse_solve(links, zeta))
     columns = jax.jit(jax.vmap(jax.vmap(lambda z: sparse_solve(links, z))))
     np.testing.assert_array_equal(columns(zeta), expected)
     assert len(calls) == 2
-    assert sparse_direct._factorised.cache_info().misses == 1
+    assert sparse_direct._factorise.cache_info().misses == 1
 
     stacked = tuple(np.stack([link, 2 * link, 4 * link]) for link in links)
     over_links = jax.jit(jax.vmap(sparse_solve))(stacked, zeta)
@@ -82,10 +82,10 @@ def test_one_factorisation_serves_batches_and_repeats(monkeypatch):
     shared = jax.vmap(sparse_solve, in_axes=(0, None))(stacked, zeta[0])
     np.testing.assert_allclose(shared * scale, np.stack([expected[0]] * 3), rtol=1e-12, atol=1e-12)
     assert len(calls) == 4
-    assert sparse_direct._factorised.cache_info().misses == 3
+    assert sparse_direct._factorise.cache_info().misses == 3
     for shift in range(2 * sparse_direct.REMEMBERED_FACTORS):
         sparse_solve((links[0] + shift, links[1]), zeta)
-    info = sparse_direct._factorised.cache_info()
+    info = sparse_direct._factorise.cache_info()
     assert info.currsize == sparse_direct.REMEMBERED_FACTORS
 
 

@@ -1,28 +1,42 @@
-"""The transport equation −∇·(a∇φ) = ζ on a grid: its schemes, projections and solves."""
+"""The transport equation −∇·(a∇φ) = ζ on a grid: its schemes, and how it is solved."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
+from ...core.compiled import can_call_back
 from ...errors import InputError
 from ...grids import Grid
 from ..base import Report, grid_axes
-from .factor import Factor, Solution, remove_null_component
-from .factorise import factorise
-from .methods import Elliptic, Method
+from .block_qr import block_qr, truncated_inverse
+from .elimination import block_elimination
+from .iterative import Precision, iterative_factor
+from .line import LineFactor
+from .sparse_direct import available_backend
 from .stencils import (
+    Factor,
+    Solution,
     Stencil,
+    cell_shape,
     collocated_central,
     collocated_forward,
     collocated_fourth_order,
+    remove_null_component,
     staggered_neumann,
     staggered_periodic,
 )
+
+Method = Literal["line", "elimination", "sparse", "multigrid"]
+METHODS = ("auto", *get_args(Method))
+
+# Flops up to which elimination is the first choice: it compiles fast and is exact.
+ELIMINATION_FLOPS = 1e8
 
 TransportScheme = Literal["staggered", "collocated", "forward", "fourth_order"]
 COLLOCATED = {
@@ -30,6 +44,98 @@ COLLOCATED = {
     "forward": collocated_forward,
     "fourth_order": collocated_fourth_order,
 }
+
+
+@dataclass(frozen=True)
+class Elliptic:
+    """The solver of the elliptic equation under a transport metric, for k cells.
+
+    | method | set-up | each right-hand side | for |
+    |---|---|---|---|
+    | `"line"` | none | O(k), by cumulative sums | one dimension |
+    | `"elimination"` | O(k b²), b cells across | O(k b) | small grids, any contrast |
+    | `"sparse"` | O(k^1.5) on the host | O(k log k) | many right-hand sides in 2D, on a CPU |
+    | `"multigrid"` | O(k) | O(k), 5 to 15 iterations | everything else |
+
+    `"auto"` chooses by dimension, size, device and the number of right-hand sides, where that is
+    known; `info.metric["elliptic"]` says which.
+
+    `tolerance` is the relative error of G: products with L are solved to it, a dense G (solver
+    `Cholesky`) only to its square root, because there the error enters squared. It is raised to
+    what rounding of φ allows, about n·eps for n cells on a side. More than `max_iterations` is a
+    failure: φ, and with it η, is NaN, and `info.status` is "metric_not_converged".
+
+    `precision="mixed"` runs the multigrid cycles in single precision inside an iteration in that
+    of the state: as accurate and up to 1.5 times faster, but it does not converge where mass has
+    to cross a near-vacuum between islands of density. `"single"` runs both in single precision,
+    for errors of G near 1e-9.
+
+    `on_host=False` keeps `"auto"` from factorising on the host, as over several devices.
+
+    ```python
+    ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))
+    ```
+    """
+
+    method: Literal["auto"] | Method = "auto"
+    tolerance: float = 1e-12
+    precision: Precision = "double"
+    max_iterations: int = 200
+    on_host: bool = True
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise InputError("method", f"{self.method!r} is unknown", f"one of {METHODS}")
+        if self.precision not in ("double", "mixed", "single"):
+            raise InputError(
+                "precision", f"{self.precision!r} is unknown", "'double', 'mixed' or 'single'"
+            )
+        if not 0 < self.tolerance < 1:
+            raise InputError("tolerance", f"{self.tolerance!r} is not in (0, 1)", "1e-12")
+        if not self.max_iterations >= 1:
+            raise InputError("max_iterations", f"{self.max_iterations!r} is below 1", "200")
+
+    def choose(self, shape: Sequence[int], columns: int | None = None) -> Method:
+        """The method for a grid of this shape, and `columns` right-hand sides if known."""
+        if self.method == "line" and len(shape) > 1:
+            raise InputError("method", "'line' is for one dimension", "'multigrid'")
+        if self.method == "sparse" and not can_call_back():
+            raise InputError("method", "'sparse' needs a second CPU for the host", "'multigrid'")
+        if self.method != "auto":
+            return self.method
+        if len(shape) == 1:
+            return "line"
+        k = math.prod(shape)
+        across = k // max(shape)
+        if 10 / 3 * k * across**2 <= ELIMINATION_FLOPS:
+            return "elimination"
+        if columns is not None and self.on_host and _sparse_pays(shape, columns):
+            return "sparse"
+        return "multigrid"
+
+    def factorise(
+        self, method: Method, stencils: Sequence[Stencil], weights: Sequence[Array]
+    ) -> Factor:
+        """K = BBᵀ for staggered stencils, set up for `method`."""
+        if method == "line":
+            return LineFactor(tuple(stencils), tuple(weights))
+        if method == "elimination":
+            return factorise(stencils, weights, method="elimination")
+        return iterative_factor(
+            stencils,
+            weights,
+            method,
+            tolerance=self.tolerance,
+            precision=self.precision,
+            max_iterations=self.max_iterations,
+        )
+
+
+def _sparse_pays(shape: Sequence[int], columns: int) -> bool:
+    """A rule of thumb: one factorisation costs as much as some tens of multigrid solves."""
+    if jax.default_backend() != "cpu" or len(shape) > 2 or not can_call_back():
+        return False
+    return columns >= (16 if available_backend() == "cholmod" else 48) and max(shape) <= 600
 
 
 @dataclass(frozen=True)
@@ -119,7 +225,7 @@ class TransportEquation:
         return factorise(self.stencils, self.weights(a), method=truncated)
 
 
-def over_densities(
+def map_densities(
     method: Method | None, function: Callable[..., PyTree], *batched: PyTree
 ) -> PyTree:
     """`function` for each density of a batch: side by side, or in turn where one fills the device.
@@ -134,7 +240,7 @@ def over_densities(
     return jax.vmap(function)(*batched)
 
 
-def told(method: Method | None, solution: Solution) -> Report:
+def report_solution(method: Method | None, solution: Solution) -> Report:
     """What `info.metric` says of the elliptic solves."""
     if method is None:
         return {}
@@ -156,3 +262,36 @@ def _face_mean(a: Array, axis: int, periodic: bool) -> Array:
     lower = jax.lax.slice_in_dim(a, 0, n - 1, axis=axis % a.ndim)
     upper = jax.lax.slice_in_dim(a, 1, n, axis=axis % a.ndim)
     return 0.5 * (lower + upper)
+
+
+def factorise(
+    stencils: Sequence[Stencil],
+    weights: Sequence[Array],
+    *,
+    method: str | None = None,
+    tolerance: float | None = None,
+) -> Factor:
+    """Factorise K = BBᵀ for weights s_i at the flux positions of axis i.
+
+    `method` is "elimination" (two-point stencils only), "qr" or "truncated"; None takes the
+    first of these that applies. `tolerance` is the relative truncation of "truncated", by
+    default the rounding error times the number of cells.
+
+    >>> factor = factorise((staggered_neumann(1.0),), (jnp.ones(2),))
+    >>> [flux.round(5).tolist() for flux in factor.pseudo_inverse(jnp.array([1.0, 0.0, -1.0]))]
+    [[-1.0, -1.0]]
+    """
+    stencils, weights = tuple(stencils), tuple(weights)
+    cell_shape(stencils, weights)
+    is_graph = all(s.is_two_point and (s.gap == 1 or not s.wrap) for s in stencils)
+    if method is None:
+        method = "elimination" if is_graph else "qr"
+    if method == "elimination" and not is_graph:
+        raise ValueError("elimination needs two-point stencils; use method='qr'")
+    if method == "elimination":
+        return block_elimination(stencils, weights)
+    if method == "qr":
+        return block_qr(stencils, weights)
+    if method == "truncated":
+        return truncated_inverse(stencils, weights, tolerance)
+    raise ValueError(f"unknown method {method!r}: use 'elimination', 'qr' or 'truncated'")

@@ -26,14 +26,51 @@ Cost: O(k) work, O(log k) depth, for each right-hand side; links are not batched
 Reference: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 4.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ...errors import InputError
-from .cumulative import segmented_sums
-from .lattice import grid_shape
+from .stencils import Factor, Solution, Stencil, graph_links, grid_shape
+
+# Long enough that blocks of blocks are few, short enough for the steps of a GPU to be few.
+BLOCK_LENGTH = 64
+
+
+class LineFactor(Factor):
+    """K for one staggered stencil; nothing to set up, and O(k) for each right-hand side."""
+
+    stencils: tuple[Stencil, ...] = eqx.field(static=True)
+    weights: tuple[Array, ...]
+
+    def _links(self) -> Array:
+        return graph_links(self.stencils, self.weights)[0][0]
+
+    def _faces(self) -> tuple[Array, int]:
+        """√c at the flux positions with the sign of B, and how many there are."""
+        return -self.weights[0] * abs(self.stencils[0].coefficients[0]), len(self.weights[0])
+
+    def solve(self, zeta: Array) -> Array:
+        return line_potentials(self._links(), zeta, self.stencils[0].wrap)
+
+    def flows(
+        self, zeta: Array, tolerance: float | None = None
+    ) -> tuple[tuple[Array, ...], Solution]:
+        """B†ζ = −f/√c from the flow f itself, which has more correct digits than φ."""
+        root, faces = self._faces()
+        flow = line_fluxes(self._links(), zeta, self.stencils[0].wrap)[..., :faces]
+        fluxes = (jnp.where(root < 0, flow / jnp.where(root < 0, root, 1.0), 0.0),)
+        return fluxes, self.solution(zeta)
+
+    def pseudo_inverse_transpose(self, fluxes: Sequence[Array]) -> Array:
+        root, faces = self._faces()
+        values = jnp.where(root < 0, fluxes[0] / jnp.where(root < 0, root, 1.0), 0.0)
+        missing = self._links().shape[0] - faces
+        padded = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
+        return line_fluxes_transpose(self._links(), padded, self.stencils[0].wrap)
 
 
 def line_fluxes(links: Array, zeta: Array, periodic: bool = False) -> Array:
@@ -160,3 +197,51 @@ def _island_sums(links: Array, forwards: Array, backwards: Array) -> tuple[Array
     first = first.reshape(first.shape[0], *[1] * (values.ndim - 2), 2)
     sums = jnp.moveaxis(segmented_sums(first, values), 0, -2)
     return sums[..., 0], jnp.flip(sums[..., 1], axis=-1)
+
+
+def segmented_sums(first: Array, values: Array) -> Array:
+    """s_i = Σ_{j ≤ i} v_j along axis 0, over the j since the last one with `first[j]`.
+
+    `first` has the shape of `values`, or 1 on axes after the leading one. Only earlier entries of
+    the same segment enter a sum, so that its rounding error is relative to them alone, never to
+    a larger number elsewhere.
+
+    >>> first = jnp.array([True, False, False, True, False])
+    >>> segmented_sums(first, jnp.array([1.0, 2.0, 3.0, 10.0, 20.0])).tolist()
+    [1.0, 3.0, 6.0, 10.0, 30.0]
+
+    Blocks are summed side by side in BLOCK_LENGTH steps, and their totals in the same way: the
+    program is a handful of small loops at any length, where a recursive doubling
+    (`lax.associative_scan`) is unrolled and compiles for seconds.
+
+    Cost: O(k) work, O(log k) steps. Reference: Blelloch, Prefix sums and their applications (1990).
+    """
+    n = values.shape[0]
+    if n <= BLOCK_LENGTH:
+        return _sums_and_flags(first, values)[0]
+    blocks = -(-n // BLOCK_LENGTH)
+    sums, flags = _sums_and_flags(_in_blocks(first, blocks), _in_blocks(values, blocks))
+    totals = segmented_sums(flags[-1], sums[-1])
+    before = jnp.concatenate([jnp.zeros_like(totals[:1]), totals[:-1]])
+    sums = jnp.where(flags, sums, sums + before)
+    return jnp.swapaxes(sums, 0, 1).reshape(-1, *values.shape[1:])[:n]
+
+
+def _in_blocks(array: Array, blocks: int) -> Array:
+    """(BLOCK_LENGTH, blocks, ...), padded at the end by zeros."""
+    padding = blocks * BLOCK_LENGTH - array.shape[0]
+    padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
+    return jnp.swapaxes(padded.reshape(blocks, BLOCK_LENGTH, *array.shape[1:]), 0, 1)
+
+
+def _sums_and_flags(first: Array, values: Array) -> tuple[Array, Array]:
+    """The sums, and whether a segment has begun by then."""
+
+    def add(carry, entry):
+        total, begun = carry
+        begins, value = entry
+        carry = jnp.where(begins, value, total + value), begun | begins
+        return carry, carry
+
+    start = jnp.zeros_like(values[0]), jnp.zeros_like(first[0])
+    return lax.scan(add, start, (first, values))[1]

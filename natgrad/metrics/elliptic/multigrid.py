@@ -1,18 +1,34 @@
 """One multigrid cycle for graph Laplacians on tensor grids, a symmetric preconditioner.
 
 A V-cycle: Chebyshev smoothing of degree two before and after, operator-dependent coarsening along
-the strongly coupled axes (`coarsening.py`), and a direct solve on the coarsest grid. The error
-shrinks by about 30 in each cycle under conjugate gradients, on any number of cells, with smooth
-conductances of any contrast.
+the strongly coupled axes, and a direct solve on the coarsest grid. The error shrinks by about 30 in
+each cycle under conjugate gradients, on any number of cells, with smooth conductances of any
+contrast.
+
+Coarsening is that of Galerkin, along one axis: every other cell is kept. A cell o that is dropped
+lies between a kept cell below and one above and takes their mean, weighted by how strongly it is
+linked to each layer,
+
+    φ_o = w₋ φ_below + w₊ φ_above,   w₋ : w₊ = Σ links to the layer below : above,  w₋ + w₊ = 1,
+
+which follows jumps of the conductances, as one-dimensional elimination does. The coarse operator
+PᵀKP is again a graph Laplacian and is computed link by link: a fine link of conductance c whose
+ends differ by Σ_A q_A Φ_A, Σ q_A = 0, has the energy
+
+    c (Σ_A q_A Φ_A)² = −c Σ_{A<B} q_A q_B (Φ_A − Φ_B)²,
+
+so it adds −c q_A q_B to the coarse link AB. Coarsening one axis after the other gives the usual
+2ᵈ-fold coarsening in any dimension from this one step.
 
 Large levels are written out one by one. The small ones, which cost nothing to run but as much as
 any other to compile, share one padded shape and one compiled loop.
 
-Cost: set-up and cycle both O(k). Reference: Trottenberg, Oosterlee and Schüller, Multigrid (2001).
+Cost: set-up and cycle both O(k). Reference: Trottenberg, Oosterlee and Schüller, Multigrid (2001);
+Dendy, J. Comput. Phys. 48 (1982), for the interpolation.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -20,19 +36,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import PyTree
 
-from .coarsening import Weights, coarsen, prolong, restrict
-from .dominant import dominant_factor
-from .isolation import isolated
-from .lattice import (
+from .elimination import dominant_factor
+from .stencils import (
     Links,
     Offset,
     degrees,
     dimension,
     laplacian,
-    minus,
     nearest_links,
-    padded_links,
+    opposite,
+    pad_links,
+    shift,
+    unit,
 )
 
 DENSE_CELLS = 32  # solved directly
@@ -48,6 +65,13 @@ def _smoothing_steps() -> tuple[float, float]:
     low, high = SPECTRUM
     middle, spread = (high + low) / 2, (high - low) / 2 * math.sqrt(0.5)
     return 1 / (middle + spread), 1 / (middle - spread)
+
+
+class Weights(NamedTuple):
+    """w₋ and w₊ of the dropped cells; w₋ = 1 and w₊ = 0 where a cell has no links."""
+
+    below: Array
+    above: Array
 
 
 class Level(NamedTuple):
@@ -102,17 +126,17 @@ class Hierarchy(eqx.Module):
 
         def down(b: Array, level: Level) -> tuple[Array, tuple[Array, Array]]:
             x, r = self._start(level, b)
-            return enlarged(self._restrict(level, steps, r), shape), (b, x)
+            return pad_to(self._restrict(level, steps, r), shape), (b, x)
 
         def up(e: Array, stored: tuple[Level, Array, Array]) -> tuple[Array, None]:
             level, b, x = stored
-            half = cropped(e, tuple(n // 2 for n in shape))
+            half = crop_to(e, tuple(n // 2 for n in shape))
             return self._relax_again(level, b, self._correct(level, steps, x, half)), None
 
-        coarse, (bs, xs) = lax.scan(down, enlarged(b, shape), self.looped)
-        e = enlarged(self._dense(cropped(coarse, self.dense_shape)), shape)
+        coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.looped)
+        e = pad_to(self._dense(crop_to(coarse, self.dense_shape)), shape)
         e, _ = lax.scan(up, e, (self.looped, bs, xs), reverse=True)
-        return cropped(e, b.shape[b.ndim - dim :])
+        return crop_to(e, b.shape[b.ndim - dim :])
 
     def _dense(self, b: Array) -> Array:
         J, p = self.coarsest
@@ -130,8 +154,8 @@ class Hierarchy(eqx.Module):
         def residual(level: Level, b: Array, x: Array) -> Array:
             return b - laplacian(level.links, x, self.periodic)
 
-        x = isolated(self.alive, relax, level, b)
-        return x, isolated(self.alive, residual, level, b, x)
+        x = call_isolated(self.alive, relax, level, b)
+        return x, call_isolated(self.alive, residual, level, b, x)
 
     def _relax_again(self, level: Level, b: Array, x: Array) -> Array:
         """The same steps in reverse order, from x: the transpose of the first two."""
@@ -147,7 +171,7 @@ class Hierarchy(eqx.Module):
                 r = restrict(w, step.axis, dimension(level.links), r, self.periodic)
             return r
 
-        return isolated(self.alive, down, level.weights, r)
+        return call_isolated(self.alive, down, level.weights, r)
 
     def _correct(self, level: Level, steps: Sequence[Step], x: Array, e: Array) -> Array:
         """x + Pe, with e on the next grid."""
@@ -157,7 +181,7 @@ class Hierarchy(eqx.Module):
                 e = prolong(w, step.axis, dimension(level.links), step.cells, e, self.periodic)
             return x + e
 
-        return isolated(self.alive, up, level.weights, x, e)
+        return call_isolated(self.alive, up, level.weights, x, e)
 
 
 def build_hierarchy(
@@ -195,11 +219,11 @@ def build_hierarchy(
 
         def descend(links: Links, _: None) -> tuple[dict[Offset, Array], Level]:
             level, coarse = _next_level(alive, links, axes, periodic, dtype)
-            return {o: enlarged(c, looped_shape) for o, c in coarse.items()}, level
+            return {o: pad_to(c, looped_shape) for o, c in coarse.items()}, level
 
         first = _all_offsets(links, looped_shape)
         links, looped = lax.scan(descend, first, length=depth)
-        links = {o: cropped(c, shape) for o, c in links.items()}
+        links = {o: crop_to(c, shape) for o, c in links.items()}
     coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links))
     return Hierarchy(
         tuple(levels), looped, coarsest, alive, tuple(steps), looped_shape, shape, periodic
@@ -217,16 +241,16 @@ def _next_level(
     alive: Array, links: Links, axes: Sequence[int], periodic: bool, dtype: np.dtype
 ) -> tuple[Level, Links]:
     def finish(links: Links) -> tuple[Links, Array]:
-        padded = {o: c.astype(dtype) for o, c in padded_links(links, periodic).items()}
+        padded = {o: c.astype(dtype) for o, c in pad_links(links, periodic).items()}
         diagonal = degrees(padded)
         positive = diagonal > 0
         return padded, jnp.where(positive, 1 / jnp.where(positive, diagonal, 1), 0)
 
-    padded, inverse = isolated(alive, finish, dict(links))
+    padded, inverse = call_isolated(alive, finish, dict(links))
     weights = []
     for axis in axes:
         step = lambda links, axis=axis: coarsen(links, axis, periodic)
-        links, new = isolated(alive, step, dict(links))
+        links, new = call_isolated(alive, step, dict(links))
         weights.append(Weights(*(w.astype(dtype) for w in new)))
     return Level(padded, inverse, tuple(weights)), links
 
@@ -237,7 +261,7 @@ def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
     zeros = jnp.zeros(shape, next(iter(links.values())).dtype)
     offsets = [o for o in np.ndindex(*(3,) * dim) if o > (1,) * dim]
     every = [tuple(i - 1 for i in o) for o in offsets]
-    return {o: enlarged(links[o], shape) if o in links else zeros for o in every}
+    return {o: pad_to(links[o], shape) if o in links else zeros for o in every}
 
 
 def _grounded_inverse(links: Links) -> tuple[Array, Array]:
@@ -256,20 +280,160 @@ def _incidence(shape: tuple[int, ...], offsets: tuple[Offset, ...]) -> np.ndarra
     cells = np.arange(k).reshape(shape)
     joined = np.zeros((len(offsets), k, k, k), np.int8)
     for number, offset in enumerate(offsets):
-        neighbours = np.roll(cells, minus(offset), range(len(shape))).ravel()
+        neighbours = np.roll(cells, opposite(offset), range(len(shape))).ravel()
         joined[number, np.arange(k), np.arange(k), neighbours] = 1
     joined = joined + joined.swapaxes(-1, -2)
     joined[..., np.arange(k), np.arange(k)] = 0
     return joined.reshape(-1, k, k)
 
 
-def enlarged(values: Array, shape: tuple[int, ...]) -> Array:
+def pad_to(values: Array, shape: tuple[int, ...]) -> Array:
     """Zeros appended along the grid axes, up to `shape`."""
     lead = values.ndim - len(shape)
     width = [(0, n - m) for n, m in zip(shape, values.shape[lead:], strict=True)]
     return jnp.pad(values, [(0, 0)] * lead + width)
 
 
-def cropped(values: Array, shape: tuple[int, ...]) -> Array:
+def crop_to(values: Array, shape: tuple[int, ...]) -> Array:
     """The first cells along the grid axes, down to `shape`."""
     return values[..., *(slice(n) for n in shape)]
+
+
+def coarsen(links: Links, axis: int, periodic: bool) -> tuple[dict[Offset, Array], Weights]:
+    """The links of PᵀKP and the weights of P, for every other cell along `axis` kept.
+
+    >>> links = {(1,): jnp.array([1.0, 1.0, 3.0, 1.0, 0.0])}
+    >>> coarse, weights = coarsen(links, 0, periodic=False)
+    >>> coarse[(1,)].tolist(), weights.below.tolist()
+    ([0.5, 0.75, 0.0], [0.5, 0.75, 1.0])
+    """
+    dim = dimension(links)
+    here, up = (0,) * dim, unit(axis, dim)
+    at = lambda values, offset: shift(values, offset, periodic)
+    across, along = _oriented(links, axis, periodic)
+    kept = {t: split(c, axis, dim)[0] for t, c in across.items()}
+    dropped = {t: split(c, axis, dim)[1] for t, c in across.items()}
+    leave = {t: split(c, axis, dim)[0] for t, c in along.items()}  # from a kept cell upwards
+    arrive = {t: split(c, axis, dim)[1] for t, c in along.items()}  # from a dropped cell upwards
+    direct = {}
+    if periodic and next(iter(links.values())).shape[axis - dim] % 2:
+        leave, direct = _without_seam(leave, axis, dim)
+    weights = _weights(leave, arrive, periodic)
+    below, above = weights
+
+    coarse: dict[Offset, Array] = {}
+
+    def join(offset: Offset, c: Array) -> None:
+        if offset < here:
+            offset, c = opposite(offset), at(c, opposite(offset))
+        coarse[offset] = coarse[offset] + c if offset in coarse else c
+
+    def upwards(t: Offset) -> Offset:
+        return tuple(a + b for a, b in zip(up, t, strict=True))
+
+    straight = arrive[here] * below**2 + leave[here] * above**2
+    for t, c in kept.items():
+        join(t, c)
+    for t, c in dropped.items():
+        below_t, above_t = at(below, t), at(above, t)
+        straight -= below * above * c + at(below_t * above_t * c, opposite(t))
+        join(t, below * below_t * c + at(above * above_t * c, opposite(up)))
+        join(upwards(t), below * above_t * c)
+        join(upwards(opposite(t)), at(above * below_t * c, opposite(t)))
+    for t in leave:
+        if t != here:
+            c, below_t, above_t = leave[t], at(below, t), at(above, t)
+            join(t, c * below_t)
+            join(upwards(t), c * above_t)
+            straight -= at(c * below_t * above_t, opposite(t))
+            c = arrive[t]
+            join(upwards(t), c * below)
+            join(t, at(c * above, opposite(up)))
+            straight -= c * below * above
+    for t, c in direct.items():
+        join(upwards(t), c)
+    join(up, straight)
+    return coarse, weights
+
+
+def _oriented(
+    links: Links, axis: int, periodic: bool
+) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
+    """Links within a layer and links to the next layer, by their offsets across the axis."""
+    across: dict[Offset, Array] = {}
+    along: dict[Offset, Array] = {}
+    for offset, c in links.items():
+        if offset[axis] < 0:
+            offset, c = opposite(offset), shift(c, opposite(offset), periodic)
+        t = tuple(0 if i == axis else o for i, o in enumerate(offset))
+        (along if offset[axis] else across)[t] = c
+    return across, along
+
+
+def _without_seam(
+    leave: dict[Offset, Array], axis: int, dim: int
+) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
+    """An odd circle has two kept cells side by side, the last and the first: their links apart."""
+    m = next(iter(leave.values())).shape[axis - dim]
+    last = (jnp.arange(m) == m - 1).reshape([m if i == axis else 1 for i in range(dim)])
+    inside = {t: jnp.where(last, 0.0, c) for t, c in leave.items()}
+    return inside, {t: jnp.where(last, c, 0.0) for t, c in leave.items()}
+
+
+def _weights(leave: dict[Offset, Array], arrive: dict[Offset, Array], periodic: bool) -> Weights:
+    # Coarse links can be negative, their sum over a layer only by rounding.
+    downward = sum(shift(c, opposite(t), periodic) for t, c in leave.items())
+    downward, upward = jnp.maximum(downward, 0.0), jnp.maximum(sum(arrive.values()), 0.0)
+    total = downward + upward
+    safe = jnp.where(total > 0, total, 1.0)
+    return Weights(jnp.where(total > 0, downward / safe, 1.0), upward / safe)
+
+
+def split(values: Array, axis: int, dim: int) -> tuple[Array, Array]:
+    """The kept (even) and the dropped (odd) cells, as many of each: a missing last one is 0."""
+    axis += values.ndim - dim
+    n = values.shape[axis]
+    if n % 2:
+        padding = [(0, 0, 0)] * values.ndim
+        padding[axis] = (0, 1, 0)
+        values = lax.pad(values, jnp.zeros((), values.dtype), padding)
+    even = lax.slice_in_dim(values, 0, n, 2, axis)
+    return even, lax.slice_in_dim(values, 1, n + n % 2, 2, axis)
+
+
+def restrict(weights: Weights, axis: int, dim: int, fine: Array, periodic: bool) -> Array:
+    """Pᵀ of a fine vector."""
+    kept, dropped = split(fine, axis, dim)
+    down = opposite(unit(axis, dim))
+    return kept + weights.below * dropped + shift(weights.above * dropped, down, periodic)
+
+
+def prolong(weights: Weights, axis: int, dim: int, n: int, coarse: Array, periodic: bool) -> Array:
+    """P of a coarse vector, to n cells along `axis`."""
+    above = shift(coarse, unit(axis, dim), periodic)
+    dropped = weights.below * coarse + weights.above * above
+    axis += coarse.ndim - dim
+    shape = (*coarse.shape[:axis], 2 * coarse.shape[axis], *coarse.shape[axis + 1 :])
+    both = jnp.stack([coarse, dropped], axis + 1).reshape(shape)
+    return lax.slice_in_dim(both, 0, n, 1, axis)
+
+
+def call_isolated(alive: Array, function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """`function(*arguments)`, neither fused with what comes before nor with what follows.
+
+    On the CPU, XLA drops optimisation barriers before it fuses, and then recomputes a stencil at
+    every point where the next one reads it: two in a row run several times slower and take far
+    longer to compile. A conditional is a border that it respects. `alive` must be true at run time
+    without the compiler knowing (a scalar computed from data); where it is false the result is NaN.
+    On other devices the barrier works.
+    """
+
+    def conditional(alive: Array, *arguments: PyTree) -> PyTree:
+        shapes = jax.eval_shape(function, *arguments)
+        invalid = lambda *_: jax.tree.map(lambda s: jnp.full(s.shape, jnp.nan, s.dtype), shapes)
+        return lax.cond(alive, function, invalid, *arguments)
+
+    def barrier(alive: Array, *arguments: PyTree) -> PyTree:
+        return lax.optimization_barrier(function(*lax.optimization_barrier(arguments)))
+
+    return lax.platform_dependent(alive, *arguments, cpu=conditional, default=barrier)

@@ -1,9 +1,9 @@
 """Sparse direct solves with graph Laplacians in 1D to 3D, on the host.
 
-K is the Laplacian of `lattice.py`. A sparse factorisation pays where many right-hand sides meet one
-K on a grid of moderate size. It is computed by SuperLU, through SciPy, or by CHOLMOD where
-scikit-sparse is installed (`pip install natgrad[cholmod]`): faster with many right-hand sides,
-and on large grids if SuiteSparse was built with an optimised BLAS.
+K is the graph Laplacian of `stencils.py`. A sparse factorisation pays where many right-hand sides
+meet one K on a grid of moderate size. It is computed by SuperLU, through SciPy, or by CHOLMOD where
+scikit-sparse is installed (`pip install natgrad[cholmod]`): faster with many right-hand sides, and
+on large grids if SuiteSparse was built with an optimised BLAS.
 
 A solve is a pure function of its arguments and works inside compiled code. What was factorised
 last is remembered by its value, so that the products of one iteration share a factorisation.
@@ -21,7 +21,6 @@ for Sparse Linear Systems (2006).
 import functools
 import importlib
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -35,7 +34,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
 from ...errors import InputError
-from .lattice import grid_shape
+from .stencils import grid_shape
 
 try:
     cholmod: Any = importlib.import_module("sksparse.cholmod")
@@ -56,17 +55,6 @@ REMEMBERED_FACTORS = 4
 def available_backend() -> Backend:
     """What `sparse_solve` uses by default: CHOLMOD where it can be imported."""
     return "superlu" if cholmod is None else "cholmod"
-
-
-def can_call_back() -> bool:
-    """Whether compiled code can call the host and hand it arrays.
-
-    JAX copies the arguments of a callback on a thread of the pool that the caller occupies: with a
-    single CPU the two would wait for each other for ever.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) > 1
-    return (os.cpu_count() or 1) > 1
 
 
 def sparse_solve(
@@ -123,7 +111,7 @@ def _solve_on_host(
     for index in np.ndindex(*batches):
         part = tuple(slice(None) if n == 1 else i for i, n in zip(index, batches, strict=True))
         one = np.ascontiguousarray(links[index], dtype=np.float64)
-        solve = _factorised(one.tobytes(), one.shape[1:], periodic, backend)
+        solve = _factorise(one.tobytes(), one.shape[1:], periodic, backend)
         chosen = columns[part]
         flat = chosen.reshape(-1, math.prod(one.shape[1:])).astype(np.float64)
         phi[part] = solve(flat).reshape(chosen.shape)
@@ -131,12 +119,12 @@ def _solve_on_host(
 
 
 @functools.lru_cache(maxsize=REMEMBERED_FACTORS)
-def _factorised(data: bytes, shape: tuple[int, ...], periodic: bool, backend: Backend) -> Solve:
+def _factorise(data: bytes, shape: tuple[int, ...], periodic: bool, backend: Backend) -> Solve:
     """The solve for the links in `data`; remembered by value, so no two can be confused."""
     links = np.frombuffer(data).reshape(len(shape), *shape)
     if not np.all(np.isfinite(links) & (links >= 0)):
         return functools.partial(np.full_like, fill_value=np.nan)
-    return grounded_inverse(assembled(links, periodic), backend)
+    return grounded_inverse(assemble(links, periodic), backend)
 
 
 def grounded_inverse(K: Any, backend: Backend) -> Solve:
@@ -175,10 +163,10 @@ def _inverse(K: Any, kept: np.ndarray, grounds: np.ndarray, backend: Backend) ->
     return inner if np.all(np.abs(ones - 1.0) < 0.5) else None
 
 
-def assembled(links: np.ndarray, periodic: bool) -> Any:
+def assemble(links: np.ndarray, periodic: bool) -> Any:
     """K as a sparse matrix over the cells in C order, for links of shape (d, *grid).
 
-    >>> assembled(np.array([[1.0, 2.0, 0.0]]), False).toarray().tolist()
+    >>> assemble(np.array([[1.0, 2.0, 0.0]]), False).toarray().tolist()
     [[1.0, -1.0, 0.0], [-1.0, 3.0, -2.0], [0.0, -2.0, 2.0]]
     """
     cells = np.arange(links[0].size).reshape(links.shape[1:])
