@@ -29,7 +29,7 @@ import natgrad as ng
 from natgrad.descent.attempt import attempt
 from natgrad.descent.curves import Route
 from natgrad.direction.linearisation import linearise
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import burgers

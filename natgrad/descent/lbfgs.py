@@ -26,7 +26,7 @@ from ..problem import Problem
 from ..result import Progress, Result
 from ..solvers import Auto
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
-from .progress import Watch, watched
+from .progress import Watch, show_run
 from .run import Run, Snapshots, check_run
 from .stop import Budget
 
@@ -85,7 +85,7 @@ def lbfgs(
         search.run.kept_if_it_fails(),
         search.keeper or nullcontext(),
         spread.explained(),
-        watched(budget, progress if spread.leads else False) as search.watch,
+        show_run(budget, progress if spread.leads else False) as search.watch,
     ):
         try:
             search.accept(start, known)

@@ -32,7 +32,7 @@ from .attempt import Attempt, attempt
 from .checkpoint import Checkpoint, Keeper, as_checkpoint
 from .curves import as_route
 from .method import Method, sampler
-from .progress import Watch, watched
+from .progress import Watch, show_run
 from .run import Carried, Run, Snapshots, check_run
 from .steps import ModelStep, Step
 from .stop import Budget
@@ -136,7 +136,7 @@ def minimize(
         run.kept_if_it_fails(),
         nullcontext() if keeper is None else keeper,
         spread.explained(),
-        watched(budget, progress if spread.leads else False) as watch,
+        show_run(budget, progress if spread.leads else False) as watch,
     ):
         status = _descend(run, method, budget, goal, known, keeper, watch)
         if batch is not None:
