@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from natgrad.descent import progress
 from natgrad_studies.cli import main
 from natgrad_studies.registry import STUDIES
 
@@ -23,9 +24,9 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def settings_of_the_process(monkeypatch):
     monkeypatch.setenv("NATGRAD_CACHE", "")
-    asked = ng.display.BOARD.asked
+    asked = progress.BOARD.asked
     yield
-    ng.display.BOARD.asked = asked
+    progress.BOARD.asked = asked
     assert jax.config.jax_enable_x64
 
 
