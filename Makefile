@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natgrad needs Python 3.11 or newer, this is " + sys.version)'
 	@echo "installing natgrad into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq -e .
+	@$(BIN)/python -m pip install -qq -e ".[studies]"
 	@touch $@
 
 $(READY): $(INSTALLED)

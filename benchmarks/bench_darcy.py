@@ -16,7 +16,7 @@ from dataclasses import replace
 import jax
 
 import natgrad as ng
-from natgrad.report.folder import versions
+from natgrad.report import versions
 from natgrad_studies.darcy.inversion import Inversion
 from natgrad_studies.darcy.methods import METRICS, methods
 from natgrad_studies.darcy.runs import run

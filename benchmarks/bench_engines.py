@@ -32,7 +32,7 @@ def main() -> None:
     import engine_cases
 
     from natgrad.errors import PrecisionWarning
-    from natgrad.report.folder import versions
+    from natgrad.report import versions
 
     warnings.simplefilter("ignore", PrecisionWarning)
     print(versions())

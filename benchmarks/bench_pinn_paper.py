@@ -20,7 +20,7 @@ import numpy as np
 from pinn_cases import Case, Trace, paper, timed
 
 import natgrad as ng
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 TARGET = 2e-5
 METHODS: dict[str, tuple[Callable[..., ng.Result], dict[str, Any], int]] = {

@@ -26,7 +26,7 @@ import numpy as np
 from pinn_cases import Trace, sine, timed
 
 import natgrad as ng
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 TARGETS = (1e-5, 1e-6, 9e-7, 1e-7)
 

@@ -203,7 +203,7 @@ def main() -> None:
     if arguments.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     from natgrad.errors import PrecisionWarning
-    from natgrad.report.folder import versions
+    from natgrad.report import versions
 
     warnings.simplefilter("ignore", PrecisionWarning)
     size = arguments.shots, arguments.steps

@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 
 import natgrad as ng
-from natgrad.report.style import METRIC_LINES, PALETTE
+from natgrad.plot import METRIC_LINES, PALETTE
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

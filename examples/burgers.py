@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad.report.style import figure_style, save
+from natgrad.plot import figure_style, save
 
 VISCOSITY, FRONT = 0.01 / np.pi, 0.05
 

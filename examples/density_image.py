@@ -32,7 +32,7 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 START, WIDTH = 0.25, 0.08  # both coordinates of the spot, and its standard deviation
 SCALE = 0.03  # ℓ² in W₂ + ℓ²·FR: below the length ℓ ≈ 1/6 growing is cheaper than moving

@@ -25,7 +25,7 @@ import skfem
 from jax import Array
 
 import natgrad as ng
-from natgrad.report.style import METRIC_LINES, PALETTE, figure_style, save
+from natgrad.plot import METRIC_LINES, PALETTE, figure_style, save
 
 WIDTH = 0.25
 WEIGHTS = jnp.array([0.6, 0.4])

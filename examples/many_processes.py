@@ -21,7 +21,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad import waves
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 PATIENCE = 20  # seconds until a process that has gone silent ends the others
 

@@ -27,7 +27,7 @@ from jax import Array
 from scipy.ndimage import gaussian_filter
 
 import natgrad as ng
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 
 class Transport(NamedTuple):

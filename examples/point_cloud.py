@@ -28,7 +28,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 DAMPING = 1e-3
 RATE = 1e-1  # of Adam: the best of 1e-1, 3e-2, 1e-2 and 1e-3

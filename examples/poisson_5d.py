@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 VARIANTS = {
     "fixed": ("levenberg-marquardt", None),

@@ -28,7 +28,7 @@ import optax
 from jax import Array
 
 import natgrad as ng
-from natgrad.report.style import PALETTE, figure_style, save
+from natgrad.plot import PALETTE, figure_style, save
 
 WIDTH, BATCH, DECAY, CHECKS = 16, 256, 1e-6, 40
 RATES = {"natural gradient": (1.0, 0.3, 0.1), "Adam": (0.3, 0.1, 0.03)}

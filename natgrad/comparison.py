@@ -14,7 +14,7 @@ from .core.outcomes import BUDGETS
 from .core.settings import check_instance
 from .descent.methods import Method
 from .descent.minimize import Callback, minimize
-from .descent.progress import named
+from .descent.progress import label_runs
 from .descent.stop import Stop
 from .errors import InputError
 from .problem import Problem
@@ -23,6 +23,24 @@ from .result import AXES, Result
 SHARES = (0.25, 0.5, 1.0)
 LEVEL = 1e-6  # losses this close to the lowest are the same
 ROUNDING = 1e-14  # and so are those within this of it, relative to the first loss
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a header."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+    def text(self) -> str:
+        """The table for a terminal: the first column to the left, the others to the right."""
+        lines = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = lambda row: [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        printed = ["  ".join((row[0].ljust(widths[0]), *padded(row))).rstrip() for row in lines]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([*filter(None, [self.caption]), printed[0], rule, *printed[1:]])
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,7 @@ class Comparison:
         return float(np.fmin.reduce(within, initial=np.inf))
 
     def extent(self, against: str) -> float:
-        """How far all methods can be compared: the budget, or what every run has spent.
+        """How far all methods can be compared: the budget, or else what every run has spent.
 
         A run that ended by itself before the others stays where it is for the rest.
         """
@@ -86,10 +104,8 @@ class Comparison:
         """What the budget limits, the first of iterations, propagations and seconds."""
         return next((name for name in AXES if getattr(self.stop, name) is not None), AXES[0])
 
-    def table(self) -> Any:
+    def table(self) -> Table:
         """Losses at shares of the budget, how each run ended, and what it spent."""
-        from .report.page import Table
-
         against, extent = self.limited, self.extent(self.limited)
         rows = [
             (
@@ -109,10 +125,8 @@ class Comparison:
             "seconds without compiling.",
         )
 
-    def winners(self) -> Any:
+    def winners(self) -> Table:
         """The winner for every kind of budget, at shares of what all can be compared by."""
-        from .report.page import Table
-
         rows = []
         for against in AXES:
             extent = self.extent(against)
@@ -133,7 +147,7 @@ class Comparison:
 
     def report(self, path: str | Path) -> Path:
         """One HTML page with tables and interactive plots, which needs nothing but itself."""
-        from .report.comparison_page import comparison_page
+        from .report import comparison_page
 
         return comparison_page(self).write(Path(path))
 
@@ -191,7 +205,7 @@ def compare(
             if not (own.model.on_host or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
                 minimize(own, theta0, method, stop=once, progress=False, **settings)
-            with named(name):
+            with label_runs(name):
                 results[name] = minimize(
                     own,
                     theta0,

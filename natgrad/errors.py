@@ -31,13 +31,16 @@ def warn_once(key: str, message: str) -> None:
         warnings.warn(message, PrecisionWarning, stacklevel=3)
 
 
-def imported(argument: str, package: str) -> Any:
-    """The package, or an `InputError` about `argument` that says how to install it."""
+def imported(argument: str, package: str, extra: str | None = None) -> Any:
+    """The package, or an `InputError` about `argument` that says how to install it.
+
+    The package comes with an `extra` of natgrad, by default the one of its name.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        what = f"{package} is not installed"
-        raise InputError(argument, what, f'pip install "natgrad[{package}]"') from error
+        what = f"{package.partition('.')[0]} is not installed"
+        raise InputError(argument, what, f'pip install "natgrad[{extra or package}]"') from error
 
 
 def not_installed(package: str) -> InputError:

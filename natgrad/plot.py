@@ -1,7 +1,12 @@
-"""Pictures of runs, paths, fields and landscapes, drawn by matplotlib."""
+"""Pictures of runs, paths and fields, drawn by matplotlib, and the look of every figure.
 
-from collections.abc import Callable, Mapping, Sequence
+matplotlib comes with `pip install "natgrad[studies]"`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -10,57 +15,58 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .errors import InputError
+from .errors import InputError, imported
 from .grids import Grid
 from .parameters import flatten
 from .problem import Problem
-from .report.palette import RUN_COLOURS
 from .result import Result
+
+# Okabe and Ito's palette, told apart by every common form of colour vision.
+PALETTE = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "purple": "#CC79A7",
+    "grey": "#7F7F7F",
+}
+
+# The runs of a comparison, one after the other.
+RUN_COLOURS = [
+    PALETTE[name] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
+]
+
+# A colour and a dash for each metric, the same in every study.
+METRIC_LINES = {
+    "L2": (PALETTE["blue"], "-"),
+    "FR": (PALETTE["green"], "-"),
+    "H1": (PALETTE["orange"], "-"),
+    "dotH1": (PALETTE["orange"], "--"),
+    "Hm1": (PALETTE["sky"], "-"),
+    "dotHm1": (PALETTE["sky"], "--"),
+    "W2": (PALETTE["vermilion"], "-"),
+}
+
+FIGURE_SETTINGS = {
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "legend.fontsize": 9,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.6,
+    "savefig.dpi": 130,
+    "savefig.facecolor": "white",
+}
 
 MARGIN = 0.25  # of the longer side, around the points
 TOGETHER = 16  # evaluations at once
-
-
-@dataclass(frozen=True)
-class Landscape:
-    """f(θ₁, θ₂) on a lattice: `values[i, j]` at (x[i], y[j]); NaN where the loss is not finite."""
-
-    x: np.ndarray
-    y: np.ndarray
-    values: np.ndarray
-
-
-def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 60) -> Landscape:
-    """The loss on a lattice around points in the plane of θ, whose structure is that of `like`.
-
-    Cost: points² evaluations of the model, some at once unless it runs outside of JAX.
-    """
-    low, high = around.min(axis=0), around.max(axis=0)
-    room = MARGIN * max(float((high - low).max()), 1e-3 * float(np.abs(around).max()), 1e-6)
-    x, y = (np.linspace(a - room, b + room, points) for a, b in zip(low, high, strict=True))
-    plane = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2))
-    if problem.model.on_host:
-        values = np.array([_value(problem, like, place) for place in plane])
-    else:
-        values = np.asarray(_values(problem, like, plane))
-    values = np.where(np.isfinite(values), values, np.nan)
-    return Landscape(x, y, values.reshape(points, points))
-
-
-def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
-    theta = flatten(like)[1](place)
-    return float(problem.value(theta, problem.evaluate(theta).rho))
-
-
-@eqx.filter_jit
-def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
-    unravel = flatten(like)[1]
-
-    def value(place: jax.Array) -> jax.Array:
-        theta = unravel(place)
-        return problem.value(theta, problem.model(theta))
-
-    return jax.lax.map(value, plane, batch_size=TOGETHER)
 
 
 def history(
@@ -166,6 +172,64 @@ def fields(
     return shown
 
 
+@dataclass(frozen=True)
+class Landscape:
+    """f(θ₁, θ₂) on a lattice: `values[i, j]` at (x[i], y[j]); NaN where the loss is not finite."""
+
+    x: np.ndarray
+    y: np.ndarray
+    values: np.ndarray
+
+
+def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 60) -> Landscape:
+    """The loss on a lattice around points in the plane of θ, whose structure is that of `like`.
+
+    Cost: points² evaluations of the model, some at once unless it runs outside of JAX.
+    """
+    low, high = around.min(axis=0), around.max(axis=0)
+    room = MARGIN * max(float((high - low).max()), 1e-3 * float(np.abs(around).max()), 1e-6)
+    x, y = (np.linspace(a - room, b + room, points) for a, b in zip(low, high, strict=True))
+    plane = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2))
+    if problem.model.on_host:
+        values = np.array([_value(problem, like, place) for place in plane])
+    else:
+        values = np.asarray(_values(problem, like, plane))
+    values = np.where(np.isfinite(values), values, np.nan)
+    return Landscape(x, y, values.reshape(points, points))
+
+
+def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
+    theta = flatten(like)[1](place)
+    return float(problem.value(theta, problem.evaluate(theta).rho))
+
+
+@eqx.filter_jit
+def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
+    unravel = flatten(like)[1]
+
+    def value(place: jax.Array) -> jax.Array:
+        theta = unravel(place)
+        return problem.value(theta, problem.model(theta))
+
+    return jax.lax.map(value, plane, batch_size=TOGETHER)
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """One set of sizes for all figures drawn inside the block, which need no display."""
+    matplotlib = imported("plot", "matplotlib", extra="studies")
+    matplotlib.use("Agg")
+    with matplotlib.rc_context(FIGURE_SETTINGS):
+        yield
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write the figure as PNG and close it."""
+    figure.savefig(path)
+    _pyplot().close(figure)
+    return path
+
+
 def _two_parameter_path(result: Result) -> np.ndarray:
     """The iterates that were kept, as an array of shape (n, 2)."""
     size = flatten(result.theta)[0].size
@@ -205,16 +269,17 @@ def _named(results: Result | Mapping[str, Result]) -> dict[str, Result]:
 def _axes(ax: Any) -> Any:
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(layout="constrained")[1]
+    return _pyplot().subplots(layout="constrained")[1]
 
 
 def _row(count: int) -> np.ndarray:
-    import matplotlib.pyplot as plt
-
     size = (2.8 * count + 0.4, 3.0)
-    return plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")[1].ravel()
+    made = _pyplot().subplots(1, count, figsize=size, squeeze=False, layout="constrained")
+    return made[1].ravel()
+
+
+def _pyplot() -> Any:
+    return imported("plot", "matplotlib.pyplot", extra="studies")
 
 
 def _colours(count: int) -> list[str]:

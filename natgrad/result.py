@@ -1,12 +1,17 @@
 """What comes back: a direction with its diagnosis, and a run with its history."""
 
 import json
+import os
+import platform
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 from jaxtyping import PyTree
@@ -15,7 +20,8 @@ from .core.archive import HEADER, named_leaves, read_archive, with_leaves, write
 from .core.outcomes import Counts, Status
 from .errors import InputError
 
-AXES = ("iterations", "propagations", "seconds")
+KIND = "result"  # of an archive
+AXES = ("iterations", "propagations", "seconds")  # what a run can spend
 
 
 @dataclass(frozen=True)
@@ -116,20 +122,30 @@ class Result:
         raise InputError("what", f"{what!r} cannot be spent", "one of " + ", ".join(AXES))
 
     def save(self, path: str | Path) -> None:
-        """Write the result to a file; `ng.load_result` reads it."""
+        """Write the result to a file, all of it or nothing; `ng.load_result` reads it.
 
-        save_result(self, path)
+        The file also has the versions of the packages and the machine of this process.
+        """
+        values = {
+            "loss": self.loss,
+            "status": str(self.status),
+            "iterations": self.iterations,
+            "info": None if self.info is None else asdict(self.info),
+            "versions": versions(),
+            "machine": machine(),
+        }
+        iterates = {str(number): theta for number, theta in self.iterates.items()}
+        tree = {"theta": self.theta, "history": dict(self.history), "iterates": iterates}
+        write_archive(Path(path), KIND, values, named_leaves(tree))
 
     def report(self, path: str | Path, problem: Any = None) -> Path:
-        """One HTML page with interactive plots of the run, which needs nothing but itself.
+        """Write one HTML page with interactive plots of the run, which needs nothing but itself.
 
         With the problem, if it has two parameters, the path is drawn over the loss.
         """
-        from .report.folder import machine, versions
-        from .report.result_page import result_page
+        from .report import result_page
 
-        page = result_page(self, Path(path).stem, problem)
-        return replace(page, versions=versions(), machine=machine()).write(Path(path))
+        return result_page(self, Path(path).stem, problem).write(Path(path))
 
     def __str__(self) -> str:
         return (
@@ -148,32 +164,8 @@ class Progress:
     row: Mapping[str, float | Array]
 
 
-KIND = "result"
-
-
-def save_result(result: Result, path: str | Path) -> None:
-    """θ, history, status and diagnosis of a run in one file, written all or not at all.
-
-    The versions and the machine are those of this process.
-    """
-    from .report.folder import machine, versions
-
-    values = {
-        "loss": result.loss,
-        "status": str(result.status),
-        "iterations": result.iterations,
-        "info": None if result.info is None else asdict(result.info),
-        "versions": versions(),
-        "machine": machine(),
-    }
-    iterates = {str(number): theta for number, theta in result.iterates.items()}
-    tree = {"theta": result.theta, "history": dict(result.history), "iterates": iterates}
-    arrays = named_leaves(tree)
-    write_archive(Path(path), KIND, values, arrays)
-
-
 def load_result(path: str | Path, like: PyTree = None) -> Result:
-    """The result in a file that `result.save` has made; nothing in it is executed.
+    """Read the result in a file that `result.save` wrote; nothing in it is executed.
 
     θ comes back as an array if it was one. Else `like` gives the structure, for instance θ₀;
     without it θ is a dict from the path of each leaf to its array.
@@ -200,7 +192,7 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
 
 
 def is_result(path: Path) -> bool:
-    """Whether a file is one that `result.save` has made."""
+    """Whether `result.save` wrote this file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read(HEADER))["natgrad"] == KIND
@@ -208,8 +200,8 @@ def is_result(path: Path) -> bool:
         return False
 
 
-def saved_where(path: str | Path) -> dict[str, dict[str, str]]:
-    """The versions and the machine in a file of a result; empty in files before 0.2."""
+def load_origin(path: str | Path) -> dict[str, dict[str, str]]:
+    """Read the versions and the machine in the file of a result; empty in files before 0.2."""
     values, _ = read_archive(Path(path), KIND)
     return {name: values.get(name, {}) for name in ("versions", "machine")}
 
@@ -223,3 +215,46 @@ def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:
 def _part(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     prefix = f"['{name}']"
     return {key[len(prefix) :]: x for key, x in arrays.items() if key.startswith(prefix)}
+
+
+def versions() -> dict[str, str]:
+    """Versions of natgrad, of what it computes with, and of Python and the platform."""
+    packages = ("natgrad", "jax", "jaxlib", "equinox", "lineax", "numpy", "scipy", "matplotlib")
+    found = {name: _version(name) for name in packages}
+    return found | {"python": platform.python_version(), "platform": platform.platform()}
+
+
+def machine() -> dict[str, str]:
+    """The processor, its cores, the memory, and the devices that JAX computes on."""
+    kinds = [f"{device.device_kind} ({device.platform})" for device in jax.devices()]
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": _memory(),
+        "JAX devices": ", ".join(f"{kinds.count(kind)} × {kind}" for kind in sorted(set(kinds))),
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return "unknown"
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # natgrad itself, when run from its source tree
+        from . import __version__
+
+        return __version__ if package == "natgrad" else "not installed"

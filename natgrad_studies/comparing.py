@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from natgrad.errors import InputError
-from natgrad.report.folder import ResultFolder
+from natgrad.report import ResultFolder
 
 from .registry import STUDIES
 from .suggestions import check_names
@@ -69,8 +69,7 @@ class CompareSettings:
 def run(settings: CompareSettings, say: "Say") -> tuple[Path, Any]:
     """Run the comparison into its folder, or go on with it; returns the page and the comparison."""
     from natgrad import Budget, compare
-    from natgrad.report.comparison_page import comparison_page
-    from natgrad.report.stored import save_page
+    from natgrad.report import comparison_page, save_page
 
     settings.check()
     folder = ResultFolder(settings.output)
@@ -116,7 +115,7 @@ def _without_solver(metric: Any) -> Any:
 
 def _numbers(comparison: Any) -> dict[str, Any]:
     """The results file."""
-    from natgrad.report.folder import versions
+    from natgrad.report import versions
     from natgrad.result import AXES
 
     return {
@@ -132,7 +131,7 @@ def _numbers(comparison: Any) -> dict[str, Any]:
 
 
 def _told(settings: CompareSettings) -> dict[str, Any]:
-    from natgrad.report.folder import plain
+    from natgrad.report import plain
 
     own, of = plain(settings), plain(settings.of)
     return {k: v for k, v in own.items() if k != "of"} | {f"study.{k}": v for k, v in of.items()}

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from natgrad.core.archive import replace_file
-from natgrad.descent.progress import busy
-from natgrad.report.folder import ResultFolder, machine
-from natgrad.report.page import Page
-from natgrad.report.stored import save_page
-from natgrad.report.style import figure_style
+from natgrad.descent.progress import show_busy
+from natgrad.plot import figure_style
+from natgrad.report import Page, ResultFolder, machine, save_page
 
 from .toml_files import toml_of
 
@@ -36,7 +34,7 @@ def run_study(
     folder.claim(name, settings)
     text = toml_of(settings, f"natgrad study {name} --config settings.toml")
     replace_file(folder.path / "settings.toml", text.encode())
-    with busy(name):
+    with show_busy(name):
         result = compute(settings, say)
     folder.write("results.json", result.numbers())
     say("drawing")

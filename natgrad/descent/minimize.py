@@ -26,7 +26,7 @@ from ..problem import Problem
 from ..result import Progress, Result
 from .checkpoint import Checkpoint, RunFile
 from .methods import Method, Record, State
-from .progress import Watch, watched
+from .progress import Watch, show_run
 from .run import Run, Snapshots
 from .stop import Stop
 
@@ -112,7 +112,7 @@ def minimize(
         run.keep_if_it_fails(),
         file or nullcontext(),
         nullcontext() if devices is None else devices.explain(),
-        nullcontext() if shown is False else watched(stop, shown) as watch,
+        nullcontext() if shown is False else show_run(stop, shown) as watch,
     ):
         status = loop.run_to_the_end(known, file, watch)
         if batch is not None:

@@ -1,32 +1,95 @@
-"""What there is to say about a run while it goes on."""
+"""What is shown of a run while it goes on: live by rich, or by a line now and then without it."""
 
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from .stop import Stop
-
-BARS = "▁▂▃▄▅▆▇█"
-WIDTH = 24
+PATIENCE = 2.0  # seconds before a run is worth a display
+SECONDS_BETWEEN_LINES = 15.0
 UNLIMITED = 10**6  # iterations that no run is meant to take
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 24  # of a sparkline
+
+_name: ContextVar[str] = ContextVar("natgrad_name", default="")
+_shown: ContextVar[bool] = ContextVar("natgrad_shown", default=False)
+
+
+class Limits(Protocol):
+    """What a run may use up, None for as much as it likes."""
+
+    @property
+    def iterations(self) -> int | None: ...
+    @property
+    def propagations(self) -> int | None: ...
+    @property
+    def seconds(self) -> float | None: ...
+
+
+def label_runs(name: str) -> AbstractContextManager[None]:
+    """The runs inside the block are shown under this name."""
+    return _set(_name, name)
+
+
+@contextmanager
+def show_run(limits: Limits, asked: bool | None = None) -> Iterator["Watch"]:
+    """Show one run. Of runs inside of runs only the outermost is shown.
+
+    Unasked (None), it is shown on a terminal only, from two seconds on; asked, also in a notebook,
+    and by a line now and then in a log. Without rich there are such lines on a terminal too.
+    """
+    view = View(_name.get(), limits)
+    if asked is False or _shown.get():
+        yield Watch(view)
+        return
+    asked = asked or BOARD.asked
+    with _set(_shown, True):
+        if not BOARD.is_live(asked):
+            yield Watch(view, BOARD if BOARD.wants_lines(asked) else None)
+            return
+        with BOARD.showing(view):
+            yield Watch(view)
+
+
+@contextmanager
+def show_busy(what: str) -> Iterator[None]:
+    """On a terminal, show what takes its time and for how long, beside the runs inside."""
+    if BOARD.is_live(asked=False):
+        with BOARD.showing(Busy(what)):
+            yield
+    else:
+        yield
+
+
+class Watch:
+    """What a run reports its iterations to; it writes to the `log`, if there is one, when due."""
+
+    def __init__(self, view: "View", log: "Board | None" = None):
+        self.view, self._log = view, log
+        self._last_line = time.monotonic()
+
+    def update(self, iteration: int, loss: float, row: Mapping[str, Any]) -> None:
+        """An iteration is done; `row` is that of the history."""
+        self.view.update(iteration, loss, row)
+        now = time.monotonic()
+        if self._log is not None and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._log.write(self.view.line())
 
 
 class View:
     """One run as it is shown: where it stands, how it got there, and how long it may still take."""
 
-    def __init__(self, name: str, budget: Stop):
-        self.name, self.budget = name, budget
+    def __init__(self, name: str, limits: Limits):
+        self.name, self.limits = name, limits
         self.losses: list[float] = []
-        self._began = self._said = time.monotonic()
+        self._began = time.monotonic()
         self._iteration, self._row = 0, {}
         self._first: tuple[float, float] | None = None  # a time, and the share spent by then
 
@@ -43,14 +106,14 @@ class View:
         return int(sum(self._row.get(name, 0) for name in ("forward", "linearised", "adjoint")))
 
     def seconds_left(self) -> float | None:
-        """By the budget that will be used up first, at the rate until now; None if not known."""
+        """By the limit that will be reached first, at the rate until now; None if not known."""
         share, now = self._share(), time.monotonic()
         then, before = self._first or (now, share)
         return (1 - min(share, 1)) * (now - then) / (share - before) if share > before else None
 
     def _share(self) -> float:
         spent = (self._iteration, self.propagations, time.monotonic() - self._began)
-        limits = (self.budget.iterations, self.budget.propagations, self.budget.seconds)
+        limits = (self.limits.iterations, self.limits.propagations, self.limits.seconds)
         return max((a / b for a, b in zip(spent, limits, strict=True) if b), default=0.0)
 
     def parts(self) -> list[str]:
@@ -59,41 +122,38 @@ class View:
         if not self.losses:
             return ["first iteration, with compiling", elapsed]
         known = {name: value for name, value in self._row.items() if np.isfinite(value)}
-        found = [f"iteration {_of(self._iteration, self.budget.iterations)}"]
+        found = [f"iteration {_of(self._iteration, self.limits.iterations)}"]
         found.append(f"loss {self.losses[-1]:.3e}")
         if "gradient_norm" in known:
             found.append(f"‖∂f‖ {known['gradient_norm']:.1e}")
         if "step" in known:
             found.append(f"step {known['step']:.2g}")
         if self.propagations:
-            found.append(f"{_of(self.propagations, self.budget.propagations)} propagations")
+            found.append(f"{_of(self.propagations, self.limits.propagations)} propagations")
         left = self.seconds_left()
         return [*found, elapsed, *([] if left is None else [f"about {clock(left)} left"])]
 
     def line(self) -> str:
-        """For a log."""
+        """The run in one line, for a log."""
         return ": ".join(filter(None, (self.name, ", ".join(self.parts()))))
 
-    def due(self, seconds: float) -> bool:
-        """Whether the last line is so long ago that it is time for another."""
-        now = time.monotonic()
-        late = now - self._said >= seconds
-        self._said = now if late else self._said
-        return late
+    def __rich__(self) -> Any:
+        from rich.text import Text
 
-    def __rich__(self) -> Text:
         text = Text(f"{self.name}  " if self.name else "", style="bold")
         text.append("   ".join(self.parts()), style="not bold")
         return text.append(f"   {sparkline(self.losses)}", style="not bold cyan")
 
 
 class Busy:
-    """Something that takes its time."""
+    """Something other than a run that takes its time."""
 
     def __init__(self, what: str):
         self.what, self._began = what, time.monotonic()
 
-    def __rich__(self) -> Text:
+    def __rich__(self) -> Any:
+        from rich.text import Text
+
         return Text(f"{self.what}  {clock(time.monotonic() - self._began)}", style="dim")
 
 
@@ -128,100 +188,55 @@ def _of(count: int, limit: float | None) -> str:
     return f"{count}" if limit is None or limit >= UNLIMITED else f"{count}/{limit}"
 
 
-PATIENCE = 2.0  # seconds before a run is worth a display
-SECONDS_BETWEEN_LINES = 15.0
-
-_name: ContextVar[str] = ContextVar("natgrad_name", default="")
-_watched: ContextVar[bool] = ContextVar("natgrad_watched", default=False)
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """The runs inside the block are shown under this name."""
-    with _set(_name, name):
-        yield
-
-
-@contextmanager
-def watched(budget: Stop, asked: bool | None = None) -> Iterator["Watch"]:
-    """Show one run. Of runs inside of runs only the outermost is shown.
-
-    Unasked (None), it is shown in place on a terminal, from two seconds on, and not at all in logs
-    and notebooks; asked, also there: in place in a notebook, a line now and then in a log.
-    """
-    view = View(_name.get(), budget)
-    if asked is False or _watched.get():
-        yield Watch(view, None)
-        return
-    asked = asked or BOARD.asked
-    live = BOARD.console.is_terminal or (bool(asked) and BOARD.console.is_jupyter)
-    with _set(_watched, True):
-        if not live:
-            yield Watch(view, BOARD if asked else None)
-            return
-        BOARD.add(view)
-        try:
-            yield Watch(view, None)
-        finally:
-            BOARD.remove(view)
-
-
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """On a terminal, show what takes its time and for how long, beside the runs inside."""
-    line = Busy(what)
-    if not BOARD.console.is_terminal:
-        yield
-        return
-    BOARD.add(line)
-    try:
-        yield
-    finally:
-        BOARD.remove(line)
-
-
-class Watch:
-    """What a run tells its view; where lines are wanted, it writes one when it is time."""
-
-    def __init__(self, view: View, log: "Board | None"):
-        self.view, self._log = view, log
-
-    def update(self, iteration: int, loss: float, row: Mapping[str, Any]) -> None:
-        """An iteration is done; `row` is that of the history."""
-        self.view.update(iteration, loss, row)
-        if self._log is not None and self.view.due(SECONDS_BETWEEN_LINES):
-            self._log.console.print(self.view.line(), markup=False, highlight=False, soft_wrap=True)
-
-
 class Board:
-    """The views of a process in one display, which appears a moment after the first begins."""
+    """All that a process shows: one live display, a moment after the first run begins, or lines.
 
-    def __init__(self, console: Console):
-        self.console, self.asked = console, False
-        self._views: list[View | Busy] = []
-        self._live: Live | None = None
+    With `asked` runs are shown as if each of them had asked for it.
+    """
+
+    def __init__(self, console: Any = None):
+        self.asked = False
+        if console is not None:
+            self.console = console
+        self._shown: list[View | Busy] = []
+        self._live: Any = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
 
-    def add(self, view: View | Busy) -> None:
-        """Show it as well."""
-        with self._lock:
-            self._views.append(view)
-            if self._timer is None:
-                self._timer = threading.Timer(PATIENCE, self._start)
-                self._timer.daemon = True
-                self._timer.start()
+    @cached_property
+    def console(self) -> Any:
+        """rich's console on stderr; None where rich is not installed."""
+        try:
+            from rich.console import Console
+        except ImportError:
+            return None
+        return Console(stderr=True)
 
-    def remove(self, view: View | Busy) -> None:
-        """Its run has ended; after the last one the display vanishes."""
-        with self._lock:
-            self._views.remove(view)
-            if self._views or self._timer is None:
-                return
-            self._timer.cancel()
-            live, self._timer, self._live = self._live, None, None
-        if live is not None:
-            live.stop()
+    def is_live(self, asked: bool) -> bool:
+        """Whether there is a live display: on a terminal, and in a notebook if asked."""
+        if self.console is None:
+            return False
+        return self.console.is_terminal or (asked and self.console.is_jupyter)
+
+    def wants_lines(self, asked: bool) -> bool:
+        """Whether, without a live display, there is a line now and then."""
+        return asked or (self.console is None and sys.stderr.isatty())
+
+    def write(self, line: str) -> None:
+        """Write a line of a log."""
+        if self.console is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def showing(self, entry: View | Busy) -> Iterator[None]:
+        """Show it during the block; after the last one the display vanishes."""
+        self._add(entry)
+        try:
+            yield
+        finally:
+            self._remove(entry)
 
     def close(self) -> None:
         """Take the display away, whatever still runs."""
@@ -230,12 +245,33 @@ class Board:
         if live is not None:
             live.stop()
 
+    def _add(self, entry: View | Busy) -> None:
+        with self._lock:
+            self._shown.append(entry)
+            if self._timer is None:
+                self._timer = threading.Timer(PATIENCE, self._start)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _remove(self, entry: View | Busy) -> None:
+        with self._lock:
+            self._shown.remove(entry)
+            if self._shown or self._timer is None:
+                return
+            self._timer.cancel()
+            live, self._timer, self._live = self._live, None, None
+        if live is not None:
+            live.stop()
+
     def _start(self) -> None:
+        from rich.console import Group
+        from rich.live import Live
+
         with self._lock:
             if self._timer is not threading.current_thread():  # all have ended while it waited
                 return
             self._live = Live(
-                get_renderable=lambda: Group(*self._views),
+                get_renderable=lambda: Group(*self._shown),
                 console=self.console,
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),  # else it would end up on stderr
@@ -243,7 +279,7 @@ class Board:
             self._live.start(refresh=True)
 
 
-BOARD = Board(Console(stderr=True))
+BOARD = Board()
 
 
 @contextmanager

@@ -1,1 +1,49 @@
-"""What a study leaves behind: a folder, its figures and one self-contained page."""
+"""Pages of results: text, tables, figures and interactive plots in one HTML file.
+
+`result.report(path)` and `comparison.report(path)` write such pages. A study of one's own builds
+its `Page` from the same parts, and keeps it in a `ResultFolder`; `write_report` puts the pages of
+several runs into one file.
+
+```python
+from natgrad.report import Curves, Page, Section, Series
+x = {"iterations": range(3)}
+plot = Curves([Series("W₂", [1.0, 0.1, 0.01], x, "#0072B2")], "loss", "The loss.")
+html = Page("A run", "It converged.", [Section("Loss", ["Three iterations.", plot])]).html()
+```
+
+Fields and landscapes are drawn by matplotlib: `pip install "natgrad[studies]"`.
+"""
+
+from ..comparison import Table
+from ..result import machine, versions
+from .combine import Report, write_report
+from .folder import MARKER, FolderError, ResultFolder, load_page, save_page
+from .page import Figure, Page, Part, Section, plain
+from .plots import Curves, Frames, Landscape, Paths, Series, Track
+from .runs import comparison_page, result_page
+
+__all__ = [
+    "MARKER",
+    "Curves",
+    "Figure",
+    "FolderError",
+    "Frames",
+    "Landscape",
+    "Page",
+    "Part",
+    "Paths",
+    "Report",
+    "ResultFolder",
+    "Section",
+    "Series",
+    "Table",
+    "Track",
+    "comparison_page",
+    "load_page",
+    "machine",
+    "plain",
+    "result_page",
+    "save_page",
+    "versions",
+    "write_report",
+]

@@ -1,4 +1,4 @@
-"""Reports put together from runs on disk: folders of studies and saved results."""
+"""Several runs in one document: folders of studies and saved results, put together from disk."""
 
 import html
 from collections import Counter
@@ -10,23 +10,24 @@ from ..comparison import Comparison
 from ..core.archive import replace_file
 from ..descent.stop import Budget
 from ..errors import InputError
-from ..result import Result, is_result, load_result, saved_where
-from .comparison_page import comparison_page
-from .document import document, is_ours
-from .folder import FolderError
-from .page import Page
-from .result_page import result_page
-from .stored import NAME, load_page
+from ..result import Result, is_result, load_origin, load_result
+from .folder import PAGE, FolderError, load_page
+from .page import Page, build_document, is_page
+from .runs import comparison_page, result_page
 
 TITLE = "natgrad report"
 
 
 @dataclass(frozen=True)
 class Report:
-    """Several pages in one document, each of them a chapter."""
+    """Several pages in one document, each a chapter of it."""
 
     title: str
     pages: Sequence[Page]
+
+    def __post_init__(self) -> None:
+        if not self.pages:
+            raise InputError("pages", "there are none", "at least one page")
 
     def html(self) -> str:
         """The whole document, with one style sheet and one script."""
@@ -40,22 +41,19 @@ class Report:
             for name, page in zip(names, self.pages, strict=True)
         )
         heading = f"<h1>{html.escape(self.title)}</h1>"
-        return document(self.title, f"{heading}<nav><ol>{contents}</ol></nav>{chapters}")
-
-
-def combined(pages: Sequence[Page], title: str) -> Report:
-    """Pages as chapters of one document; `.html()` gives it."""
-    if not pages:
-        raise InputError("pages", "there are none", "at least one page")
-    return Report(title, list(pages))
+        return build_document(self.title, f"{heading}<nav><ol>{contents}</ol></nav>{chapters}")
 
 
 def write_report(runs: Sequence[Path], output: Path) -> Path:
-    """One HTML file of several runs, put together without computing anything again.
+    """Write one HTML file of several runs, without computing anything again.
 
     A run is the folder of a study, a file by `result.save`, or a folder of such folders and files.
-    Saved results are also drawn in common plots where there are several. An existing file is
-    overwritten only if it is a page of ours.
+    Where there are several saved results, they are also compared in common plots. An existing file
+    is overwritten only if natgrad wrote it.
+
+    ```python
+    write_report([Path("results/pinn"), Path("run.npz")], Path("report.html"))
+    ```
     """
     _check_output(output)
     found = [place for run in runs for place in _places(Path(run))]
@@ -64,11 +62,12 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     names = _names(found)
     results = {name: load_result(at) for name, at in zip(names, found, strict=True) if at.is_file()}
     pages = [_page(name, at, results) for name, at in zip(names, found, strict=True)]
-    pages = _told_apart(pages, names)
+    pages = _with_own_titles(pages, names)
     if len(results) > 1:
         page = comparison_page(Comparison(results, Budget()))
-        pages.insert(0, replace(page, versions={}, machine={}))  # those of now made no run
-    document = pages[0] if len(pages) == 1 else combined(pages, TITLE)
+        # the present versions and machine are not those of the runs
+        pages.insert(0, replace(page, versions={}, machine={}))
+    document = pages[0] if len(pages) == 1 else Report(TITLE, pages)
     try:
         replace_file(output, document.html().encode("utf-8"))
     except OSError as error:
@@ -82,22 +81,22 @@ def _check_output(output: Path) -> None:
     try:
         if output.is_dir():
             raise FolderError(f"{output} is a folder, not a file")
-        if output.exists() and not is_ours(output):
+        if output.exists() and not is_page(output):
             raise FolderError(f"{output} is not a page of natgrad; choose another name")
     except OSError as error:
         raise FolderError(f"cannot read {output}: {error.strerror}") from error
 
 
 def _places(run: Path) -> list[Path]:
-    """Folders with a page, or the file of a result."""
-    if run.is_file() or (run / NAME).exists():
+    """The folders with a page, and the files of results, that are meant."""
+    if run.is_file() or (run / PAGE).exists():
         return [run]
     if not run.is_dir():
         raise InputError("runs", f"there is no {run}", "the folder of a study, or a saved result")
-    inner = [page.parent for page in run.glob(f"*/{NAME}")]
+    inner = [page.parent for page in run.glob(f"*/{PAGE}")]
     inner += [file for file in run.glob("*.npz") if is_result(file)]
     if not inner:
-        problem = f"{run} holds no {NAME}, nor folders with one, nor saved results"
+        problem = f"{run} holds no {PAGE}, nor folders with one, nor saved results"
         raise InputError("runs", problem, "the folder of a study that has ended")
     return sorted(inner)
 
@@ -120,11 +119,11 @@ def _names(found: Sequence[Path]) -> list[str]:
 def _page(name: str, place: Path, results: dict[str, Result]) -> Page:
     if name not in results:
         return load_page(place)
-    return replace(result_page(results[name], name), **saved_where(place))
+    return replace(result_page(results[name], name), **load_origin(place))
 
 
-def _told_apart(pages: Sequence[Page], names: Sequence[str]) -> list[Page]:
-    """Pages of one study get the names of their folders."""
+def _with_own_titles(pages: Sequence[Page], names: Sequence[str]) -> list[Page]:
+    """Pages of the same title get the names of their folders as well."""
     titles = Counter(page.title for page in pages)
     return [
         replace(page, title=f"{page.title}: {name}") if titles[page.title] > 1 else page

@@ -1,31 +1,40 @@
-"""The folder a study writes: recognised by its settings file, so nothing else is overwritten."""
+"""The folder that a study writes: its settings, its numbers, its figures and its page."""
 
 import dataclasses
 import json
-import math
 import os
-import platform
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..core.archive import replace_file
+from ..errors import InputError
+from ..result import versions
+from .page import Figure, Page, Part, Section, Table, plain
+from .plots import Curves, Frames, Paths
 
 MARKER = "settings.json"
+PAGE = "page.json"
+VERSION = 1  # of page.json
+PLOTS = {"curves": Curves, "paths": Paths, "frames": Frames}
+RECORDS = ("settings", "versions", "machine")
 
 
 class FolderError(ValueError):
-    """The folder cannot, or must not, be written to; the message says why in one line."""
+    """A folder or file that cannot, or must not, be written; the message says why in one line."""
 
 
 class ResultFolder:
-    """OUTPUT with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
+    """A folder with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
-    The settings are written first: a folder that has them is a natgrad result, finished or not.
-    The same study with the same settings may write to it again; anything else is refused.
+    The settings are written first: a folder that has them is the result of a study, finished or
+    not. The same study with the same settings may write to it again; anything else is refused.
+
+    ```python
+    folder = ResultFolder(Path("results/mine"))
+    folder.claim("my study", settings)  # a dataclass
+    folder.write("results.json", {"loss": losses})
+    save_page(page, folder.path)
+    ```
     """
 
     def __init__(self, path: Path):
@@ -35,7 +44,8 @@ class ResultFolder:
     def claim(self, study: str, settings: Any) -> None:
         """Create the folder and write the settings, or raise `FolderError`.
 
-        A folder of another study, or of other settings, is refused: its parts would be taken up.
+        A folder of another study, or of other settings, is refused: the study would go on from
+        parts that it did not make.
         """
         if self._in_use():
             self._check_same(study, plain(settings))
@@ -83,7 +93,10 @@ class ResultFolder:
             )
 
     def origin(self) -> tuple[str, dict[str, Any]]:
-        """The study that claimed the folder, and its settings in JSON's types; `FolderError`."""
+        """The study that claimed the folder, and its settings in JSON's types.
+
+        Raises `FolderError` where there is none.
+        """
         marker = self.path / MARKER
         if not marker.exists():
             raise FolderError(f"{self.path} is not the folder of a run: it has no {MARKER}")
@@ -99,7 +112,7 @@ class ResultFolder:
         return study, settings
 
     def holds(self, study: str, settings: Any) -> bool:
-        """Whether it was claimed by this study with these settings."""
+        """Whether this study claimed the folder with these settings."""
         try:
             self._check_same(study, plain(settings))
         except FolderError:
@@ -114,65 +127,83 @@ class ResultFolder:
         return target
 
 
-def plain(value: Any) -> Any:
-    """The value in JSON's types: arrays to lists, dataclasses to objects, NaN and ∞ to null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain(dataclasses.asdict(value))
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
-    if isinstance(value, Path):
-        return str(value)
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    array = np.asarray(value)
-    if array.ndim:
-        return plain(array.tolist())
-    entry = array.item()
-    return None if isinstance(entry, float) and not math.isfinite(entry) else entry
+def save_page(page: Page, folder: Path) -> Path:
+    """Write `index.html` into the folder, and the page as data, `page.json`, beside it.
 
-
-def versions() -> dict[str, str]:
-    """Versions of natgrad, of what it computes with, and of Python and the platform."""
-    packages = ("natgrad", "jax", "jaxlib", "equinox", "lineax", "numpy", "scipy", "matplotlib")
-    found = {name: _version(name) for name in packages}
-    return found | {"python": platform.python_version(), "platform": platform.platform()}
-
-
-def machine() -> dict[str, str]:
-    """The processor, its cores, the memory, and the devices that JAX computes on."""
-    import jax
-
-    kinds = [f"{device.device_kind} ({device.platform})" for device in jax.devices()]
-    return {
-        "processor": _processor(),
-        "cores": str(os.cpu_count()),
-        "memory": _memory(),
-        "JAX devices": ", ".join(f"{kinds.count(kind)} × {kind}" for kind in sorted(set(kinds))),
+    Reports are put together from the latter. Figures must be files of the folder: the data has
+    their paths in it. Returns the path of `index.html`.
+    """
+    content = {
+        "natgrad": "page",
+        "version": VERSION,
+        "title": page.title,
+        "lead": page.lead,
+        "sections": [
+            {"title": section.title, "parts": [_data(part, folder) for part in section.parts]}
+            for section in page.sections
+        ],
+        **{name: dict(getattr(page, name)) for name in RECORDS},
     }
+    text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False)
+    (folder / PAGE).write_text(text + "\n", encoding="utf-8")
+    return page.write(folder / "index.html")
 
 
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory() -> str:
+def load_page(folder: Path) -> Page:
+    """The page that `save_page` wrote into a folder; `InputError` where that cannot be read."""
+    path = folder / PAGE
     try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not on every system
-        return "unknown"
-    return f"{size / 2**30:.1f} GiB"
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["natgrad"] != "page" or content["version"] > VERSION:
+            found = f"{content['natgrad']}, version {content['version']}"
+            problem = f"{path} is a {found}, not a page up to version {VERSION}"
+            raise InputError("folder", problem, "a newer natgrad")
+        sections = [
+            Section(entry["title"], [_from_data(part, folder) for part in entry["parts"]])
+            for entry in content["sections"]
+        ]
+        records = {name: content[name] for name in RECORDS}
+        return Page(content["title"], content["lead"], sections, **records)
+    except InputError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        problem = f"there is no {path}"
+        raise InputError("folder", problem, "the folder of a study that has ended") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{path} is damaged or something else ({type(error).__name__}: {error})"
+        raise InputError("folder", problem, "running the study again") from error
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # natgrad itself, when run from its source tree
-        from .. import __version__
+def _data(part: Part, folder: Path) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"kind": "text", "text": part}
+    if isinstance(part, Table):
+        rows = [list(row) for row in part.rows]
+        return {"kind": "table", "header": part.header, "rows": rows, "caption": part.caption}
+    if isinstance(part, Figure):
+        path = part.path.relative_to(folder).as_posix()
+        return {"kind": "figure", "path": path, "caption": part.caption, "alt": part.alt}
+    kind = next(kind for kind, plot in PLOTS.items() if isinstance(part, plot))
+    return {"kind": kind, **part.data()}
 
-        return __version__ if package == "natgrad" else "not installed"
+
+def _from_data(data: dict[str, Any], folder: Path) -> Part:
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    if data["kind"] == "text":
+        return str(fields["text"])
+    if data["kind"] == "table":
+        rows = [[str(cell) for cell in row] for row in fields["rows"]]
+        return Table(**{**fields, "rows": rows})
+    if data["kind"] == "figure":
+        return Figure(**{**fields, "path": _figure(folder, fields["path"])})
+    plot = PLOTS[data["kind"]].from_data(fields)
+    plot.data()  # an entry that is not a number fails here, not when the page is written
+    return plot
+
+
+def _figure(folder: Path, name: str) -> Path:
+    """The figure, if it is a file of the folder: a page must not bring in other files."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise ValueError(f"no figure {name}")
+    return path

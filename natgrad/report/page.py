@@ -1,17 +1,24 @@
-"""One HTML page that needs nothing but itself: text, tables, figures and plots."""
+"""One HTML page that needs nothing but itself: text, tables, figures and interactive plots."""
 
 import base64
+import dataclasses
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .curves import Curves
-from .document import document
-from .folder import plain
-from .frames import Frames
-from .paths import Paths
+import numpy as np
+
+from ..comparison import Table
+from .plots import Curves, Frames, Paths
+
+GENERATOR = '<meta name="generator" content="natgrad '
+HEAD_CHARACTERS = 1000  # where the generator is looked for
+SCRIPTS = ("drawing", "axes", "controls", "curves", "paths", "frames", "start")
 
 
 @dataclass(frozen=True)
@@ -29,43 +36,12 @@ class Figure:
         return f"<figure>{image}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a header; the same object is printed in the terminal."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-
-    def text(self) -> str:
-        """For a terminal: the first column to the left, the others to the right."""
-        lines = [self.header, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = lambda row: [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        printed = ["  ".join((row[0].ljust(widths[0]), *padded(row))).rstrip() for row in lines]
-        rule = "  ".join("-" * width for width in widths)
-        return "\n".join([*filter(None, [self.caption]), printed[0], rule, *printed[1:]])
-
-    def html(self) -> str:
-        """A table that scrolls sideways on a narrow screen."""
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows
-        )
-        caption = f'<p class="caption">{html.escape(self.caption)}</p>' if self.caption else ""
-        return (
-            f'{caption}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-
-
 Part = str | Table | Figure | Curves | Paths | Frames
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it: paragraphs (plain strings) and other parts."""
+    """A heading and what stands under it: paragraphs (plain strings), tables, figures, plots."""
 
     title: str
     parts: Sequence[Part]
@@ -73,21 +49,44 @@ class Section:
     def html(self, anchor: str, level: int = 2) -> str:
         """The section with an anchor for the list of contents."""
         inner = "".join(
-            _part(part, f"{anchor}-{number}") for number, part in enumerate(self.parts, 1)
+            _part_html(part, f"{anchor}-{number}") for number, part in enumerate(self.parts, 1)
         )
         heading = f"<h{level}>{html.escape(self.title)}</h{level}>"
         return f'<section id="{anchor}">{heading}{inner}</section>'
 
 
-def _part(part: Part, name: str) -> str:
+def _part_html(part: Part, name: str) -> str:
     if isinstance(part, str):
         return f"<p>{html.escape(part)}</p>"
-    return part.html() if isinstance(part, (Table, Figure)) else part.html(name)
+    if isinstance(part, Table):
+        return _table_html(part)
+    return part.html() if isinstance(part, Figure) else part.html(name)
+
+
+def _table_html(table: Table) -> str:
+    """A table that scrolls sideways on a narrow screen."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    caption = f'<p class="caption">{html.escape(table.caption)}</p>' if table.caption else ""
+    return (
+        f'{caption}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 @dataclass(frozen=True)
 class Page:
-    """A report: a lead paragraph, sections, and the settings, versions and machine behind it."""
+    """A lead paragraph, sections, and the settings, versions and machine behind them.
+
+    ```python
+    from natgrad.report import Page, Section, Table
+    table = Table(("method", "loss"), [("L²", "0.1"), ("W₂", "0.01")])
+    Page("Two methods", "W₂ wins.", [Section("Losses", [table])]).write(Path("page.html"))
+    ```
+    """
 
     title: str
     lead: str
@@ -116,7 +115,7 @@ class Page:
 
     def html(self) -> str:
         """The whole document."""
-        return document(self.title, self.body())
+        return build_document(self.title, self.body())
 
     def write(self, path: Path) -> Path:
         """Write the document to `path`."""
@@ -127,11 +126,61 @@ class Page:
 def _details(title: str, entries: Mapping[str, Any]) -> str:
     if not entries:
         return ""
-    rows = [(name, _told(value)) for name, value in plain(dict(entries)).items()]
-    return f"<details><summary>{title}</summary>{Table(('', title.lower()), rows).html()}</details>"
+    rows = [(name, _phrase(value)) for name, value in plain(dict(entries)).items()]
+    table = _table_html(Table(("", title.lower()), rows))
+    return f"<details><summary>{title}</summary>{table}</details>"
 
 
-def _told(value: Any) -> str:
+def _phrase(value: Any) -> str:
     if isinstance(value, dict):
-        value = [f"{name} {_told(entry)}" for name, entry in value.items()]
-    return (", ".join(map(_told, value)) or "none") if isinstance(value, list) else str(value)
+        value = [f"{name} {_phrase(entry)}" for name, entry in value.items()]
+    return (", ".join(map(_phrase, value)) or "none") if isinstance(value, list) else str(value)
+
+
+def build_document(title: str, body: str) -> str:
+    """The HTML document around a body, with its one style sheet and its one script."""
+    from .. import __version__
+
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'{GENERATOR}{__version__}"><title>{html.escape(title)}</title>'
+        f"<style>{_text('style.css')}</style></head><body>{body}"
+        f"<script>{_script()}</script></body></html>\n"
+    )
+
+
+def is_page(path: Path) -> bool:
+    """Whether natgrad wrote this HTML file."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return GENERATOR in file.read(HEAD_CHARACTERS)
+
+
+def _script() -> str:
+    """All scripts as one, in one block."""
+    parts = "\n".join(_text(f"script/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n{{\n{parts}}}\n'
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files("natgrad.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types: lists for arrays, dicts for dataclasses, None for NaN and ∞."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    array = np.asarray(value)
+    if array.ndim:
+        return plain(array.tolist())
+    entry = array.item()
+    return None if isinstance(entry, float) and not math.isfinite(entry) else entry

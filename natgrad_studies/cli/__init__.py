@@ -44,12 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str], output: Output) -> None:
-    from natgrad.errors import InputError
-    from natgrad.report.folder import FolderError
-
-    from .parsing import parse
+    from natgrad.errors import InputError, imported
+    from natgrad.report import FolderError
 
     try:
+        imported("natgrad", "tyro", extra="studies")
+        from .parsing import parse
+
         with warnings.catch_warnings():
             warnings.showwarning = output.warning
             parse(given).run(output)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
-from natgrad.report.folder import ResultFolder
+from natgrad.report import ResultFolder
 
 from ..comparing import NAME, CompareSettings, run
 from ..registry import STUDIES

@@ -23,7 +23,7 @@ class Output:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def table(self, table: Any) -> None:
-        """A `natgrad.report.page.Table`; in JSON it is part of the object."""
+        """A `natgrad.report.Table`; in JSON it is part of the object."""
         if self.as_json:
             return
         if not sys.stdout.isatty():  # no width to keep to
@@ -43,7 +43,7 @@ class Output:
     def done(self, **found: Any) -> None:
         """The object."""
         if self.as_json:
-            from natgrad.report.folder import plain
+            from natgrad.report import plain
 
             print(json.dumps(plain(found), ensure_ascii=False, allow_nan=False), flush=True)
 
@@ -62,7 +62,7 @@ class Output:
 
     def stopped(self) -> None:
         """That a signal ended the run, and how to go on."""
-        if (display := sys.modules.get("natgrad.display")) is not None:
+        if (display := sys.modules.get("natgrad.descent.progress")) is not None:
             display.BOARD.close()  # threads that are left would keep it open
         command = self.go_on()
         line = "stopped" if command is None else f"stopped; go on with: {command}"

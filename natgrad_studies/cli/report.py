@@ -31,7 +31,7 @@ class Report:
         """Write the page."""
         if not self.runs:
             raise InputError("RUN", "is missing", "natgrad report results/demo")
-        from natgrad.report.combine import write_report
+        from natgrad.report import write_report
 
         page = write_report(self.runs, self.output)
         if not output.as_json:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
-from natgrad.report.folder import MARKER, FolderError, ResultFolder
+from natgrad.report import MARKER, FolderError, ResultFolder
 
 from ..comparing import NAME, CompareSettings
 from ..registry import STUDIES

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from natgrad.errors import InputError
-from natgrad.report.folder import ResultFolder
+from natgrad.report import ResultFolder
 
 from ..program_cache import keep_programs
 from ..registry import Study, study_of

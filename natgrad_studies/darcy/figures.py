@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.style import METRIC_LINES, PALETTE, save
+from natgrad.plot import METRIC_LINES, PALETTE, save
 
 from .maps import draw_fields, draw_posterior, draw_setup
 from .results import StudyResult, VariantResult

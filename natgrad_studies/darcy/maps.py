@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.style import PALETTE, save
+from natgrad.plot import PALETTE, save
 
 from .flow import centres, wells
 from .posterior import Posterior

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from natgrad.report.curves import Curves, Series
+from natgrad.report import Curves, Series
 
 from .figures import LINES
 from .results import VariantResult

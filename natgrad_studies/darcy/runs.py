@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from natgrad import Progress, Result
-from natgrad.descent.progress import named
+from natgrad.descent.progress import label_runs
 
 from .inversion import Inversion
 from .methods import Method
@@ -83,7 +83,7 @@ def run(method: Method, inversion: Inversion) -> Run:
 
     inversion.factorisations = 0
     clock = process_time()
-    with named(method.full_name):
+    with label_runs(method.full_name):
         found = method.run(inversion, [record], budget)
     return _told(method, inversion, found, np.array(errors), process_time() - clock)
 

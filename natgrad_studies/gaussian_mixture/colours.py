@@ -1,6 +1,6 @@
 """One colour and dash per method, the same in every figure."""
 
-from natgrad.report.style import METRIC_LINES, PALETTE
+from natgrad.plot import METRIC_LINES, PALETTE
 
 LINES = {
     **METRIC_LINES,

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from scipy.interpolate import RectBivariateSpline
 
-from natgrad.report.style import PALETTE, save
+from natgrad.plot import PALETTE, save
 
 from ..one_mean import LOWER, START, UPPER
 from .colours import LINES

@@ -30,7 +30,7 @@ from natgrad import (
     load_result,
 )
 from natgrad.descent import minimize
-from natgrad.descent.progress import named
+from natgrad.descent.progress import label_runs
 
 from ..mixtures import Mixture, density
 
@@ -188,7 +188,7 @@ def run(problem: Problem, contestant: Contestant, iterations: int, path: Path | 
 
 
 def _minimize(problem: Problem, contestant: Contestant, iterations: int) -> Result:
-    with named(contestant.name):
+    with label_runs(contestant.name):
         return minimize(
             problem,
             guess(),

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.style import PALETTE, save
+from natgrad.plot import PALETTE, save
 
 from .colours import LINES
 from .fit import Fit, fit_grid, fit_problem, guess, ranked, truth

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.paths import Landscape, Paths, Track
+from natgrad.report import Curves, Landscape, Paths, Series, Track
 
 from ..one_mean import START
 from .colours import LINES

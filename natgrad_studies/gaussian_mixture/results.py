@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 from .descent import Basins, Descent, LargestStep
 from .fit import DAMPING, Fit

@@ -3,8 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from natgrad.report.folder import versions
-from natgrad.report.page import Figure, Page, Part, Section, Table
+from natgrad.report import Figure, Page, Part, Section, Table, versions
 
 from . import plots
 from .fit import DAMPING, ranked

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from natgrad.report.style import PALETTE, save
+from natgrad.plot import PALETTE, save
 
 from .labels import Label, label_ends
 from .results import MethodCosts, StudyResult

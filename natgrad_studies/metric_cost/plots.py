@@ -1,6 +1,6 @@
 """The interactive plots of the report: CPU seconds against the number of cells."""
 
-from natgrad.report.curves import Curves, Series
+from natgrad.report import Curves, Series
 
 from .figures import LINES
 from .results import StudyResult

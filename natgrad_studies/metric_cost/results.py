@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 from .growth import Growth, fitted
 from .measure import Measurement

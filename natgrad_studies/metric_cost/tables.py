@@ -1,6 +1,6 @@
 """The tables of the report and of the terminal."""
 
-from natgrad.report.page import Table
+from natgrad.report import Table
 
 from .growth import Growth, local_exponent
 from .results import OPERATIONS, MethodCosts, StudyResult

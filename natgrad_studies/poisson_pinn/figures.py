@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
 
-from natgrad.report.style import METRIC_LINES, PALETTE, save
+from natgrad.plot import METRIC_LINES, PALETTE, save
 
 from .equation import fine_points, solution
 from .results import StudyResult

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 from .claims import Claim, claims
 from .pinn import Pinn

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from natgrad import Budget, Progress
-from natgrad.descent.progress import Watch, named, watched
+from natgrad.descent.progress import Watch, label_runs, show_run
 
 from .methods import Method
 from .network import Theta
@@ -127,7 +127,7 @@ def run(method: Method, pinn: Pinn) -> Run:
     most = UNLIMITED if method.cheap else settings.max_iterations
     method.run(pinn, lambda progress: False, COMPILING)
     pinn.error(pinn.start)  # compiled before the clock runs
-    with named(method.name), watched(Budget(seconds=settings.seconds)) as watch:
+    with label_runs(method.name), show_run(Budget(seconds=settings.seconds)) as watch:
         trace = Trace(pinn, method.whole, settings.seconds, watch)
         trace.begin()
         status = method.run(pinn, trace, most)

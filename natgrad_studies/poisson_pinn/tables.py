@@ -1,6 +1,6 @@
 """The tables of the report and of the terminal."""
 
-from natgrad.report.page import Table
+from natgrad.report import Table
 
 from .results import StudyResult
 from .runs import SHARES, Run

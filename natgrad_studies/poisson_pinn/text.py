@@ -3,8 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from natgrad.report.folder import versions
-from natgrad.report.page import Figure, Page, Part, Section
+from natgrad.report import Figure, Page, Part, Section, versions
 
 from .claims import common_iterations, common_seconds, order
 from .metrics import LEAST

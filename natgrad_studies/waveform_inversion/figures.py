@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.style import METRIC_LINES, PALETTE, save
+from natgrad.plot import METRIC_LINES, PALETTE, save
 
 from .results import StudyResult
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.frames import Frames
+from natgrad.report import Curves, Frames, Series
 
 from .figures import LINES
 from .results import StudyResult

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 from .experiment import Experiment
 from .runs import Run

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from natgrad import Progress, Result
-from natgrad.descent.progress import named
+from natgrad.descent.progress import label_runs
 
 from .experiment import Experiment
 from .methods import Method
@@ -76,7 +76,7 @@ def run(method: Method, experiment: Experiment, folder: Path) -> Run:
     for stage, band, transport in stages:
         name = method.key if stage is None else f"{method.key}-{stage}"
         log = Log(folder / f"{name}.csv", experiment)
-        with named(method.name if stage is None else f"{method.name}, {stage}"):
+        with label_runs(method.name if stage is None else f"{method.name}, {stage}"):
             found = method.run(
                 experiment.problem(band, transport),
                 theta,

@@ -3,8 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from natgrad.report.folder import versions
-from natgrad.report.page import Figure, Page, Section
+from natgrad.report import Figure, Page, Section, versions
 
 from .plots import convergence, velocities
 from .results import StudyResult

@@ -1,7 +1,9 @@
 """What is shown of a run, and where."""
 
 import io
+import sys
 from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import pytest
@@ -9,7 +11,6 @@ from rich.console import Console
 
 import natgrad as ng
 from natgrad.descent import progress
-from natgrad.descent import progress as display
 from natgrad.descent.progress import View, clock, sparkline
 from natgrad.descent.stop import Budget
 
@@ -18,6 +19,12 @@ PROBLEM = ng.Problem(
 )
 START = jnp.array([-1.2, 1.0])
 ROW = {"gradient_norm": 0.5, "step": 1.0, "forward": 3, "linearised": 2, "adjoint": 2}
+
+
+class Limits(NamedTuple):
+    iterations: int | None = None
+    propagations: int | None = None
+    seconds: float | None = None
 
 
 class Clock:
@@ -40,9 +47,9 @@ def shown(monkeypatch, terminal: bool) -> io.StringIO:
     """What is printed on a terminal, or into a log."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200)
-    monkeypatch.setattr(display, "BOARD", display.Board(console))
-    monkeypatch.setattr(display, "PATIENCE", 0.0)
-    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "BOARD", progress.Board(console))
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     return file
 
 
@@ -68,7 +75,7 @@ def test_clock():
 
 
 def test_a_view_tells_all_there_is(time):
-    view = View("L²", Budget(iterations=100, propagations=70))
+    view = View("L²", Limits(iterations=100, propagations=70))
     assert "compiling" in view.line()
     time.now += 10  # compiling
     view.update(1, 2.0, ROW)
@@ -81,7 +88,7 @@ def test_a_view_tells_all_there_is(time):
 
 
 def test_time_left_is_that_of_the_budget_that_ends_first_and_leaves_compiling_out(time):
-    view = View("", Budget(iterations=10, seconds=1000.0))
+    view = View("", Limits(iterations=10, seconds=1000.0))
     assert view.seconds_left() is None
     time.now += 50
     view.update(1, 1.0, {})
@@ -89,26 +96,26 @@ def test_time_left_is_that_of_the_budget_that_ends_first_and_leaves_compiling_ou
     time.now += 3
     view.update(4, 1.0, {})
     assert view.seconds_left() == pytest.approx(6.0)
-    assert View("", Budget()).seconds_left() is None
+    assert View("", Limits()).seconds_left() is None
 
 
 @pytest.mark.parametrize("descend", [run, partial(ng.lbfgs, PROBLEM, START, max_iterations=5)])
 def test_on_a_terminal_runs_are_shown_and_vanish(descend, monkeypatch):
     file = shown(monkeypatch, terminal=True)
-    with display.named("steepest"):
-        descend(callbacks=[lambda seen: display.BOARD._timer.join()])
+    with progress.label_runs("steepest"):
+        descend(callbacks=[lambda seen: progress.BOARD._timer.join()])
     printed = file.getvalue()
     assert "steepest" in printed
     assert printed.rstrip().endswith("\x1b[?25h")  # the cursor is back
-    assert not display.BOARD._views
+    assert not progress.BOARD._shown
 
 
 def test_the_live_display_shows_every_view(monkeypatch):
     file = shown(monkeypatch, terminal=True)
-    with display.named("first"), display.watched(Budget(iterations=7)) as watch:
+    with progress.label_runs("first"), progress.show_run(Limits(iterations=7)) as watch:
         watch.update(3, 0.5, ROW)
-        display.BOARD._timer.join()
-        with display.watched(Budget(), True) as inner:
+        progress.BOARD._timer.join()
+        with progress.show_run(Limits(), True) as inner:
             inner.update(999, 0.25, ROW)
     printed = file.getvalue()
     assert "first" in printed
@@ -130,10 +137,34 @@ def test_logs_are_quiet_unless_asked(monkeypatch):
 
 def test_a_run_inside_a_run_is_not_shown(monkeypatch):
     file = shown(monkeypatch, terminal=False)
-    display.BOARD.asked = True
-    with display.watched(Budget()):
+    progress.BOARD.asked = True
+    with progress.show_run(Limits()):
         run(progress=True)
     assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_without_rich_there_are_lines_on_a_terminal_or_where_asked(terminal, monkeypatch):
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    for name in ("rich", "rich.console", "rich.live", "rich.text"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(progress, "BOARD", progress.Board())
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(sys, "stderr", file := Stream())
+    with progress.label_runs("steepest"), progress.show_busy("a study"):
+        run()
+    unasked = file.getvalue().splitlines()
+    assert len(unasked) == (5 if terminal else 0)
+    assert all(line.startswith("steepest: iteration ") for line in unasked)
+    run(progress=True)
+    asked = file.getvalue().splitlines()[len(unasked) :]
+    assert len(asked) == 5
+    assert asked[-1].startswith("iteration 5/5, loss ")
+    run(progress=False)
+    assert len(file.getvalue().splitlines()) == len(unasked) + 5
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), "ten"])

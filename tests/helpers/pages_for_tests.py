@@ -5,11 +5,20 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot as plt
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.folder import machine, versions
-from natgrad.report.frames import Frames
-from natgrad.report.page import Figure, Page, Section, Table
-from natgrad.report.paths import Landscape, Paths, Track
+from natgrad.report import (
+    Curves,
+    Figure,
+    Frames,
+    Landscape,
+    Page,
+    Paths,
+    Section,
+    Series,
+    Table,
+    Track,
+    machine,
+    versions,
+)
 
 NASTY = "a < b & \"c\" </script><script>alert('x')</script>"
 

@@ -15,16 +15,27 @@ import pytest
 from PIL import Image
 
 import natgrad as ng
-from natgrad.report.combine import combined, write_report
-from natgrad.report.curves import MOST_POINTS, Curves, Series, thinned
-from natgrad.report.folder import FolderError, machine
-from natgrad.report.frames import Frames
-from natgrad.report.images import field_image
-from natgrad.report.iterates import MOST_FRAMES
-from natgrad.report.page import Page, Section, Table
-from natgrad.report.paths import Landscape, Paths, Track
-from natgrad.report.result_page import result_page
-from natgrad.report.stored import load_page, save_page
+from natgrad.report import (
+    Curves,
+    FolderError,
+    Frames,
+    Landscape,
+    Page,
+    Paths,
+    Report,
+    Section,
+    Series,
+    Table,
+    Track,
+    load_page,
+    machine,
+    result_page,
+    save_page,
+    write_report,
+)
+from natgrad.report.images import draw_field
+from natgrad.report.plots import MOST_POINTS, thin
+from natgrad.report.runs import MOST_FRAMES
 from pages_for_tests import NASTY, curves, every_part, frames, paths
 
 
@@ -118,7 +129,7 @@ def test_numbers_that_are_not_finite_become_gaps(parsed):
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends():
-    kept = thinned(100_000)
+    kept = thin(100_000)
     assert len(kept) <= MOST_POINTS
     assert (kept[0], kept[-1]) == (0, 99_999)
     assert np.all(np.diff(kept) > 0)
@@ -126,7 +137,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends():
 
 
 def test_a_field_becomes_one_pixel_a_value_with_the_first_row_on_top():
-    text = field_image(np.array([[0.0, 1.0, np.nan], [0.5, 2.0, -3.0]]), 0.0, 1.0, "viridis")
+    text = draw_field(np.array([[0.0, 1.0, np.nan], [0.5, 2.0, -3.0]]), 0.0, 1.0, "viridis")
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"))
     assert image.shape == (2, 3, 4)
     assert tuple(image[0, 0]) == (68, 1, 84, 255)  # viridis begins so
@@ -217,7 +228,7 @@ def test_a_page_that_cannot_be_read_is_an_input_error(saved, tmp_path):
 def test_pages_are_chapters_of_one_document(saved):
     page = saved[1]
     other = replace(page, title="Another", sections=[Section("Only", [paths()])])
-    found = Parsed(combined([page, other, page], "All").html())
+    found = Parsed(Report("All", [page, other, page]).html())
     assert len(set(found.ids)) == len(found.ids)
     assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
     assert found.tags.count("article") == 3
@@ -225,7 +236,7 @@ def test_pages_are_chapters_of_one_document(saved):
     assert found.tags.count("script") == len(found.plots) + 1
     assert len(found.plots) == 3 + 1 + 3
     with pytest.raises(ng.InputError, match="pages"):
-        combined([], "None")
+        Report("None", [])
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -322,6 +333,7 @@ def test_a_report_is_refused_with_a_reason_and_nothing_is_overwritten(saved, res
 
 
 def test_a_table_keeps_its_rows():
-    text = Table(("a",), [("1",), ("2",)], "Cap & tion.").html()
+    table = Table(("a",), [("1",), ("2",)], "Cap & tion.")
+    text = Section("", [table]).html("part-1")
     assert text.count("<tr>") == 3
     assert "Cap &amp; tion." in text

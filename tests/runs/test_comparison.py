@@ -1,5 +1,8 @@
 """Several metrics under one budget, and the pictures of what they did."""
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 import natgrad as ng
 from natgrad.comparison import Comparison
 from natgrad.plot import landscape
-from natgrad.report.iterates import iterate_plots
+from natgrad.report.runs import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
 X = GRID.points[..., 0]
@@ -222,3 +225,30 @@ def test_the_landscape_is_the_loss(found):
 def test_pictures_that_cannot_be_drawn(draw, message, found):
     with pytest.raises(ng.InputError, match=message):
         draw(found.results["L2"])
+
+
+def test_without_matplotlib_one_line_says_how_to_install_it(found, monkeypatch, tmp_path):
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = found.results["L2"]
+    advice = r'matplotlib is not installed. Try: pip install "natgrad\[studies\]"'
+    for draw in (
+        lambda: ng.plot.history(result),
+        lambda: ng.plot.fields(result, of=bump),
+        lambda: found.report(tmp_path / "comparison.html"),
+        lambda: result.report(tmp_path / "fit.html", PROBLEM),
+    ):
+        with pytest.raises(ng.InputError, match=advice):
+            draw()
+    page = result.report(tmp_path / "fit.html").read_text()  # there is no image on this one
+    assert "gradient norm" in page
+
+
+def test_nothing_but_the_studies_needs_these_packages():
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'rich', 'tyro', 'PIL')));"
+        "import natgrad, natgrad.report as r; print(r.Page('A', 'b', []).html()[:15])"
+    )
+    arguments = [sys.executable, "-c", code]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("<!doctype html>\n", "")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.report.folder import plain
+from natgrad.report import plain
 from natgrad_studies.darcy import study
 from natgrad_studies.darcy.flow import (
     Balance,

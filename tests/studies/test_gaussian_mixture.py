@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 import natgrad as ng
-from natgrad.report.folder import FolderError, ResultFolder
+from natgrad.report import FolderError, ResultFolder
 from natgrad_studies.gaussian_mixture import descent, landscape, methods
 from natgrad_studies.gaussian_mixture.settings import PRESETS
 from natgrad_studies.mixtures import Mixture, density, isotropic

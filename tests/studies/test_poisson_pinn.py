@@ -10,7 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.report.folder import plain
+from conftest import SHARED
+from natgrad.report import plain
 from natgrad_studies.kept import Kept
 from natgrad_studies.poisson_pinn import study
 from natgrad_studies.poisson_pinn.batches import resampled, value_batch
@@ -47,9 +48,12 @@ AUTHORS = {"H1": "H1_auth", "dotH1": "H1d_auth", "Hm1": "Hm1_auth", "dotHm1": "H
 
 
 @pytest.fixture(scope="module")
-def reference(read_reference) -> dict:
-    """Reference values of the paper's problem."""
-    return read_reference("poisson_pinn_seed0.json")
+def reference() -> dict:
+    """Reference values of the paper's problem, where the shared folder is present."""
+    path = SHARED / "reference" / "poisson_pinn_seed0.json"
+    if not path.exists():
+        pytest.skip(f"reference values not found at {path}")
+    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def values() -> jax.Array:
 
 def information(metric: ng.metrics.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
     """G from a Z at hand."""
-    return jax.jit(lambda rho, columns: metric.at(rho).information(columns)[0])(rho, columns)
+    return jax.jit(lambda rho, columns: metric.information(rho, columns)[0])(rho, columns)
 
 
 # --- the problem ---------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ def test_the_authors_operators(reference: dict, values: jax.Array, columns: jax.
         "boundary": x.reshape(*x.shape[:-2], -1)[..., edge],
     }
     metric = authors_metrics(PAPER.points)[key]
-    rows = jax.jit(lambda rho, zetas: metric.at(rho).image(zetas)[0])(split(values), split(columns))
+    rows = jax.jit(lambda rho, zetas: metric.image(rho, zetas)[0])(split(values), split(columns))
     trace = reference["metrics"][AUTHORS[key]]["traceG"]
     assert float(jnp.sum(rows**2)) == pytest.approx(trace, rel=1e-8)
 
@@ -172,14 +176,11 @@ def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
     grid = Points(6).grid
     metric = Clipped(ng.FisherRao(grid), 0.1)
     rho = jnp.linspace(-1.0, 3.0, grid.size).reshape(grid.shape)
-    diagonal = metric.at(rho).diagonal
+    diagonal = metric.diagonal(rho)
     assert bool(metric.admissible(rho))
     assert np.allclose(diagonal[rho > 0.1], grid.cell_volume / rho[rho > 0.1])
     assert np.allclose(diagonal[rho <= 0.1], grid.cell_volume / 0.1)
-    assert float(metric.at(rho).report()["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
-    sobolev = ng.Sobolev(grid, 1)
-    assert Clipped(sobolev, 0.1).at(rho).whitens_shortest
-    assert not Clipped(sobolev + ng.L2(grid), 0.1).at(rho).whitens_shortest
+    assert float(metric.report(rho)["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
 
 
 # --- descent -------------------------------------------------------------------------------------
@@ -187,19 +188,9 @@ def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
 
 def marquardt(iterations: int) -> ng.Result:
     """The reference's rule; its G is JᵀJ and ours 2JᵀJ, so its λ is half of ours."""
-    return ng.minimize(
-        PAPER.residuals.problem,
-        PAPER.start,
-        ng.NaturalGradient(
-            PAPER.residuals.metric,
-            damping=ng.LevenbergMarquardt(initial=2e-3),
-            step=ng.Backtracking(max_halvings=12),
-        ),
-        stop=ng.Stop(gradient=0.0, iterations=iterations),
-    )
+    return ng.minimize(PAPER.residuals.problem, PAPER.start, ng.NaturalGradient(PAPER.residuals.metric, damping=ng.LevenbergMarquardt(initial=2e-3), step=ng.Backtracking(max_halvings=12)), stop=ng.Stop(gradient=0.0, iterations=iterations))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("last", [10, pytest.param(50, marks=pytest.mark.slow)])
 def test_levenberg_marquardt_follows_the_reference(reference: dict, last: int):
     losses = marquardt(last).history["loss"]

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from natgrad import InputError
-from natgrad.report.folder import plain
+from natgrad.report import plain
 from natgrad_studies.registry import STUDIES, study_of
 from natgrad_studies.toml_files import read_toml, toml_of
 from natgrad_studies.typed import converted, filled

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from natgrad import InputError
-from natgrad.report.folder import FolderError
-from natgrad.report.stored import load_page
+from natgrad.report import FolderError, load_page
 from natgrad_studies.toml_files import toml_of
 from natgrad_studies.waveform_inversion import study
 from natgrad_studies.waveform_inversion.methods import METHODS as KNOWN

@@ -1,0 +1,151 @@
+"""The pages of runs: of one `Result`, and of a `Comparison` of several."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..comparison import Comparison, Table
+from ..plot import RUN_COLOURS, landscape
+from ..problem import Problem
+from ..result import AXES, Info, Result, machine, versions
+from .page import Page, Part, Section
+from .plots import DASHES, Curves, Frames, Landscape, Paths, Series, Track
+
+COLUMNS = {"loss": "loss", "gradient_norm": "gradient norm", "step": "step length"}
+INFO = ("solver", "rank", "condition", "damping", "status", "iterations", "residual", "reachable")
+MOST_FRAMES = 40
+
+
+def result_page(result: Result, name: str, problem: Problem | None = None) -> Page:
+    """How a run ended, its curves, and its iterates if they were kept and can be drawn.
+
+    With a problem of two parameters the path is drawn over the level sets of its loss.
+    """
+    sections = [
+        Section("In short", [f"{result}.", _end_table(name, result)]),
+        Section("Convergence", convergence_plots({name: result})),
+    ]
+    iterates = iterate_plots({name: result}, problem)
+    if iterates:
+        sections.append(Section("Iterates", iterates))
+    if result.info is not None:
+        sections.append(Section("The last direction", [_info_table(result.info)]))
+    lead = f"A run of {result.iterations} iterations that ended with the loss {result.loss:.6g}."
+    return Page(name, lead, sections, {}, versions(), machine())
+
+
+def comparison_page(comparison: Comparison) -> Page:
+    """Tables of who is ahead, the curves of all runs, and their iterates as in `result_page`."""
+    winners: list[Part] = [comparison.winners(), comparison.table()]
+    winners += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
+    iterates = iterate_plots(comparison.results, comparison.problem)
+    sections = [
+        Section("Who wins", winners),
+        Section("Curves of all runs", convergence_plots(comparison.results)),
+        *([Section("Iterates", iterates)] if iterates else []),
+    ]
+    leaders = ", ".join(f"{name} by {axis}" for axis, name in comparison.leaders.items())
+    limits = {name: value for name in AXES if (value := getattr(comparison.budget, name))}
+    lead = f"Ahead in the end: {leaders}."
+    return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
+
+
+def _end_table(name: str, result: Result) -> Table:
+    seconds, propagations = (result.spent(axis)[-1] for axis in ("seconds", "propagations"))
+    cells = (f"{result.loss:.6g}", str(result.iterations), f"{seconds:.3g}", f"{propagations:.0f}")
+    header = ("run", "status", "loss", "iterations", "seconds", "propagations")
+    return Table(header, [(name, str(result.status), *cells)])
+
+
+def _info_table(info: Info) -> Table:
+    values = {name: getattr(info, name) for name in INFO} | dict(info.metric)
+    rows = [(name, _cell(value)) for name, value in values.items() if not _is_unknown(value)]
+    return Table(("", "value"), rows)
+
+
+def _is_unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def convergence_plots(results: Mapping[str, Result]) -> list[Part]:
+    """Curves of the loss, the gradient norm and the steps."""
+    parts: list[Part] = []
+    for column, label in COLUMNS.items():
+        series = [
+            Series(
+                name,
+                result.history[column],
+                {axis: result.spent(axis) for axis in AXES},
+                *line_style(number),
+            )
+            for number, (name, result) in enumerate(results.items())
+            if np.isfinite(result.history[column]).any()
+        ]
+        if series:
+            parts.append(Curves(series, label, f"The {label} of every iterate."))
+    return parts
+
+
+def line_style(number: int) -> tuple[str, str]:
+    """The colour and dash of a run: seven colours, then the same with the next dash."""
+    return RUN_COLOURS[number % len(RUN_COLOURS)], DASHES[number // len(RUN_COLOURS) % len(DASHES)]
+
+
+def iterate_plots(results: Mapping[str, Result], problem: Problem | None = None) -> list[Part]:
+    """Paths over the loss for two parameters, images for a field, nothing for any other θ."""
+    arrays = {name: _arrays(result) for name, result in results.items()}
+    arrays = {name: kept for name, kept in arrays.items() if kept}
+    shapes = {array.shape for kept in arrays.values() for array in kept.values()}
+    if len(shapes) != 1:
+        return []
+    (shape,) = shapes
+    if shape == (2,):
+        return [_paths(results, arrays, problem)]
+    if len(shape) == 2 and min(shape) > 1:
+        return [Frames.of(_frames(arrays), "θ, its first index downward.")]
+    return []
+
+
+def _paths(
+    results: Mapping[str, Result], arrays: dict[str, dict[int, np.ndarray]], problem: Problem | None
+) -> Paths:
+    tracks = [
+        Track(
+            name,
+            np.stack(list(kept.values())),
+            *line_style(number),
+            losses=results[name].history["loss"][list(kept)],
+            iterations=list(kept),
+        )
+        for number, (name, kept) in enumerate(arrays.items())
+    ]
+    if problem is None:
+        return Paths(tracks, "The path of θ.")
+    around = np.concatenate([np.stack(list(kept.values())) for kept in arrays.values()])
+    seen = landscape(problem, results[tracks[0].name].theta, around)
+    ground = Landscape.of(seen.x, seen.y, seen.values)
+    return Paths(tracks, "The path of θ over the level sets of f.", ground)
+
+
+def _frames(arrays: dict[str, dict[int, np.ndarray]]) -> dict[str, list[tuple[str, np.ndarray]]]:
+    found = {}
+    for name, kept in arrays.items():
+        every = -(-len(kept) // MOST_FRAMES)
+        steps = sorted({*list(kept)[::every], max(kept)})
+        found[name] = [(f"iteration {step}", kept[step]) for step in steps]
+    return found
+
+
+def _arrays(result: Result) -> dict[int, np.ndarray]:
+    """The iterates as arrays, if θ is one."""
+    kept = sorted(result.iterates.items())
+    return {step: np.asarray(theta, float) for step, theta in kept if _is_array(theta)}
+
+
+def _is_array(theta: Any) -> bool:
+    return getattr(getattr(theta, "dtype", None), "kind", "") == "f"
