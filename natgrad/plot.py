@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from .core.settings import check_integer
 from .direction.inputs import evaluated
 from .errors import InputError
 from .grids import Grid
@@ -190,8 +191,7 @@ def _iterates(result: Result) -> Mapping[int, PyTree]:
 
 def _some(result: Result, count: int) -> list[tuple[int, PyTree]]:
     kept = list(_iterates(result).items())
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InputError("count", f"{count!r} is no positive integer", "4")
+    check_integer(count, "count", 1, example=4)
     places = np.unique(np.linspace(0, len(kept) - 1, min(count, len(kept))).round().astype(int))
     return [kept[place] for place in places]
 

@@ -162,7 +162,7 @@ def test_bad_input_of_a_descent(optimistix_module):
 
 def test_without_optimistix(monkeypatch):
     monkeypatch.setitem(sys.modules, "optimistix", None)
-    monkeypatch.delitem(sys.modules, "natgrad.integrations.optimistix", raising=False)
+    monkeypatch.delitem(sys.modules, "natgrad.interop.optimistix", raising=False)
 
     def load():
         import natgrad.interop.optimistix  # noqa: F401

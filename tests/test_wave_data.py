@@ -12,7 +12,7 @@ from natgrad import waves
 from natgrad.core import selection
 from natgrad.core.operators import as_dense
 from natgrad.metrics.distances import squared_wasserstein
-from natgrad.waves.densities import decimated, decimated_transpose
+from natgrad.waves.data_metrics import decimated, decimated_transpose
 
 SHAPE, EVERY = (3, 4, 11), 3  # shots, receivers, steps; the last block has two samples
 GATHER = ng.Grid((0.0, 0.0), (1.0, 1.0), SHAPE[1:])

@@ -12,6 +12,7 @@ import pytest
 
 import natgrad as ng
 from natgrad import waves
+from natgrad.core.selection import Functions
 from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
 from natgrad_studies.waveform_inversion import study
@@ -111,7 +112,7 @@ def test_some_of_the_shots_are_those_rows(engine: str):
     needs(engine)
     whole = model(engine)
     some = ng.Problem(whole, ng.LeastSquares(jnp.zeros(SURVEY.data_shape))).model.restricted(
-        ng.selection.Functions(jnp.array([2, 0]), 3)
+        Functions(jnp.array([2, 0]), 3)
     )
     np.testing.assert_allclose(some(THETA), whole(THETA)[jnp.array([2, 0])], rtol=1e-12)
 

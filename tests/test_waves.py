@@ -13,7 +13,7 @@ import pytest
 import natgrad as ng
 from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
-from natgrad.waves.storage import plan_storage
+from natgrad.waves.base import plan_storage
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..direction.damping import Undamped
 from ..direction.inputs import evaluated
 from ..direction.linearisation import linearise
@@ -156,7 +156,7 @@ def check_adjoint(
     Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
     Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
     """
-    model, trials = as_model(model), whole(trials, "trials", 1)
+    model, trials = as_model(model), check_integer(trials, "trials", 1)
     at, theta = _Place(model, theta), settled(theta)
     products = at.products()
     scale, rng = _scale(theta), np.random.default_rng(seed)
@@ -202,7 +202,7 @@ def check_gradient(
     """
     if not isinstance(problem, Problem):
         raise InputError("problem", f"is {problem!r}", "ng.Problem(model, loss)")
-    trials = whole(trials, "trials", 1)
+    trials = check_integer(trials, "trials", 1)
     at, theta = _Place(problem.model, theta), settled(theta)
     problem.check(theta, structure_of(at.known.rho))
     flat, unravel = flatten(theta)

@@ -13,7 +13,7 @@ from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decomposed, range_basis
-from ..core.settings import Number, number, whole
+from ..core.settings import Number, check_integer, number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..metrics.diagonal import Euclidean
@@ -116,7 +116,7 @@ class Spectrum(eqx.Module):
         """
         p, dtype = self.prior.size, self.values.dtype
         if samples is not None:
-            count = whole(samples, "samples", 1)
+            count = check_integer(samples, "samples", 1)
             signs = jax.random.rademacher(jax.random.key(seed), (count, p), dtype)
             squares = each(lambda z: self._coloured(z) ** 2, signs, min(BATCH, count))
             return self._field(jnp.mean(squares, axis=0))
@@ -183,8 +183,9 @@ def information_spectrum(
     Reference: Bui-Thanh, Ghattas, Martin and Stadler, SIAM J. Sci. Comput. 35 (2013); Spantini et
     al., SIAM J. Sci. Comput. 37 (2015); Halko, Martinsson and Tropp, SIAM Review 53 (2011).
     """
-    rank, oversampling = whole(rank, "rank", 1), whole(oversampling, "oversampling", 0)
-    power_iterations = whole(power_iterations, "power_iterations", 0)
+    rank = check_integer(rank, "rank", 1)
+    oversampling = check_integer(oversampling, "oversampling", 0)
+    power_iterations = check_integer(power_iterations, "power_iterations", 0)
     strength = number(strength, "strength", positive=True)
     if isinstance(metric, Euclidean):
         raise InputError("metric", "Euclidean has G = I on parameters", "a metric on states")
@@ -193,8 +194,8 @@ def information_spectrum(
         _check_prior(prior, theta)
     like = eqx.filter(theta, eqx.is_inexact_array)
     D = Prior(prior, jnp.asarray(strength, flatten(theta)[0].dtype), like)
-    batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
-    settings = rank, power_iterations, oversampling, whole(seed, "seed", 0), batch_size
+    batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
+    settings = rank, power_iterations, oversampling, check_integer(seed, "seed", 0), batch_size
     run = leading_pairs if problem.model.on_host else _leading_pairs_compiled
     spectrum, defect = run(problem, theta, metric, D, known, *settings)
     if not float(defect) < 1e-2:  # an inverse has rounding errors only, others are far off

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 
 
 class Elements(NamedTuple):
@@ -30,7 +30,7 @@ def elements(mesh: Any, held_at_zero: bool) -> Elements:
     On straight cells products of two functions are integrated exactly, and so is a ∇u·∇v for an a
     of the same space.
     """
-    skfem = required("skfem", "mesh")
+    skfem = import_optional("skfem", "mesh")
     domain, elem = _mesh_and_element(skfem, mesh)
     degree = elem.maxdeg
     with np.errstate(divide="ignore", invalid="ignore"):  # flat cells are reported below
@@ -59,17 +59,6 @@ def elements(mesh: Any, held_at_zero: bool) -> Elements:
         _at(elem, slope_rule.X),
         slope_rule.dx,
     )
-
-
-def required(package: str, argument: str) -> Any:
-    """An optional package, or one line that says how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        name = {"skfem": "scikit-fem"}.get(package, package)
-        raise InputError(
-            argument, f"{name} is not installed", 'pip install "natgrad[fem]"'
-        ) from error
 
 
 def _mesh_and_element(skfem: Any, mesh: Any) -> tuple[Any, Any]:

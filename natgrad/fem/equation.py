@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..metrics.elliptic.factor import Solution
 from ..metrics.elliptic.methods import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend, can_call_back
-from .elements import required
 from .host_solves import Rows, Solver
 from .matrices import Matrices, System
 from .space import Space
@@ -97,7 +96,7 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
     if chosen(elliptic, space) == "multigrid":
-        required("pyamg", "elliptic")
+        import_optional("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
         raise InputError(
             "space",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
+from ..errors import import_optional
 from ..metrics.elliptic.sparse_direct import (
     LOST_PIVOT,
     Solve,
@@ -14,7 +15,6 @@ from ..metrics.elliptic.sparse_direct import (
     grounded_inverse,
     symmetric_inverse,
 )
-from .elements import required
 
 Solver = Literal["sparse", "multigrid", "diagonal"]
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # φ, iterations, error, converged
@@ -76,7 +76,7 @@ class Iterative:
         self.null = self.root / np.linalg.norm(self.root) if singular else None
         self.precondition: Callable[[np.ndarray], np.ndarray] = lambda residual: residual
         if solver == "multigrid":
-            hierarchy = required("pyamg", "elliptic").smoothed_aggregation_solver(
+            hierarchy = import_optional("pyamg", "elliptic").smoothed_aggregation_solver(
                 scaled, B=self.root[:, None], max_coarse=200
             )
             self.precondition = hierarchy.aspreconditioner().matvec

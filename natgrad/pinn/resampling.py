@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..problem import Problem
@@ -40,8 +40,8 @@ class Resampled(eqx.Module):
     def __check_init__(self):
         if not callable(self.draw):
             raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
-        whole(self.period, "period", 1)
-        whole(self.seed, "seed", 0)
+        check_integer(self.period, "period", 1)
+        check_integer(self.seed, "seed", 0)
 
     def sampler(self, problem: Problem, metric: Metric, state: PyTree) -> "Draws":
         """The draws for this problem; checks the first of them."""
