@@ -24,9 +24,9 @@ import numpy as np
 
 from natgrad import waves
 from natgrad.errors import PrecisionWarning
-from natgrad.report import versions
-from natgrad.waves import absorbing
-from natgrad.waves.absorbing import Layer
+from natgrad.report.folder import versions
+from natgrad.waves import scheme
+from natgrad.waves.scheme import Layer
 
 SPACING, DT, FREQUENCY, DEPTH = 25.0, 0.0025, 6.0, 10
 SHAPE, SOURCE, BEYOND = (420, 260), 150, 260
@@ -103,18 +103,18 @@ def scan() -> None:
     print("\nMean and worst reflection in dB for angles up to 60°")
     print(f"{'cells':>5} {'POWER':>6} {'STRENGTH':>9} {'mean':>7} {'worst':>7}")
     upto = ANGLES.index(60) + 1
-    chosen = absorbing.POWER, absorbing.STRENGTH
+    chosen = scheme.POWER, scheme.STRENGTH
     for cells in LAYERS:
         edges = [edge(cells, relative) for relative in STEPS]
         for power in (2.0, 3.0, 4.0):
             for strength in (4.0, 5.0, 6.0, 8.0, 10.0):
-                absorbing.POWER, absorbing.STRENGTH = power, strength
+                scheme.POWER, scheme.STRENGTH = power, strength
                 found = np.array([reflection(case, lambda _, e=case: of(e)) for case in edges])
                 mean, worst = found[:, :upto].mean(), found[:, :upto].max()
                 print(
                     f"{cells:5d} {power:6.0f} {strength:9.0f} {mean:7.1f} {worst:7.1f}", flush=True
                 )
-    absorbing.POWER, absorbing.STRENGTH = chosen
+    scheme.POWER, scheme.STRENGTH = chosen
 
 
 def of(edge: Edge) -> Layer:
@@ -160,7 +160,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", PrecisionWarning)
     print(versions())
-    print(f"POWER {absorbing.POWER:g}, STRENGTH {absorbing.STRENGTH:g}")
+    print(f"POWER {scheme.POWER:g}, STRENGTH {scheme.STRENGTH:g}")
     by_angle()
     surveys()
     if arguments.scan:

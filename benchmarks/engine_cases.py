@@ -12,7 +12,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad import waves
-from natgrad.waves.stencils import SECOND, halo
+from natgrad.waves.scheme import SECOND, halo
 
 SIDE, DURATION, FREQUENCY = 960.0, 0.32, 8.0
 LAYER = 10

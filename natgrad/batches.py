@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .core.operators import structure_of
 from .core.selection import Functions, Points, Selection, Sublattice
-from .core.settings import whole
+from .core.settings import check_integer
 from .errors import InputError
 from .metrics.base import Metric
 from .models.base import Evaluation
@@ -76,8 +76,8 @@ class MiniBatch(Batch):
     select: Callable[[Array], Problem] | None = None
 
     def __check_init__(self):
-        whole(self.size, "size", 1)
-        whole(self.seed, "seed", 0)
+        check_integer(self.size, "size", 1)
+        check_integer(self.seed, "seed", 0)
         if self.of not in get_args(Kind):
             raise InputError("of", f"{self.of!r} is unknown", "one of " + str(get_args(Kind)))
         if self.select is not None and not callable(self.select):

@@ -31,18 +31,24 @@ def warn_once(key: str, message: str) -> None:
         warnings.warn(message, PrecisionWarning, stacklevel=3)
 
 
-def imported(argument: str, package: str, extra: str | None = None) -> Any:
-    """The package, or an `InputError` about `argument` that says how to install it.
+# Packages whose distribution or whose extra of natgrad has another name.
+_DISTRIBUTIONS = {"skfem": "scikit-fem"}
+_EXTRAS = {
+    **{"skfem": "fem", "pyamg": "fem", "segyio": "segy"},
+    **dict.fromkeys(("matplotlib", "rich", "tyro"), "studies"),
+}
 
-    The package comes with an `extra` of natgrad, by default the one of its name.
+
+def import_optional(package: str, argument: str | None = None) -> Any:
+    """The package; an `InputError` that says how to install it where that is missing.
+
+    `argument` is what the caller passed that needs the package; without it the error is about the
+    package itself.
     """
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        what = f"{package.partition('.')[0]} is not installed"
-        raise InputError(argument, what, f'pip install "natgrad[{extra or package}]"') from error
-
-
-def not_installed(package: str) -> InputError:
-    """What to say where a package is needed; the extra of natgrad has its name."""
-    return InputError(package, "is not installed", f'pip install "natgrad[{package}]"')
+        package = package.partition(".")[0]
+        name, extra = _DISTRIBUTIONS.get(package, package), _EXTRAS.get(package, package)
+        what = "is not installed" if argument is None else f"{name} is not installed"
+        raise InputError(argument or name, what, f'pip install "natgrad[{extra}]"') from error

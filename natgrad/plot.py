@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .errors import InputError, imported
+from .core.settings import check_integer
+from .errors import InputError, import_optional
 from .grids import Grid
 from .parameters import flatten
 from .problem import Problem
@@ -217,7 +218,7 @@ def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
 @contextmanager
 def figure_style() -> Iterator[None]:
     """One set of sizes for all figures drawn inside the block, which need no display."""
-    matplotlib = imported("plot", "matplotlib", extra="studies")
+    matplotlib = import_optional("matplotlib", "plot")
     matplotlib.use("Agg")
     with matplotlib.rc_context(FIGURE_SETTINGS):
         yield
@@ -253,8 +254,7 @@ def _iterates(result: Result) -> Mapping[int, PyTree]:
 
 def _some(result: Result, count: int) -> list[tuple[int, PyTree]]:
     kept = list(_iterates(result).items())
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InputError("count", f"{count!r} is no positive integer", "4")
+    check_integer(count, "count", 1, example=4)
     places = np.unique(np.linspace(0, len(kept) - 1, min(count, len(kept))).round().astype(int))
     return [kept[place] for place in places]
 
@@ -279,7 +279,7 @@ def _row(count: int) -> np.ndarray:
 
 
 def _pyplot() -> Any:
-    return imported("plot", "matplotlib.pyplot", extra="studies")
+    return import_optional("matplotlib.pyplot", "plot")
 
 
 def _colours(count: int) -> list[str]:

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products
 from ..models.checks import check_model, check_parameters, check_state
@@ -151,7 +151,7 @@ def check_adjoint(
     Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
     Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
     """
-    model, trials = as_model(model), whole(trials, "trials", 1)
+    model, trials = as_model(model), check_integer(trials, "trials", 1)
     at, theta = _Place(model, theta), strengthen(theta)
     products = at.products()
     scale, rng = _scale(theta), np.random.default_rng(seed)
@@ -197,7 +197,7 @@ def check_gradient(
     """
     if not isinstance(problem, Problem):
         raise InputError("problem", f"is {problem!r}", "ng.Problem(model, loss)")
-    trials = whole(trials, "trials", 1)
+    trials = check_integer(trials, "trials", 1)
     at, theta = _Place(problem.model, theta), strengthen(theta)
     problem.check(theta, structure_of(at.known.rho))
     flat, unravel = flatten(theta)

@@ -83,8 +83,12 @@ def count(name: str, default: int):
     return eqx.field(converter=convert, default=default)
 
 
-def whole(value: int, name: str, least: int) -> int:
-    """An integer ≥ `least` that is structure: a rank, a number of samples, a seed."""
+def check_integer(value: int, name: str, least: int, example: int | None = None) -> int:
+    """An integer ≥ `least` that is structure (a rank, a number of samples, a seed), as an `int`.
+
+    Raises `InputError` for anything else, with `example` as the advice.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(name, f"{value!r} is no integer ≥ {least}", f"{name}={max(least, 1)}")
+        advice = f"{name}={max(least, 1) if example is None else example}"
+        raise InputError(name, f"{value!r} is no integer ≥ {least}", advice)
     return int(value)

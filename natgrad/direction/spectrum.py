@@ -15,7 +15,7 @@ from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decompose, range_basis
-from ..core.settings import Number, number, whole
+from ..core.settings import Number, check_integer, number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..parameters import flatten
@@ -116,7 +116,7 @@ class Spectrum(eqx.Module):
         """
         p, dtype = self.prior.size, self.values.dtype
         if samples is not None:
-            count = whole(samples, "samples", 1)
+            count = check_integer(samples, "samples", 1)
             signs = jax.random.rademacher(jax.random.key(seed), (count, p), dtype)
             squares = each(lambda z: self._coloured(z) ** 2, signs, min(BATCH, count))
             return self._field(jnp.mean(squares, axis=0))
@@ -183,8 +183,9 @@ def information_spectrum(
     Reference: Bui-Thanh, Ghattas, Martin and Stadler, SIAM J. Sci. Comput. 35 (2013); Spantini et
     al., SIAM J. Sci. Comput. 37 (2015); Halko, Martinsson and Tropp, SIAM Review 53 (2011).
     """
-    rank, oversampling = whole(rank, "rank", 1), whole(oversampling, "oversampling", 0)
-    power_iterations = whole(power_iterations, "power_iterations", 0)
+    rank = check_integer(rank, "rank", 1)
+    oversampling = check_integer(oversampling, "oversampling", 0)
+    power_iterations = check_integer(power_iterations, "power_iterations", 0)
     strength = number(strength, "strength", positive=True)
     setup = Setup(problem, theta, metric, CG())
     setup = setup.at(check(setup))
@@ -192,8 +193,9 @@ def information_spectrum(
         _check_prior(prior, theta)
     like = eqx.filter(theta, eqx.is_inexact_array)
     D = Prior(prior, jnp.asarray(strength, flatten(theta)[0].dtype), like)
-    batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
-    sketch = Sketch(rank, power_iterations, oversampling, whole(seed, "seed", 0), batch_size)
+    batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
+    seed = check_integer(seed, "seed", 0)
+    sketch = Sketch(rank, power_iterations, oversampling, seed, batch_size)
     run = find_leading_pairs if problem.model.on_host else _find_leading_pairs_compiled
     spectrum, defect = run(setup, D, sketch)
     if not float(defect) < 1e-2:  # an inverse has rounding errors only, others are far off

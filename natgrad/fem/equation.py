@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array, lax
 
 from ..core.compiled import can_call_back
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
 from ..metrics.elliptic.stencils import Solution
 from ..metrics.potential import Fluxes
-from .matrices import Matrices, Rows, Solver, System, require
+from .matrices import Matrices, Rows, Solver, System
 from .space import Space
 
 # Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
@@ -145,7 +145,7 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
     if choose_method(elliptic, space) == "multigrid":
-        require("pyamg", "elliptic")
+        import_optional("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
         raise InputError(
             "space",

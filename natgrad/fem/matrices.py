@@ -8,7 +8,6 @@ is remembered by the value of a.
 """
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from ..errors import InputError
+from ..errors import import_optional
 from ..metrics.elliptic.sparse_direct import (
     LOST_PIVOT,
     REMEMBERED_FACTORS,
@@ -202,7 +201,7 @@ class Iterative:
         self.null = self.root / np.linalg.norm(self.root) if singular else None
         self.precondition: Callable[[np.ndarray], np.ndarray] = lambda residual: residual
         if solver == "multigrid":
-            hierarchy = require("pyamg", "elliptic").smoothed_aggregation_solver(
+            hierarchy = import_optional("pyamg", "elliptic").smoothed_aggregation_solver(
                 scaled, B=self.root[:, None], max_coarse=200
             )
             self.precondition = hierarchy.aspreconditioner().matvec
@@ -243,14 +242,3 @@ class Iterative:
 
     def _compatible(self, vector: np.ndarray) -> np.ndarray:
         return vector if self.null is None else vector - (self.null @ vector) * self.null
-
-
-def require(package: str, argument: str) -> Any:
-    """An optional package, or one line that says how to get it."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        name = {"skfem": "scikit-fem"}.get(package, package)
-        raise InputError(
-            argument, f"{name} is not installed", 'pip install "natgrad[fem]"'
-        ) from error

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..metrics.base import check_on_grid
-from .matrices import Elements, Matrices, require
+from .matrices import Elements, Matrices
 
 Boundary = Literal["neumann", "dirichlet"]
 
@@ -150,7 +150,7 @@ def _elements_of(mesh: Any, held_at_zero: bool) -> Elements:
     On straight cells products of two functions are integrated exactly, and so is a ∇u·∇v for an a
     of the same space.
     """
-    skfem = require("skfem", "mesh")
+    skfem = import_optional("skfem", "mesh")
     domain, elem = _mesh_and_element(skfem, mesh)
     degree = elem.maxdeg
     with np.errstate(divide="ignore", invalid="ignore"):  # flat cells are reported below

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, imported
-from ..waves.base import DEFAULT_MEMORY, Start
-from ..waves.positions import locate
-from ..waves.survey import Survey
-from ..waves.wavelets import highest_frequency
-from .outside_waves import OutsideWaves, Propagator
+from ..errors import InputError, import_optional
+from ..waves.base import DEFAULT_MEMORY, OutsideWaves, Propagator, check_start
+from ..waves.scheme import locate
+from ..waves.survey import Survey, highest_frequency
 
 MARGIN = 1e-6  # deepwave refuses steps at its limit, which is that of the scheme
 
@@ -46,7 +44,7 @@ class Deepwave(OutsideWaves):
         dtype: Any = np.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        start = Start.checked(*arguments)
+        start = check_start(*arguments)
         if survey.steps % stored_every:
             what = f"{stored_every} does not divide the {survey.steps} steps, as deepwave asks"
             raise InputError("stored_every", what, "stored_every=1, or another number of steps")
@@ -66,7 +64,8 @@ class _Deepwave(Propagator):
     name = "deepwave"
 
     def __init__(self, survey: Survey, settings: dict[str, Any], device: str, dtype: Any):
-        self.engine, self.torch = imported("Deepwave", "deepwave"), imported("Deepwave", "torch")
+        self.engine = import_optional("deepwave", "Deepwave")
+        self.torch = import_optional("torch", "Deepwave")
         if device != "cpu" and not self.torch.cuda.is_available():
             raise InputError("device", f"PyTorch finds no GPU for {device!r}", "device='cpu'")
         self.device, self.dtype = device, dtype
@@ -86,7 +85,7 @@ class _Deepwave(Propagator):
         self.settings = settings | {"courant_number": (1 - MARGIN) * courant}
         self.settings["max_vel"] *= 1 - 2 * MARGIN
 
-    def data(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
+    def simulate(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
         medium = self._tensor(m).requires_grad_(keep)
         with self.torch.set_grad_enabled(keep), self._quiet():
             out = self.engine.scalar(
@@ -98,7 +97,7 @@ class _Deepwave(Propagator):
             traces = self._received(out[-1])
         return self._numpy(traces), (shots, medium, traces) if keep else None
 
-    def linearised(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
+    def push(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
         velocity = self._tensor(m) ** -0.5
         shots, along = kept[0], -0.5 * velocity**3 * self._tensor(change)
         with self.torch.no_grad(), self._quiet():
@@ -111,7 +110,7 @@ class _Deepwave(Propagator):
             )
         return self._numpy(self._received(out[-1]))
 
-    def image(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
+    def pull(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
         _, medium, traces = kept
         medium.grad = None
         traces.backward(self._tensor(xi), retain_graph=True)  # checkpoints refuse autograd.grad

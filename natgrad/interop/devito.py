@@ -7,25 +7,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InputError, imported
-from ..waves.base import DEFAULT_MEMORY, Start, layer_around
-from ..waves.fields import Coefficients
-from ..waves.positions import locate
-from ..waves.scheme import Scheme
-from ..waves.simulation import folded, relative
-from ..waves.stencils import SECOND
+from ..errors import InputError, import_optional
+from ..waves.base import DEFAULT_MEMORY, OutsideWaves, Propagator, check_start, make_layer
+from ..waves.propagation import extend_ratio, fold_ratio
+from ..waves.scheme import SECOND, Medium, Scheme, locate
 from ..waves.survey import Survey
-from .outside_waves import OutsideWaves, Propagator
 
 # The weights of a stencil times this are whole numbers: devito writes others with nine digits.
 COMMON = {4: 12, 8: 5040}
+COEFFICIENTS = ("twice", "back", "weight", "matching")  # the arrays of a medium
 
 
 class Devito(OutsideWaves):
     """`waves.Acoustic` with devito as the propagator: the same scheme, layer and products.
 
     So the results are those of `Acoustic` to rounding. The response q of the medium (see
-    `waves/propagator.py`) is stored for every shot, at every n-th step, n the smallest that fits
+    `waves/propagation.py`) is stored for every shot, at every n-th step, n the smallest that fits
     into `memory` bytes; `stored_every` prescribes n.
 
     ```python
@@ -48,7 +45,7 @@ class Devito(OutsideWaves):
         dtype: Any = np.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        start = Start.checked(*arguments)
+        start = check_start(*arguments)
         if start.storage.segment is not None:
             what = "does not hold the waves of the sources, and devito has no checkpoints here"
             raise InputError("memory", what, "more memory, or fewer shots")
@@ -62,18 +59,18 @@ class _Devito(Propagator):
     name = "devito"
 
     def __init__(self, survey: Survey, scheme: Scheme, dtype: Any):
-        self.devito = imported("Devito", "devito")
+        self.devito = import_optional("devito", "Devito")
         self.devito.configuration["log-level"] = "ERROR"
         self.survey, self.scheme, self.dtype = survey, scheme, dtype
-        self.layer = layer_around(survey, scheme.order, scheme.absorbing, dtype)
+        self.layer = make_layer(survey, scheme.order, scheme.absorbing, dtype)
         self.volume = float(np.prod(survey.spacing))
         place = lambda name, x: locate(name, x, survey.shape, survey.spacing, scheme.absorbing)
         self.source_cells = place("sources", survey.sources)
         place("receivers", survey.receivers)  # inside, or an `InputError`
         self.wavelets = np.broadcast_to(survey.wavelet, (survey.shots, survey.steps))
 
-    def data(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
-        c = self._set(m)
+    def simulate(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
+        medium = self._set(m)
         program, traces, kept = self._programs, [], []
         for shot in shots:
             program.source.coordinates.data[0] = self.survey.sources[shot]
@@ -82,49 +79,50 @@ class _Devito(Propagator):
             program.forward(responses)
             traces.append(np.array(program.receivers.data.T))
             if responses is not None:
-                self._add_source(responses.data, c, shot)
+                self._add_source(responses.data, medium, shot)
             kept.append(responses)
         return np.stack(traces), kept if keep else None
 
-    def linearised(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
+    def push(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
         self._set(m)
         program, traces = self._programs, []
-        ratio = relative(jnp.asarray(change), jnp.asarray(m), self.scheme)
+        ratio = extend_ratio(jnp.asarray(change), jnp.asarray(m), self.scheme)
         program.ratio.data[:] = -self.scheme.every * np.asarray(ratio)
         for responses in kept:
             program.born(responses)
             traces.append(np.array(program.receivers.data.T))
         return np.stack(traces)
 
-    def image(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
-        c = self._set(m)
+    def pull(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
+        medium = self._set(m)
         program = self._programs
         program.image.data[:] = 0.0
         for responses, traces in zip(kept, xi, strict=True):
             program.receivers.data[:] = traces.T
             program.adjoint(responses)
-        total = -self.scheme.every * jnp.asarray(np.array(program.image.data)) / c.weight
-        return np.asarray(folded(total, jnp.asarray(m), self.scheme))
+        total = -self.scheme.every * jnp.asarray(np.array(program.image.data)) / medium.weight
+        return np.asarray(fold_ratio(total, jnp.asarray(m), self.scheme))
 
     @cached_property
     def _programs(self) -> "_Programs":
         return _Programs(self.devito, self.survey, self.scheme, self.dtype)
 
-    def _set(self, m: np.ndarray) -> Coefficients:
-        """The coefficients of the step, which the operators read."""
-        c = Coefficients.of(jnp.asarray(m), self.layer, self.scheme)
-        scaled = c.weight / COMMON[self.scheme.order]
-        for name, values in (*c._asdict().items(), ("stiffness", scaled)):
-            self._programs.coefficients[name].data[:] = np.asarray(values)
-        return c
+    def _set(self, m: np.ndarray) -> Medium:
+        """The medium; its coefficients go where the operators read them."""
+        medium = Medium.of(jnp.asarray(m), self.layer, self.scheme)
+        values = {name: getattr(medium, name) for name in COEFFICIENTS}
+        values["stiffness"] = medium.weight / COMMON[self.scheme.order]
+        for name, array in values.items():
+            self._programs.coefficients[name].data[:] = np.asarray(array)
+        return medium
 
-    def _add_source(self, responses: np.ndarray, c: Coefficients, shot: int) -> None:
+    def _add_source(self, responses: np.ndarray, medium: Medium, shot: int) -> None:
         """ws, the part of q that is not in the field yet."""
         cells, weights = (x[shot] for x in self.source_cells)
         signal = self.wavelets[shot, :: self.scheme.every] / self.volume
         for cell, weight in zip(cells, weights, strict=True):
             at = tuple(int(i) for i in cell)
-            responses[(slice(None), *at)] += float(weight * c.weight[at]) * signal
+            responses[(slice(None), *at)] += float(weight * medium.weight[at]) * signal
 
 
 class _Programs:
@@ -144,7 +142,7 @@ class _Programs:
         self.grid = grid
         # of order 2 because of their halo, where points at the edge look for neighbours
         field = lambda name: devito.Function(name=name, grid=grid, space_order=2)
-        self.coefficients = {name: field(name) for name in (*Coefficients._fields, "stiffness")}
+        self.coefficients = {name: field(name) for name in (*COEFFICIENTS, "stiffness")}
         self.ratio, self.image = field("ratio"), field("image")
         self.waves = devito.TimeFunction(name="waves", grid=grid, time_order=2, space_order=space)
         points = lambda name, n: devito.SparseTimeFunction(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..direction.damping import Damping, as_damping
-from ..errors import InputError, not_installed
+from ..errors import InputError, import_optional
 from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
@@ -184,7 +183,4 @@ class _Fate(NamedTuple):
 
 
 def _optax() -> Any:
-    try:
-        return importlib.import_module("optax")
-    except ImportError as error:
-        raise not_installed("optax") from error
+    return import_optional("optax")

@@ -9,19 +9,14 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..direction.damping import Damping, as_damping
-from ..errors import InputError
+from ..errors import InputError, import_optional
 from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
 from ..solvers import Auto, Solver
 from .given_gradient import check_method, raised
 
-try:
-    import optimistix as optx
-except ImportError as error:
-    raise InputError(
-        "optimistix", "is not installed", 'pip install "natgrad[optimistix]"'
-    ) from error
+optx = import_optional("optimistix")
 
 
 class NaturalDescent(optx.AbstractDescent):

@@ -12,14 +12,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..errors import InputError, imported
+from ..errors import InputError, import_optional
 from ..models.base import Evaluation
 from ..models.external import HostModel, HostProducts, check_concrete, check_function, named
 
 
 def to_torch(array: Array, device: Any = None) -> Any:
     """The tensor with the values of `array`, on the same device unless one is named."""
-    torch = imported("function", "torch")
+    torch = import_optional("torch", "function")
     array = jax.block_until_ready(array)
     reachable = torch.cuda.is_available() or _platform(array) == "cpu"
     tensor = torch.from_dlpack(array) if reachable else torch.as_tensor(np.array(array))
@@ -73,7 +73,7 @@ class Network(Function):
     """
 
     def __init__(self, module: Any, inputs: tuple):
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
         if not self.parameters:
             what = "has no parameters that require a gradient"
@@ -95,7 +95,7 @@ class Network(Function):
         super().__init__(module, inputs, device)
 
     def call(self, theta: Any) -> Any:
-        torch, module = imported("function", "torch"), self.function
+        torch, module = import_optional("torch", "function"), self.function
         self._check_mode(torch)
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         return torch.func.functional_call(module, {**theta, **buffers}, self.inputs)
@@ -124,7 +124,7 @@ class Network(Function):
 
 def usable_device(device: Any) -> Any:
     """The device of PyTorch with this name, if tensors can be put there."""
-    torch = imported("function", "torch")
+    torch = import_optional("torch", "function")
     try:
         found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:
@@ -189,7 +189,7 @@ class Graph:
         return found
 
     def _by_second_graph(self, eta: list[Any]) -> list[Any]:
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         if self._second is None:
             xi = [torch.zeros_like(x, requires_grad=True) for x in self.state]
             self._second = xi, _backwards(self.state, self.variables, xi, create_graph=True)
@@ -199,7 +199,7 @@ class Graph:
     def _is_transpose(self, image: list[Any], eta: list[Any]) -> bool:
         """Whether ⟨Zη, ξ⟩ = ⟨η, Zᵀξ⟩: an operation can hide its derivative from a second graph."""
         random = np.random.default_rng(0)
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         draw = lambda x: torch.as_tensor(random.standard_normal(tuple(x.shape))).to(x)
         xi = [draw(x) for x in self.state]
         back = self.pull(xi)
@@ -209,7 +209,7 @@ class Graph:
 
     def _by_duals(self, eta: list[Any]) -> list[Any]:
         """Dual numbers through the function once more."""
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         mode = torch.autograd.forward_ad
         tangents = iter(eta)
         try:
@@ -227,7 +227,7 @@ class Graph:
 
     def _evaluated(self) -> tuple[list[Any], Any]:
         """The tensors of the state, differentiable."""
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         try:
             with torch.enable_grad():
                 found = self.function(jax.tree.unflatten(self.treedef, self.leaves))
@@ -257,12 +257,12 @@ def _backwards(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph:
     """Σᵢ (∂outputᵢ/∂inputs)ᵀ seedᵢ, zero where there is no path."""
     pairs = [(y, v) for y, v in zip(outputs, seeds, strict=True) if y.requires_grad]
     live, weights = zip(*pairs, strict=True)
-    grad = imported("function", "torch").autograd.grad
+    grad = import_optional("torch", "function").autograd.grad
     return _or_zeros(grad(live, inputs, weights, allow_unused=True, **graph), inputs)
 
 
 def _random_state() -> list[bytes]:
-    torch = imported("function", "torch")
+    torch = import_optional("torch", "function")
     states = [torch.random.get_rng_state()]
     if torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
@@ -303,7 +303,7 @@ class TorchModel(HostModel):
     function: Function = eqx.field(static=True)
 
     def __init__(self, function: Any, *inputs: Any, device: Any = None):
-        torch = imported("function", "torch")
+        torch = import_optional("torch", "function")
         check_function("function", function)
         if isinstance(function, type) and issubclass(function, torch.nn.Module):
             what = f"is the class {function.__name__}"
@@ -324,7 +324,7 @@ class TorchModel(HostModel):
 
     def assign(self, theta: dict[str, Array]) -> None:
         """Write θ into the module."""
-        network, torch = self._network, imported("function", "torch")
+        network, torch = self._network, import_optional("torch", "function")
         network.check(theta)
         with torch.no_grad():
             for name, parameter in network.parameters.items():

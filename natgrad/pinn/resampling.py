@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..batches import Batch, Mappable
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..models.base import Evaluation
@@ -42,8 +42,8 @@ class Resampled(Batch):
     def __check_init__(self):
         if not callable(self.draw):
             raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
-        whole(self.period, "period", 1)
-        whole(self.seed, "seed", 0)
+        check_integer(self.period, "period", 1)
+        check_integer(self.seed, "seed", 0)
 
     def sampler(
         self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None

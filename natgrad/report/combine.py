@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..comparison import Comparison
 from ..core.archive import replace_file
-from ..descent.stop import Budget
+from ..descent.stop import Stop
 from ..errors import InputError
 from ..result import Result, is_result, load_origin, load_result
 from .folder import PAGE, FolderError, load_page
@@ -64,7 +64,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     pages = [_page(name, at, results) for name, at in zip(names, found, strict=True)]
     pages = _with_own_titles(pages, names)
     if len(results) > 1:
-        page = comparison_page(Comparison(results, Budget()))
+        page = comparison_page(Comparison(results, Stop()))
         # the present versions and machine are not those of the runs
         pages.insert(0, replace(page, versions={}, machine={}))
     document = pages[0] if len(pages) == 1 else Report(TITLE, pages)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import imported
+from ..errors import import_optional
 
 SHADES = 255  # the last of 256 colours is transparent: a value that is not finite
 LONG_SIDE = 720  # pixels of a landscape
@@ -57,4 +57,4 @@ def _encode(image: Any, **options: Any) -> str:
 
 
 def _package(name: str) -> Any:
-    return imported("report", name, extra="studies")
+    return import_optional(name, "report")

@@ -11,7 +11,7 @@ from jax import Array
 
 from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
-from ..core.settings import Number, number, whole
+from ..core.settings import Number, check_integer, number
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, PyTree, Report
 from .potentials import Potentials, spread
@@ -141,5 +141,5 @@ def optional_number(name: str):
 
 def optional_whole(name: str):
     """A static field that holds a positive integer, or None."""
-    convert = lambda value: None if value is None else whole(value, name, 1)
+    convert = lambda value: None if value is None else check_integer(value, name, 1)
     return eqx.field(converter=convert, static=True, default=None)

@@ -10,7 +10,7 @@ from jax.scipy.linalg import cho_solve
 
 from ..core.dense import accurate_product, condition_estimate, gram_outer, safe_cholesky
 from ..core.randomised import from_sketch, orthonormalise
-from ..core.settings import whole
+from ..core.settings import check_integer
 from .base import DenseSolver, SolveInfo
 from .dense import rank_tolerance, smallest_pivot
 
@@ -120,8 +120,8 @@ class NystromKernel(DenseSolver):
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
-        whole(self.rank, "rank", 1)
-        whole(self.seed, "seed", 0)
+        check_integer(self.rank, "rank", 1)
+        check_integer(self.seed, "seed", 0)
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Sketched:
         k = len(Y)

@@ -19,7 +19,7 @@ from ..core.compiled import each
 from ..core.dense import accurate_product
 from ..core.outcomes import Counts, Status
 from ..core.randomised import LowRank, basis_sizes, decompose, range_basis
-from ..core.settings import Number, number, whole
+from ..core.settings import Number, check_integer, number
 from ..errors import InputError
 from .base import MatrixFreeSolver, Solution, SolveInfo
 from .system import System
@@ -211,11 +211,11 @@ class RandomizedSVD(LowRankSolver):
         seed: int = 0,
         batch_size: int | None = None,
     ):
-        self.rank = whole(rank, "rank", 1)
-        self.power_iterations = whole(power_iterations, "power_iterations", 0)
-        self.oversampling = whole(oversampling, "oversampling", 0)
-        self.seed = whole(seed, "seed", 0)
-        self.batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
+        self.rank = check_integer(rank, "rank", 1)
+        self.power_iterations = check_integer(power_iterations, "power_iterations", 0)
+        self.oversampling = check_integer(oversampling, "oversampling", 0)
+        self.seed = check_integer(seed, "seed", 0)
+        self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
 
     def spent(self, system: System) -> Counts:
@@ -290,9 +290,9 @@ class Hutchinson(LowRankSolver):
     ):
         if probes not in ("signs", "column_space"):
             raise InputError("probes", f"{probes!r} is unknown", "'signs' or 'column_space'")
-        self.samples, self.probes = whole(samples, "samples", 1), probes
-        self.seed = whole(seed, "seed", 0)
-        self.batch_size = None if batch_size is None else whole(batch_size, "batch_size", 1)
+        self.samples, self.probes = check_integer(samples, "samples", 1), probes
+        self.seed = check_integer(seed, "seed", 0)
+        self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
 
     def spent(self, system: System) -> Counts:

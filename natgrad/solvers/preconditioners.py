@@ -16,6 +16,7 @@ from ..core.dense import accurate_product
 from ..core.operators import pick
 from ..core.outcomes import Counts
 from ..core.randomised import nystrom
+from ..core.settings import check_integer
 from ..core.sparse import as_lineax_operator, is_scipy
 from ..errors import InputError
 from .system import LinearSystem, System
@@ -63,7 +64,7 @@ class Diagonal(Preconditioner):
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
-        check_positive("samples", self.samples)
+        check_integer(self.samples, "samples", 1, example=8)
 
     @property
     def uses(self) -> tuple[Literal["gram", "factor"], ...]:
@@ -115,7 +116,7 @@ class Nystrom(Preconditioner):
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
-        check_positive("rank", self.rank)
+        check_integer(self.rank, "rank", 1, example=8)
 
     def spent(self, system: LinearSystem) -> Counts:
         rank = min(self.rank, system.gradient.size)
@@ -164,12 +165,6 @@ def as_preconditioner(value: Any) -> Preconditioner | None:
             "None, Recycled(), Diagonal(), Nystrom(), or a lineax operator near (G + λD)⁻¹",
         )
     return value
-
-
-def check_positive(name: str, value: int) -> None:
-    """Raise `InputError` unless the value is a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(name, f"{value!r} is no positive integer", f"{name}=8")
 
 
 LEVEL = 0.9  # the slope that may be left after a step, relative to the one before it
@@ -269,7 +264,7 @@ class Recycled(Preconditioner):
     secants: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        check_positive("pairs", self.pairs)
+        check_integer(self.pairs, "pairs", 1, example=8)
 
     def memory(self, size: int, dtype: Any, batches: bool = False) -> Pairs:
         """No pairs yet."""

@@ -1,15 +1,12 @@
 """Acoustic waves: a propagator with Born and adjoint products, surveys, recorded shots, models."""
 
-from .data_metrics import DataWasserstein
-from .densities import Shifted, Softplus
+from .acoustic import Acoustic
+from .base import squared_slowness, velocity_of
+from .data_metrics import DataWasserstein, Shifted, Softplus
 from .misfits import TraceWasserstein
-from .model import Acoustic
-from .recorded import Shots
-from .slowness import squared_slowness, velocity_of
-from .survey import Survey
+from .survey import Shots, Survey, low_pass, ricker
 from .synthetic import coarsened, faulted_layers, folded_layers, salt_body, smoothed
 from .velocity_files import load_velocity
-from .wavelets import low_pass, ricker
 
 __all__ = [
     "Acoustic",

@@ -9,13 +9,12 @@ import numpy as np
 from jax import Array
 
 from ..core.selection import Selection
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.distances import cumulative_distribution, quantile_ends
 from ..problem import ScaledLoss
-from .data_metrics import DataWasserstein
-from .densities import Positive, Softplus, decimated
+from .data_metrics import DataWasserstein, Positive, Softplus, decimated
 
 
 class TraceWasserstein(eqx.Module):
@@ -50,7 +49,7 @@ class TraceWasserstein(eqx.Module):
     steps: int = eqx.field(static=True)
 
     def __init__(self, recorded: Any, *, every: int = 1, normalisation: Positive = Softplus()):
-        data, self.every = jnp.asarray(recorded), whole(every, "every", 1)
+        data, self.every = jnp.asarray(recorded), check_integer(every, "every", 1)
         if data.ndim == 0 or data.shape[-1] < 2 * every or not data.size:
             what = f"has shape {data.shape}, with blocks of {every} samples in time"
             raise InputError("recorded", what, "traces (shots, receivers, steps)")

@@ -1,18 +1,22 @@
-"""The geometry of an experiment: grid, time steps, sources, receivers, wavelet."""
+"""A seismic experiment: grid, time steps, sources, receivers and wavelet, and what was recorded."""
 
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import equinox as eqx
 import numpy as np
+from scipy.signal import butter, sosfilt
 
 from ..errors import InputError, warn_once
 from ..grids import Grid
-from .stencils import SECOND, largest_eigenvalue
-from .wavelets import highest_frequency, ricker
+from .scheme import SECOND, largest_eigenvalue
 
 # Cells for each of the shortest wavelengths below which the difference stencil disperses waves
 # visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
 CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
+
+FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet", "data")
 
 
 class Survey(eqx.Module):
@@ -149,3 +153,111 @@ class Survey(eqx.Module):
                 f"dispersed. Try: a spacing of {finest:.3g} m, a lower frequency"
                 + (", or order=8." if order < max(SECOND) else "."),
             )
+
+
+class Shots(eqx.Module):
+    """Traces (shots, receivers, steps) recorded in a survey.
+
+    ```python
+    shots = ng.waves.Shots(survey, traces).scaled()
+    problem = ng.Problem(model, ng.LeastSquares(shots.data, survey.gather_grid))
+    ```
+    """
+
+    survey: Survey
+    data: np.ndarray
+
+    def __init__(self, survey: Survey, data: Any):
+        data = np.asarray(data)
+        if data.shape != survey.data_shape:
+            what = f"has shape {data.shape}, the survey (shots, receivers, steps) "
+            raise InputError("data", what + f"{survey.data_shape}", _other_order(data, survey))
+        if not np.all(np.isfinite(data)):
+            what = f"{int(np.sum(~np.isfinite(data)))} of its {data.size} values are not finite"
+            raise InputError("data", what, "traces with the dead ones set to zero")
+        self.survey, self.data = survey, data
+
+    def scaled(self) -> "Shots":
+        """Data of unit root mean square, the wavelet divided by the same number."""
+        size = float(np.sqrt(np.mean(self.data.astype(float) ** 2)))
+        if size == 0:
+            raise InputError("data", "are zero", "recorded waves")
+        survey = eqx.tree_at(lambda s: s.wavelet, self.survey, self.survey.wavelet / size)
+        return Shots(survey, (self.data / size).astype(self.data.dtype))
+
+    def band(self, highest: float) -> "Shots":
+        """Data and wavelet without their frequencies above `highest` Hz.
+
+        Inverting low bands before higher ones keeps the predicted waves within half a period of
+        the recorded ones: frequency continuation (Bunks et al., Geophysics 60, 1995).
+        """
+        dt = self.survey.dt
+        wavelet = low_pass(self.survey.wavelet, dt, highest)
+        survey = eqx.tree_at(lambda s: s.wavelet, self.survey, wavelet)
+        return Shots(survey, low_pass(self.data, dt, highest).astype(self.data.dtype))
+
+    def save(self, path: str | Path) -> None:
+        """As a NumPy archive (.npz)."""
+        survey = self.survey
+        arrays = {name: getattr(survey, name) for name in FIELDS[:-1]}
+        np.savez_compressed(path, **arrays, data=self.data)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Shots":
+        """From an archive that `save` has made; nothing in it is executed."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                values = {name: archive[name] for name in FIELDS}
+        except (OSError, KeyError, ValueError, BadZipFile) as error:
+            raise InputError("path", f"{path} holds no shots ({error})", "Shots.save") from error
+        survey = Survey(
+            tuple(values["shape"]),
+            tuple(values["spacing"]),
+            float(values["dt"]),
+            values["sources"],
+            values["receivers"],
+            values["wavelet"],
+        )
+        return cls(survey, values["data"])
+
+
+def _other_order(data: np.ndarray, survey: Survey) -> str:
+    shots, receivers, steps = survey.data_shape
+    if data.shape == (shots, steps, receivers):
+        return "data.swapaxes(1, 2): time is the last axis"
+    return "one trace for each shot and receiver, of as many samples as the wavelet"
+
+
+def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:
+    """(1 − 2a)e^{−a} with a = (πf(t − delay))²: a pulse with its peak at `delay`, 1.2/f if None.
+
+    ```python
+    ng.waves.ricker(6.0, dt=0.0025, steps=1600)
+    ```
+    """
+    if not (np.isfinite(frequency) and frequency > 0):
+        raise InputError("frequency", f"{frequency!r} is not positive", "frequency=6.0, in Hz")
+    time = np.arange(steps) * dt - (1.2 / frequency if delay is None else delay)
+    a = (np.pi * frequency * time) ** 2
+    return (1 - 2 * a) * np.exp(-a)
+
+
+def highest_frequency(wavelet: np.ndarray, dt: float, share: float = 1e-4) -> float:
+    """Above it there is only this share of the energy, in Hz."""
+    spectrum = np.abs(np.fft.rfft(np.atleast_2d(wavelet), axis=-1)) ** 2
+    energy = np.cumsum(spectrum.sum(axis=0)[::-1])[::-1]
+    above = energy > share * energy[0]
+    return float(np.fft.rfftfreq(np.shape(wavelet)[-1], dt)[np.flatnonzero(above)[-1]])
+
+
+def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
+    """The signal along its last axis without its frequencies above `corner`, in Hz.
+
+    A causal Butterworth filter of order 6. It commutes with the steps in time, so that filtered
+    data are, to rounding, the data of the filtered wavelet; a filter without phase would reach
+    beyond both ends of the record.
+    """
+    if not 0 < corner < 0.5 / dt:
+        what = f"{corner!r} Hz is not between 0 and half the sampling rate, {0.5 / dt:g} Hz"
+        raise InputError("corner", what, "a frequency of the wavelet's band")
+    return np.asarray(sosfilt(butter(6, corner, fs=1.0 / dt, output="sos"), signal, axis=-1))

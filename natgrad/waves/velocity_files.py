@@ -1,6 +1,5 @@
 """Velocity models from files: NumPy's formats, SEG-Y and raw binary."""
 
-import importlib
 import os
 from itertools import permutations
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, import_optional
 
 UNITS = {"m/s": 1.0, "km/s": 1000.0}
 
@@ -95,11 +94,7 @@ def _chosen(names: list[str], key: str | None, path: Path) -> str:
 
 def _read_segy(path: Path, shape: tuple[int, ...] | None) -> np.ndarray:
     """(traces, samples), or three axes where the headers or the caller name them."""
-    try:
-        segyio: Any = importlib.import_module("segyio")
-    except ImportError as error:
-        what = "segyio, which reads SEG-Y, is not installed"
-        raise InputError("path", what, 'pip install "natgrad[segy]"') from error
+    segyio = import_optional("segyio", "path")
     try:
         with segyio.open(str(path), strict=False) as file:
             regular = not file.unstructured and len(file.offsets) == 1

@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str], output: Output) -> None:
-    from natgrad.errors import InputError, imported
+    from natgrad.errors import InputError, import_optional
     from natgrad.report import FolderError
 
     try:
-        imported("natgrad", "tyro", extra="studies")
+        import_optional("tyro", "natgrad")
         from .parsing import parse
 
         with warnings.catch_warnings():

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from natgrad.direction.linearisation import linearise, solve
 
 from natgrad import Cholesky, Grid, Metric, Problem
 from natgrad.core.operators import hoisted, structure_of
 from natgrad.direction.damping import Undamped
-from natgrad.direction.linearisation import linearise, solve
 
 from ..one_mean import START, problem_on
 from .clock import Timing, cpu_time

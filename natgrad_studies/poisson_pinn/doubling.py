@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-from natgrad import Auto, Backtracking, Damping, Metric, MiniBatch, Problem, Progress, Status
 from natgrad.descent.attempt import attempt
-from natgrad.descent.curves import Route
-from natgrad.direction.damping import as_damping
 from natgrad.direction.inputs import check_inputs
 from natgrad.direction.linearisation import linearise
+
+from natgrad import Auto, Backtracking, Damping, Metric, MiniBatch, Problem, Progress, Status
+from natgrad.descent.curves import Route
+from natgrad.direction.damping import as_damping
 from natgrad.parameters import flatten
 
 SOLVER, STRAIGHT = Auto(), Route(1)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from natgrad.errors import imported
+from natgrad.errors import import_optional
 from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
 from natgrad.waves import Acoustic
@@ -29,10 +29,10 @@ class Engine(NamedTuple):
             found = _devices(settings)
             place = f"{len(found)} × {jax.devices()[0].device_kind}"
             return cls(partial(Acoustic, devices=found), place)
-        imported("engine", settings.engine)
+        import_optional(settings.engine, "engine")
         if settings.engine == "devito":
             return cls(Devito, "devito")
-        device = "cuda" if imported("engine", "torch").cuda.is_available() else "cpu"
+        device = "cuda" if import_optional("torch", "engine").cuda.is_available() else "cpu"
         return cls(partial(Deepwave, device=device), f"deepwave, {device}")
 
 

@@ -188,7 +188,16 @@ def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
 
 def marquardt(iterations: int) -> ng.Result:
     """The reference's rule; its G is JᵀJ and ours 2JᵀJ, so its λ is half of ours."""
-    return ng.minimize(PAPER.residuals.problem, PAPER.start, ng.NaturalGradient(PAPER.residuals.metric, damping=ng.LevenbergMarquardt(initial=2e-3), step=ng.Backtracking(max_halvings=12)), stop=ng.Stop(gradient=0.0, iterations=iterations))
+    return ng.minimize(
+        PAPER.residuals.problem,
+        PAPER.start,
+        ng.NaturalGradient(
+            PAPER.residuals.metric,
+            damping=ng.LevenbergMarquardt(initial=2e-3),
+            step=ng.Backtracking(max_halvings=12),
+        ),
+        stop=ng.Stop(gradient=0.0, iterations=iterations),
+    )
 
 
 @pytest.mark.parametrize("last", [10, pytest.param(50, marks=pytest.mark.slow)])

@@ -6,23 +6,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.sharding import with_mesh
+from ..core.sharding import row_mesh, with_mesh
 from ..models.base import Evaluation, Products
-from .absorbing import Layer
-from .base import DEFAULT_MEMORY, Start, WaveModel, layer_around, whole_shots
-from .devices import Simulator, shot_mesh
-from .positions import Positions, locate
-from .scheme import Scheme
-from .simulation import Gathers
-from .slowness import M_PER_KM
-from .storage import Storage
+from .base import DEFAULT_MEMORY, M_PER_KM, Storage, WaveModel, check_start, make_layer, take_shots
+from .propagation import Gathers, Simulator
+from .scheme import Layer, Scheme
 from .survey import Survey
 
 
@@ -77,24 +71,24 @@ class Acoustic(WaveModel):
         dtype: Any = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        self.start, self.update, self.storage = Start.checked(*arguments)
+        self.start, self.update, self.storage = check_start(*arguments)
         every, segment, _ = self.storage
         self.survey = survey
         self.scheme = Scheme(
             survey.spacing, survey.dt, survey.steps, order, absorbing, every, segment
         )
-        self.mesh = shot_mesh(devices)
-        self.layer = layer_around(survey, order, absorbing, dtype)
-        self.gathers = _gathers(survey, self.scheme.rim, dtype)
+        self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
+        self.layer = make_layer(survey, order, absorbing, dtype)
+        self.gathers = Gathers.of(survey, self.scheme.rim, dtype)
 
     def __call__(self, theta: Array) -> Array:
-        return self._simulated(theta, keep=False)[0]
+        return self._simulate(theta, keep=False)[0]
 
     def evaluate(self, theta: Array) -> Evaluation:
-        return Evaluation(*self._simulated(theta, keep=True))
+        return Evaluation(*self._simulate(theta, keep=True))
 
-    def _simulated(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
-        return self.simulator.data(self.medium(theta), self.layer, self.gathers, keep)
+    def _simulate(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
+        return self.simulator.simulate(self.medium(theta), self.layer, self.gathers, keep)
 
     @property
     def simulator(self) -> Simulator:
@@ -122,7 +116,7 @@ class Acoustic(WaveModel):
 
     def restricted(self, selection: Selection) -> "Acoustic":
         """Some of the shots."""
-        rows = whole_shots(selection)
+        rows = take_shots(selection)
         chosen = jax.tree.map(lambda x: x[rows], self.gathers)
         return eqx.tree_at(lambda model: model.gathers, self, chosen)
 
@@ -148,23 +142,10 @@ class WaveProducts(Products):
     def push(self, eta: Array) -> Array:
         model, m = self.model, self.medium
         change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
-        return model.simulator.linearised(m, model.layer, change, self.kept, model.gathers)
+        return model.simulator.push(m, model.layer, change, self.kept, model.gathers)
 
     def pull(self, xi: Array) -> Array:
         model, m = self.model, self.medium
         xi = xi.astype(m.dtype)
-        image = model.simulator.image(m, model.layer, xi, self.kept, model.gathers)
+        image = model.simulator.pull(m, model.layer, xi, self.kept, model.gathers)
         return (model.update * image / M_PER_KM**2).ravel().astype(self.dtype)
-
-
-def _gathers(survey: Survey, rim: int, dtype: Any) -> Gathers:
-    count = survey.shots
-    place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
-    cells, weights = place("sources", survey.sources)
-    weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
-    source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
-    cells, weights = place("receivers", survey.receivers)
-    each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
-    receivers = Positions(each_shot(cells), each_shot(jnp.asarray(weights, dtype)))
-    wavelets = np.broadcast_to(survey.wavelet, (count, survey.steps))
-    return Gathers(jnp.asarray(wavelets, dtype), source, receivers)
