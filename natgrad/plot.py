@@ -19,7 +19,7 @@ from .core.settings import check_integer
 from .errors import InputError, import_optional
 from .grids import Grid
 from .parameters import flatten
-from .problem import Problem
+from .problem import Problem, evaluate
 from .result import Result
 
 # Okabe and Ito's palette, told apart by every common form of colour vision.
@@ -201,7 +201,7 @@ def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 
 
 def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
     theta = flatten(like)[1](place)
-    return float(problem.value(theta, problem.evaluate(theta).rho))
+    return float(problem.value(theta, evaluate(problem.model, theta).rho))
 
 
 @eqx.filter_jit

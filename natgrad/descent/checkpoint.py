@@ -14,7 +14,7 @@ from ..core.archive import digest, named_leaves, read_archive, write_archive
 from ..devices import Devices
 from ..errors import InputError
 from ..models.base import Evaluation
-from ..problem import Problem
+from ..problem import Problem, evaluate
 
 KIND = "checkpoint"
 SAME_LOSS = 1e-5  # f(θ₀) of the same problem, compiled by another version of JAX
@@ -79,7 +79,7 @@ class RunFile:
             raise InputError("checkpoint", what, "checkpoint='run.npz'")
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint(Path(checkpoint))
-        known = problem.evaluate(theta0) if known is None else known
+        known = evaluate(problem.model, theta0) if known is None else known
         parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
         return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
 

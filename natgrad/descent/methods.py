@@ -425,7 +425,9 @@ class Newton(_Descent):
         check_instance("step", step, Step)
         chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
         if not isinstance(chosen, CG):
-            raise InputError("solver", f"Newton does not work with {solver.name}", "CG(...)")
+            raise InputError(
+                "solver", f"Newton does not work with {type(solver).__name__}", "CG(...)"
+            )
         self.solver, self.damping, self.step_rule = chosen, as_damping(damping), step
 
     def _setup(self, problem: Problem, theta: PyTree) -> Setup:

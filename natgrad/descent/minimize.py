@@ -22,7 +22,7 @@ from ..direction.local import Local
 from ..errors import InputError
 from ..models.base import Evaluation
 from ..parameters import Bounds, as_bounds, strengthen
-from ..problem import Problem
+from ..problem import Problem, evaluate
 from ..result import Progress, Result
 from .checkpoint import Checkpoint, RunFile
 from .methods import Method, Record, State
@@ -116,7 +116,7 @@ def minimize(
     ):
         status = loop.run_to_the_end(known, file, watch)
         if batch is not None:
-            rho = problem.evaluate(run.theta).rho
+            rho = evaluate(problem.model, run.theta).rho
             run.loss = float(problem.value(run.theta, rho))
             run.count(forward=1)
     return run.result(status)
@@ -199,7 +199,7 @@ class _Loop:
         if spent := self._find_spent() or self._find_last():
             return spent
         if self.draw is None and problem.model.solves:
-            run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+            run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
 
     def _find_spent(self) -> Status | None:
@@ -220,7 +220,7 @@ class _Loop:
         if self.draw is not None:
             problem, method = self.draw(run.iteration)
             if problem.model.on_host:  # what is known is of another selection
-                run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+                run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
         first = run.iteration == 0
         run.iteration += 1

@@ -17,7 +17,7 @@ from ..models.base import Evaluation
 from ..models.checks import check_model, check_parameters, check_state
 from ..models.pointwise import RowModel
 from ..parameters import flatten
-from ..problem import Problem
+from ..problem import Problem, evaluate
 from ..solvers.base import Solver
 from .dense import Dense
 from .local import Local, Setup
@@ -92,7 +92,7 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
     check_parameters(setup.theta, flat)
     model, known = setup.problem.model, None
     if model.on_host:
-        known = setup.problem.evaluate(setup.theta)
+        known = evaluate(setup.problem.model, setup.theta)
         structure = check_state(structure_of(known.rho))
     else:
         structure = check_model(lambda v: model(unravel(v)), flat)
@@ -116,7 +116,7 @@ def check(setup: Setup) -> Evaluation | None:
     model, metric = setup.problem.model, setup.metric
     if setup.solver is None and not model.solves:
         return None
-    known = setup.problem.evaluate(setup.theta) if known is None else known
+    known = evaluate(setup.problem.model, setup.theta) if known is None else known
     model.check(setup.theta, known)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
         what = "the state at theta has entries that are not finite"
