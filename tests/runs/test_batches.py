@@ -14,10 +14,9 @@ import natgrad as ng
 from cases import FAST_SMALL_CASES, density
 from natgrad.core.operators import as_dense
 from natgrad.core.selection import Functions, Points, Sublattice
-from natgrad.descent.attempt import _attempt_compiled
-from natgrad.direction.linearisation import _linearise_compiled, linearise
+from natgrad.direction.linearisation import linearise
 from natgrad.direction.rows import has_rows
-from problems_for_tests import Linear
+from problems_for_tests import Linear, minimize_compiling_once
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
 GRID = ng.Grid(0.0, 1.0, 6)
@@ -28,20 +27,6 @@ CASES = [
     for case in FAST_SMALL_CASES
     if case.grid.boundary == "neumann" and not isinstance(case.metric, ng.Mobility)
 ]
-
-
-def programs() -> tuple[int, int]:
-    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
-
-
-def minimized(problem: ng.Problem, theta, **options) -> ng.Result:
-    """A run of several iterations, which must not compile more than a first iteration does."""
-    before = programs()
-    result = ng.minimize(problem, theta, **options)
-    added = [after - old for after, old in zip(programs(), before, strict=True)]
-    assert result.iterations > 1
-    assert max(added) <= 1, "compiled again for another selection"
-    return result
 
 
 @eqx.filter_jit
@@ -298,7 +283,7 @@ def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
 
 def test_a_network_is_fitted_by_batches_of_points():
     problem, theta, grid = network_fit()
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         theta,
         metric=ng.L2(grid),
@@ -312,7 +297,7 @@ def test_a_network_is_fitted_by_batches_of_points():
 
 def test_sources_are_fitted_by_batches_of_functions():
     problem, truth = sourcewise()
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         jnp.zeros(3),
         metric=ng.Sobolev(GRID, -1),
@@ -327,7 +312,7 @@ def test_wasserstein_on_sublattices():
     grid = ng.Grid(0.0, 1.0, 48, "periodic")
     bump = Bump(grid.points[:, 0])
     problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([0.4, 1.0])), grid))
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         jnp.array([0.5, 1.3]),
         metric=ng.Wasserstein(grid) + 0.1 * ng.L2(grid),
@@ -420,14 +405,14 @@ class Chosen(eqx.Module):
 
 def test_an_implicit_model_is_solved_as_a_whole_and_observed_in_part():
     start = jnp.array([0.2, 0.0])
-    result = minimized(implicit(), start, metric=ng.L2(GRID), batch=ng.MiniBatch(4))
+    result = minimize_compiling_once(implicit(), start, metric=ng.L2(GRID), batch=ng.MiniBatch(4))
     assert result.converged, result
     np.testing.assert_allclose(result.theta, [0.5, 0.3], atol=1e-4)
 
 
 def test_select_gives_what_the_library_would():
     problem, _ = sourcewise(noise=1.0)
-    run = lambda **more: minimized(
+    run = lambda **more: minimize_compiling_once(
         problem,
         jnp.zeros(3),
         metric=ng.L2(GRID),
