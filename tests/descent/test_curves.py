@@ -17,7 +17,7 @@ from natgrad.core.outcomes import Counts
 from natgrad.descent.curves import Curve, Route, _responses, curve
 from natgrad.direction.damping import Undamped
 from natgrad.parameters import Bounds, flatten
-from problems_for_tests import Linear, all_metrics, bumps_problem, close, with_slow
+from problems_for_tests import Linear, all_metrics, bumps_problem, close, compiled, with_slow
 
 GRID = ng.Grid(0.0, 1.0, 4)
 A = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
@@ -386,9 +386,7 @@ def test_without_momentum_and_curve_a_run_is_the_plain_one():
 
 
 def test_a_new_momentum_reuses_the_program():
-    from natgrad.descent.attempt import _attempt_compiled
-
     run(FAR, START, momentum=0.5)
-    before = _attempt_compiled._cached._cache_size()
-    run(FAR, START, momentum=0.6)
-    assert _attempt_compiled._cached._cache_size() == before
+    with compiled() as programs:
+        run(FAR, START, momentum=0.6)
+    assert not programs

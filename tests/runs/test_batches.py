@@ -8,16 +8,15 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import pytest
-from natgrad.descent.attempt import _attempt_compiled
-from natgrad.direction.linearisation import _linearise_compiled, linearise
 
 import dense_oracle as oracle
 import natgrad as ng
 from cases import FAST_SMALL_CASES, density
 from natgrad.core.operators import as_dense
 from natgrad.core.selection import Functions, Points, Sublattice
+from natgrad.direction.linearisation import linearise
 from natgrad.direction.rows import has_rows
-from problems_for_tests import Linear
+from problems_for_tests import Linear, minimize_compiling_once
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
 GRID = ng.Grid(0.0, 1.0, 6)
@@ -30,27 +29,12 @@ CASES = [
 ]
 
 
-def programs() -> tuple[int, int]:
-    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
-
-
-def minimized(problem: ng.Problem, theta, **options) -> ng.Result:
-    """A run of several iterations, which must not compile more than a first iteration does."""
-    before = programs()
-    result = ng.minimize(problem, theta, **options)
-    added = [after - old for after, old in zip(programs(), before, strict=True)]
-    assert result.iterations > 1
-    assert max(added) <= 1, "compiled again for another selection"
-    return result
-
-
 @eqx.filter_jit
 def matrices(metric: ng.metrics.Metric, rho, c):
     """A by way of L and by `gram`, and Lᵀb + r for the whitened b of c."""
-    geometry = metric.at(rho)
-    rest = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
-    L = geometry.factor
-    return as_dense(L), as_dense(geometry.gram), L.T.mv(geometry.whiten(c)) + rest
+    L = metric.factor(rho)
+    rest = metric.remainder(rho, c) if metric.annihilates else jnp.zeros_like(c)
+    return as_dense(L), as_dense(metric.gram(rho)), L.T.mv(metric.whiten(rho, c)) + rest
 
 
 def check_matrices(metric: ng.metrics.Metric, rho: np.ndarray, expected: np.ndarray) -> None:
@@ -152,7 +136,7 @@ def everything(problem: ng.Problem, metric: ng.metrics.Metric, theta):
     f = lambda t: problem.value(t, problem.model(t))
     Z, rho = jax.jacobian(problem.model)(theta), problem.model(theta)
     Z = Z.reshape(rho.size, theta.size)
-    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.at(rho).gram) @ Z
+    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.gram(rho)) @ Z
 
 
 def average(problem, metric, theta, selections):
@@ -306,7 +290,7 @@ def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
 
 def test_a_network_is_fitted_by_batches_of_points():
     problem, theta, grid = network_fit()
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         theta,
         metric=ng.L2(grid),
@@ -320,7 +304,7 @@ def test_a_network_is_fitted_by_batches_of_points():
 
 def test_sources_are_fitted_by_batches_of_functions():
     problem, truth = sourcewise()
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         jnp.zeros(3),
         metric=ng.Sobolev(GRID, -1),
@@ -335,7 +319,7 @@ def test_wasserstein_on_sublattices():
     grid = ng.Grid(0.0, 1.0, 48, "periodic")
     bump = Bump(grid.points[:, 0])
     problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([0.4, 1.0])), grid))
-    result = minimized(
+    result = minimize_compiling_once(
         problem,
         jnp.array([0.5, 1.3]),
         metric=ng.Wasserstein(grid) + 0.1 * ng.L2(grid),
@@ -428,14 +412,14 @@ class Chosen(eqx.Module):
 
 def test_an_implicit_model_is_solved_as_a_whole_and_observed_in_part():
     start = jnp.array([0.2, 0.0])
-    result = minimized(implicit(), start, metric=ng.L2(GRID), batch=ng.MiniBatch(4))
+    result = minimize_compiling_once(implicit(), start, metric=ng.L2(GRID), batch=ng.MiniBatch(4))
     assert result.converged, result
     np.testing.assert_allclose(result.theta, [0.5, 0.3], atol=1e-4)
 
 
 def test_select_gives_what_the_library_would():
     problem, _ = sourcewise(noise=1.0)
-    run = lambda **more: minimized(
+    run = lambda **more: minimize_compiling_once(
         problem,
         jnp.zeros(3),
         metric=ng.L2(GRID),
