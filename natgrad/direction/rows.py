@@ -21,7 +21,7 @@ from ..core.outcomes import Counts
 from ..core.sharding import on_each_device
 from ..errors import InputError
 from ..metrics.base import Geometry
-from ..models.base import Model, Products
+from ..models.base import Products
 from ..models.pointwise import Part, RowModel, is_part
 from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
@@ -190,11 +190,6 @@ class ProductMatrix(eqx.Module):
 
     def _mask(self, v: Array) -> Array:
         return v if self.free is None else v * self.free
-
-
-def has_rows(model: Model, geometry: Geometry) -> bool:
-    """Whether Y has rows that can be made by themselves."""
-    return isinstance(model, RowModel) and geometry.diagonal is not None
 
 
 class ByRows(Factorised):

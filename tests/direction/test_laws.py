@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from natgrad.direction.linearisation import linearise
 
 import natgrad as ng
-from natgrad.direction.damping import Undamped
-from natgrad.direction.natural import traced_direction
+from natgrad.direction.linearise import linearise
+from natgrad.direction.local import Setup
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
@@ -36,8 +35,8 @@ class Keeping(ng.QR):
 
 def solutions(problem, theta, metric):
     """η and the diagnosis of every solver on the system that `natural_gradient` builds."""
-    lin = linearise(problem, theta, metric, Keeping(), Undamped(), None)
-    return zip(SOLVERS, by_every_solver(*lin.prepared[1]), strict=True)
+    local = linearise(Setup(problem, theta, metric, Keeping()))
+    return zip(SOLVERS, by_every_solver(*local.prepared[1]), strict=True)
 
 
 @jax.jit
@@ -65,7 +64,7 @@ def along(problem, theta, eta, t):
 @eqx.filter_jit
 def direction(problem, theta, metric):
     """η, and the motion Zη of the state."""
-    eta, _ = traced_direction(problem, theta, metric, ng.QR())
+    eta = linearise(Setup(problem, theta, metric, ng.QR())).solve(jnp.zeros(())).eta
     return eta, jax.jvp(problem.model, (theta,), (eta,))[1].ravel()
 
 

@@ -6,11 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from natgrad.direction.linearisation import linearise, matrix_free, solve
 
 import natgrad as ng
 from natgrad.direction.damping import AbsoluteDamping, Undamped
-from natgrad.direction.rows import ProductMatrix, Rows, has_rows
+from natgrad.direction.dense import Dense
+from natgrad.direction.linearise import choose, linearise
+from natgrad.direction.local import Setup
+from natgrad.direction.matrix_free import MatrixFree
+from natgrad.direction.rows import ByRows, ProductMatrix, Rows
+from natgrad.models.base import Evaluation
 from natgrad.parameters import Bounds, flatten
 from natgrad.pinn.collocation import Weights
 from problems_for_tests import close, with_slow
@@ -143,6 +147,11 @@ def oracle(model, metric):
     )
 
 
+def system_of(problem: ng.Problem, metric: ng.metrics.Metric) -> type:
+    """The class of system that is put together at θ."""
+    return choose(Setup(problem, THETA, metric, ng.Cholesky()))[0]
+
+
 PAIRS = [(solver, name) for solver in SOLVERS for name in METRICS]
 FAST = [
     *(("Cholesky", name) for name in ("L2", "FisherRao", "Sum", "Collocation")),
@@ -157,7 +166,7 @@ FAST = [
 def test_a_direction_from_blocks_of_rows_is_the_dense_one(name: str, solver: str):
     make, metric = METRICS[name]
     model = make(2**30)
-    assert has_rows(model, metric, model(THETA))
+    assert system_of(ng.Problem(model, square), metric) is ByRows
     A, Z, c = oracle(model, metric)
     d = ng.natural_gradient(
         problem(make, 4 * 3 * ROW),
@@ -204,12 +213,12 @@ def test_rows_and_columns_make_the_same_system(name: str):
     _, Z, c = oracle(model, metric)
     box = held_box(Z.T @ c)
     by_columns = ng.Problem(ng.models.Explicit(lambda t: model(t)), square)
-    assert not has_rows(by_columns.model, metric, model(THETA))
+    assert system_of(by_columns, metric) is Dense
     systems = []
     for one in (by_columns, problem(make, 2**30)):
-        lin = linearise(one, THETA, metric, Keeping(), DAMPING, box)
-        np.testing.assert_array_equal(lin.free, np.where(np.isin(np.arange(P), [0, 4]), 0, 1))
-        systems.append((*lin.prepared[1], lin.gradient, lin.trace, lin.energy, lin.loss))
+        local = linearise(Setup(one, THETA, metric, Keeping(), DAMPING, box))
+        np.testing.assert_array_equal(local.free, np.where(np.isin(np.arange(P), [0, 4]), 0, 1))
+        systems.append((*local.prepared[1], local.gradient, local.trace, local.energy, local.loss))
     columns, rows = systems
     for found, expected in zip(rows, columns, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
@@ -225,8 +234,8 @@ def test_every_solver_by_rows_with_an_operator_and_bounds(solver: ng.solvers.Sol
     model = make(2**30)
     A, Z, c = oracle(model, metric)
     box, free = held_box(Z.T @ c), ~np.isin(np.arange(P), [0, 4])
-    lin = linearise(problem(make, 2**30), THETA, metric, solver, DAMPING, box)
-    eta = np.asarray(solve(lin, jnp.asarray(LAMBDA)).eta)
+    local = linearise(Setup(problem(make, 2**30), THETA, metric, solver, DAMPING, box))
+    eta = np.asarray(local.solve(jnp.asarray(LAMBDA)).eta)
     D = np.diag(np.linspace(1.0, 3.0, P)) + 0.1
     G = (Z.T @ (A[:, None] * Z) + LAMBDA * D)[np.ix_(free, free)]
     close(eta[free], -np.linalg.solve(G, (Z.T @ c)[free]), 1e-9)
@@ -237,8 +246,8 @@ def test_cholesky_takes_an_operator_and_bounds_from_blocks():
     make, metric = METRICS["Collocation"]
     A, Z, c = oracle(make(1), metric)
     box, free = held_box(Z.T @ c), ~np.isin(np.arange(P), [0, 4])
-    lin = linearise(problem(make, 4 * 3 * ROW), THETA, metric, ng.Cholesky(), DAMPING, box)
-    eta = np.asarray(solve(lin, jnp.asarray(LAMBDA)).eta)
+    local = linearise(Setup(problem(make, 4 * 3 * ROW), THETA, metric, ng.Cholesky(), DAMPING, box))
+    eta = np.asarray(local.solve(jnp.asarray(LAMBDA)).eta)
     D = np.diag(np.linspace(1.0, 3.0, P)) + 0.1
     G = (Z.T @ (A[:, None] * Z) + LAMBDA * D)[np.ix_(free, free)]
     close(eta[free], -np.linalg.solve(G, (Z.T @ c)[free]), 1e-10)
@@ -307,9 +316,11 @@ def test_theta_and_state_may_differ_in_precision(single: str, solver, monkeypatc
     ids=["blocks", "undamped", "not diagonal"],
 )
 def test_auto_looks_at_what_would_be_held(monkeypatch, damping, metric, held: int):
-    model, state = pointwise(2**30), jax.ShapeDtypeStruct((9,), jnp.float64)
-    chosen = lambda: matrix_free(ng.Auto(), state, jnp.ones(5), model, metric, damping)
+    known = Evaluation(jax.ShapeDtypeStruct((9,), jnp.float64))
+    given = problem(pointwise, 2**30), jnp.ones(5), metric, ng.Auto(), damping
     monkeypatch.setattr("natgrad.solvers.auto.DENSE_LIMIT", held * 8)
-    assert chosen() is None
+    assert choose(Setup(*given, known=known))[0] is not MatrixFree
     monkeypatch.setattr("natgrad.solvers.auto.DENSE_LIMIT", held * 8 - 1)
-    assert isinstance(chosen(), ng.CG)
+    system, solver = choose(Setup(*given, known=known))
+    assert system is MatrixFree
+    assert isinstance(solver, ng.CG)
