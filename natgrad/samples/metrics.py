@@ -141,7 +141,7 @@ def _optional_number(name: str):
 
 def _optional_whole(name: str):
     """A static field that holds a positive integer, or None."""
-    convert = lambda value: None if value is None else whole(value, name, 1)
+    convert = lambda value: None if value is None else check_integer(value, name, 1)
     return eqx.field(converter=convert, static=True, default=None)
 
 
