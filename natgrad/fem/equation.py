@@ -12,10 +12,9 @@ from jax import Array, lax
 
 from ..core.compiled import can_call_back
 from ..errors import InputError
+from ..metrics.elliptic.divergence import Fluxes, Solution
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
-from ..metrics.elliptic.stencils import Solution
-from ..metrics.potential import Fluxes
 from .matrices import Matrices, Rows, Solver, System, require
 from .space import Space
 
