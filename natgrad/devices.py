@@ -18,8 +18,8 @@ from .core.archive import digest
 from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
 from .errors import InputError, PeerError, check_instance
 from .metrics.base import Metric
-from .models.checks import check_model, check_parameters
-from .parameters import flatten
+from .models.base import check_model
+from .parameters import check_parameters, flatten
 from .problem import Problem
 
 # What the collectives of CPUs and GPUs, and JAX's own service, say of a peer that is gone.
@@ -55,7 +55,7 @@ class Distribution(NamedTuple):
             return Inputs(problem, metric, theta)
         check_instance("problem", problem, Problem)
         check_instance("metric", metric, Metric)
-        check_parameters(theta, flatten(theta)[0])
+        check_parameters(flatten(theta)[0])
         self._check_same(theta0=theta, metric=metric)
         return Inputs(*self.spread(problem, theta, metric), self.whole(theta))
 

@@ -11,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from .core.compiled import is_traced
 from .errors import InputError
 
 
@@ -77,3 +78,19 @@ def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
         return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
     except (ValueError, TypeError) as error:
         raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
+
+
+def check_parameters(flat: Array) -> None:
+    """At least one real parameter, finite as far as its value is known."""
+    if flat.size == 0:
+        raise InputError(
+            "theta",
+            "holds no floating-point array, so there is nothing to optimise (p = 0)",
+            "jnp.asarray(theta, dtype=float)",
+        )
+    if jnp.issubdtype(flat.dtype, jnp.complexfloating):
+        raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
+    if jnp.finfo(flat.dtype).bits < 32:
+        raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
+    if not is_traced(flat) and not np.all(np.isfinite(np.asarray(flat))):
+        raise InputError("theta", "has entries that are not finite", "a finite starting point")

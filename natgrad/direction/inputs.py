@@ -12,9 +12,8 @@ from ..errors import InputError, check_instance, warn_once
 from ..metrics.base import Metric
 from ..metrics.diagonal import Euclidean
 from ..metrics.newton import Newton
-from ..models.base import Evaluation
-from ..models.checks import check_model, check_parameters, check_state
-from ..parameters import flatten
+from ..models.base import Evaluation, check_model, check_state
+from ..parameters import check_parameters, flatten
 from ..problem import Problem
 from ..solvers import Solver
 from .damping import Damping
@@ -35,7 +34,7 @@ def check_structures(
     ):
         check_instance(name, value, kind)
     flat, unravel = flatten(theta)
-    check_parameters(theta, flat)
+    check_parameters(flat)
     model, known = problem.model, None
     if model.on_host:
         known = evaluated(model, theta)
