@@ -18,8 +18,9 @@ from jaxtyping import PyTree
 from .core.settings import check_integer
 from .errors import InputError, import_optional
 from .grids import Grid
+from .models.base import evaluate
 from .parameters import flatten
-from .problem import Problem, evaluate
+from .problem import Problem
 from .result import Result
 
 # Okabe and Ito's palette, told apart by every common form of colour vision.

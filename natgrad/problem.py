@@ -19,7 +19,7 @@ from .core.settings import Number, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
-from .models.base import Evaluation, Model, Products
+from .models.base import Evaluation, Products
 from .models.explicit import as_model
 from .parameters import flatten
 
@@ -269,13 +269,3 @@ def _differentiate(problem: Problem, theta: PyTree, known: Evaluation | None) ->
 
 
 _differentiate_compiled = jit_forwarding(_differentiate)
-
-
-def evaluate(model: Model, theta: PyTree) -> Evaluation:
-    """The evaluation of a model at θ; compiled, unless it is outside JAX."""
-    return model.evaluate(theta) if model.on_host else _evaluate_compiled(model, theta)
-
-
-@eqx.filter_jit
-def _evaluate_compiled(model: Model, theta: PyTree) -> Evaluation:
-    return model.evaluate(theta)

@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 from ..core.archive import digest, named_leaves, read_archive, write_archive
 from ..devices import Devices
 from ..errors import InputError
-from ..models.base import Evaluation
-from ..problem import Problem, evaluate
+from ..models.base import Evaluation, evaluate
+from ..problem import Problem
 
 KIND = "checkpoint"
 SAME_LOSS = 1e-5  # f(θ₀) of the same problem, compiled by another version of JAX

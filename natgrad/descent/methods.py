@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import loop, traced
+from ..core.compiled import is_traced, loop
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, check_instance, number, replace_fields
 from ..direction.damping import Damping, as_damping
@@ -157,7 +157,7 @@ class Method(eqx.Module):
         bounds = as_bounds(bounds, theta)
         local = self.linearise(problem, theta, state, bounds=bounds)
         tries = jnp.zeros((), int)
-        compiled = traced((theta, state))
+        compiled = is_traced((theta, state))
         fresh = lambda state: state.without_evaluation() if compiled else state
 
         def again(carry: tuple[PyTree, State, Record, Array]) -> Array:
@@ -246,7 +246,7 @@ class LinearMethod(Method):
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
         on_host = local.setup.problem.model.on_host or self.step_rule.on_host
-        if on_host and traced((local, state)):
+        if on_host and is_traced((local, state)):
             name = type(self.step_rule).__name__
             what = f"{name} is driven from Python and cannot be part of a compiled program"
             raise InputError("step", what, "Backtracking(), or the call outside of jax.jit")

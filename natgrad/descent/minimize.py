@@ -20,9 +20,9 @@ from ..core.sharding import local_copy
 from ..devices import Devices
 from ..direction.local import Local
 from ..errors import InputError
-from ..models.base import Evaluation
+from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, strengthen
-from ..problem import Problem, evaluate
+from ..problem import Problem
 from ..result import Progress, Result
 from .checkpoint import Checkpoint, RunFile
 from .methods import Method, Record, State

@@ -13,11 +13,10 @@ from ..core.operators import structure_of
 from ..core.settings import check_instance
 from ..errors import InputError, warn_once
 from ..metrics.base import Metric
-from ..models.base import Evaluation
-from ..models.checks import check_model, check_parameters, check_state
+from ..models.base import Evaluation, check_model, check_state, evaluate
 from ..models.pointwise import RowModel
-from ..parameters import flatten
-from ..problem import Problem, evaluate
+from ..parameters import check_parameters, flatten
+from ..problem import Problem
 from ..solvers.base import Solver
 from .dense import Dense
 from .local import Local, Setup
@@ -89,7 +88,7 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
     flat, unravel = flatten(setup.theta)
-    check_parameters(setup.theta, flat)
+    check_parameters(flat)
     model, known = setup.problem.model, None
     if model.on_host:
         known = evaluate(setup.problem.model, setup.theta)
