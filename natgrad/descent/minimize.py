@@ -189,6 +189,7 @@ class _Loop:
         problem, method = (self.problem, self.method) if self.draw is None else self.draw(0)
         batches = self.draw is not None
         run.state = method.init(problem, run.theta, known=known, batches=batches)
+        hands_on = run.state.known is not None
         saved = None if file is None else file.load()
         if saved is None:
             return None
@@ -198,7 +199,7 @@ class _Loop:
             return ended
         if spent := self._find_spent() or self._find_last():
             return spent
-        if self.draw is None and problem.model.solves:
+        if hands_on:
             run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
 

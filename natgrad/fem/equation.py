@@ -14,8 +14,7 @@ from ..core.compiled import can_call_back
 from ..errors import InputError, import_optional
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
-from ..metrics.elliptic.stencils import Solution
-from ..metrics.potential import Fluxes
+from ..metrics.elliptic.divergence import Fluxes, Solution
 from .matrices import HostSolve, System
 from .space import Space
 
