@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
+from ..core.settings import check_instance
 from ..core.sharding import local_copy
 from ..devices import Devices
 from ..metrics.base import Metric
@@ -43,6 +44,7 @@ def natural_gradient(
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
+    check_instance("metric", metric, Metric)
     if mesh is not None:
         devices = Devices.over(mesh)
         devices.check(problem, theta, metric=metric)
