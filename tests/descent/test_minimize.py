@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from natgrad.descent.attempt import _attempt_compiled
-from natgrad.direction.linearisation import _linearise_compiled
 
 import natgrad as ng
+from compilations import programs
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
@@ -16,11 +15,6 @@ from problems_for_tests import (
     linear_problem,
     with_slow,
 )
-
-
-def programs() -> tuple[int, int]:
-    """How many programs have been compiled for the two halves of an iteration."""
-    return tuple(f._cached._cache_size() for f in (_linearise_compiled.traced, _attempt_compiled))
 
 
 @pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))
@@ -73,19 +67,21 @@ def test_history_has_a_row_per_iterate_and_counts_everything():
 @pytest.mark.parametrize(
     ("settings", "status"),
     [
-        ({"tolerance": 1e-3}, "converged"),
-        ({"loss_target": 1e-4}, "loss_reached"),
-        ({"step_tolerance": 1e-2}, "small_step"),
-        ({"max_iterations": 2}, "max_iterations"),
-        ({"max_propagations": 12}, "max_propagations"),
-        ({"max_seconds": 0.0}, "max_seconds"),
-        ({"callbacks": [lambda progress: progress.iteration == 2]}, "stopped"),
+        ({"gradient": 1e-3}, "converged"),
+        ({"loss": 1e-4}, "loss_reached"),
+        ({"step": 1e-2}, "small_step"),
+        ({"iterations": 2}, "max_iterations"),
+        ({"propagations": 12}, "max_propagations"),
+        ({"seconds": 0.0}, "max_seconds"),
+        ({}, "stopped"),
     ],
 )
 def test_every_stopping_rule_has_its_status(settings: dict, status: str):
     problem, start, _, grid = bumps_problem()
-    settings = {"tolerance": 0.0} | settings
-    result = ng.minimize(problem, start, ng.NaturalGradient(ng.L2(grid), **settings))
+    stop = ng.Stop(**({"gradient": 0.0} | settings))
+    callbacks = [lambda progress: status == "stopped" and progress.iteration == 2]
+    method = ng.NaturalGradient(ng.L2(grid))
+    result = ng.minimize(problem, start, method, stop=stop, callbacks=callbacks)
     assert result.status == status
     assert result.status.message in str(result)
 
