@@ -146,7 +146,8 @@ def _make_draws(
 
 def _settings(method: Method) -> dict[str, Any]:
     """What a run of this method is known by, part by part."""
-    parts = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    fields = (field.name for field in dataclasses.fields(method))
+    parts = {name.removesuffix("_rule"): getattr(method, name) for name in fields}
     return {"method": type(method).__name__} | parts
 
 

@@ -13,7 +13,7 @@ from ..models.base import Products
 from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.cg import CG
-from .linearise import check
+from .linearise import set_up
 from .local import Setup
 from .matrix_free import factor_at, gram_at
 
@@ -86,8 +86,7 @@ class _Operators(eqx.Module):
 
 
 def _put_together(problem: Problem, theta: PyTree, metric: Metric, at: Any) -> _Operators:
-    setup = Setup(problem, theta, metric, CG())
-    setup = setup.at(check(setup))
+    setup = set_up(problem, theta, metric, CG())
     return (_make if problem.model.on_host else _make_compiled)(setup, at)
 
 

@@ -18,6 +18,7 @@ from ..models.pointwise import RowModel
 from ..parameters import check_parameters, flatten
 from ..problem import Problem
 from ..solvers.base import Solver
+from .damping import Damping, Undamped
 from .dense import Dense
 from .local import Local, Setup
 from .matrix_free import MatrixFree
@@ -76,6 +77,19 @@ def choose(setup: Setup) -> tuple[type[Local], Solver | None]:
     if iterative is not None:
         return MatrixFree, iterative
     return (ByRows if by_rows else Dense), solver
+
+
+def set_up(
+    problem: Problem,
+    theta: PyTree,
+    metric: Metric,
+    solver: Solver,
+    damping: Damping = Undamped(),
+) -> Setup:
+    """The parts of one direction, checked, with the evaluation of the model that this took."""
+    check_instance("metric", metric, Metric)
+    setup = Setup(problem, theta, metric, solver, damping)
+    return setup.at(check(setup))
 
 
 def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:

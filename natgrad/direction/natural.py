@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
+from ..core.settings import check_instance
 from ..core.sharding import local_copy
 from ..devices import Devices
 from ..metrics.base import Metric
@@ -18,7 +19,7 @@ from ..problem import Problem
 from ..result import Direction
 from ..solvers import Auto, Solver
 from .damping import Damping, as_damping
-from .linearise import check, linearise
+from .linearise import linearise, set_up
 from .local import Setup
 
 
@@ -43,14 +44,14 @@ def natural_gradient(
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
+    check_instance("metric", metric, Metric)
     if mesh is not None:
         devices = Devices.over(mesh)
         devices.check(problem, theta, metric=metric)
         problem, spread_metric = devices.spread(problem, theta)
         metric, theta = spread_metric(metric), devices.replicate(theta)
     rule = as_damping(damping)
-    setup = Setup(problem, theta, metric, solver, rule)
-    setup = setup.at(check(setup))
+    setup = set_up(problem, theta, metric, solver, rule)
     local = linearise(setup)
     strength = rule.strength(jnp.asarray(rule.initial), local.trace, local.gradient.size)
     eta, info, *_ = local.solve(strength)
@@ -75,8 +76,7 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
 
     Cost: that of Z, p products with L, and kp².
     """
-    setup = Setup(problem, theta, metric, Auto())
-    setup = setup.at(check(setup))
+    setup = set_up(problem, theta, metric, Auto())
     return (_information_matrix if problem.model.on_host else _information_matrix_compiled)(setup)
 
 

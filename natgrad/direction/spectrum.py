@@ -22,7 +22,7 @@ from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.cg import CG
 from ..solvers.low_rank import flat, size_of, too_many, unraveller
-from .linearise import check
+from .linearise import set_up
 from .local import Setup
 from .matrix_free import factor_at
 
@@ -187,8 +187,7 @@ def information_spectrum(
     oversampling = check_integer(oversampling, "oversampling", 0)
     power_iterations = check_integer(power_iterations, "power_iterations", 0)
     strength = number(strength, "strength", positive=True)
-    setup = Setup(problem, theta, metric, CG())
-    setup = setup.at(check(setup))
+    setup = set_up(problem, theta, metric, CG())
     if prior is not None:
         _check_prior(prior, theta)
     like = eqx.filter(theta, eqx.is_inexact_array)

@@ -61,9 +61,9 @@ class Model(eqx.Module):
         """f(ρ(θ)), its gradient, and products with its Hessian."""
         if self.on_host or self.solves:
             raise InputError(
-                "metric",
+                "method",
                 f"Newton needs second derivatives, which a {type(self).__name__} does not have",
-                "L2, which on a least-squares loss is Gauss–Newton",
+                "NaturalGradient(L2(grid)), which on a least-squares loss is Gauss–Newton",
             )
         return differentiate_twice(self, unravel, flat, loss)
 

@@ -30,11 +30,11 @@ TARGET = bump({"centre": jnp.array(-0.2), "rest": (jnp.array([0.4, 0.6]),)})
 PROBLEM = ng.Problem(bump, ng.LeastSquares(TARGET, GRID))
 METRIC = ng.L2(GRID)
 METHODS = {
-    "LM": {"metric": METRIC, "damping": ng.LevenbergMarquardt()},
-    "CG": {"metric": METRIC, "solver": ng.CG(tolerance=0.0, max_iterations=2), "damping": 1e-6},
-    "momentum": {"metric": METRIC, "damping": 1e-2, "momentum": 0.5},
-    "batch": {"metric": ng.L2(GRID), "damping": 1e-2, "batch": ng.MiniBatch(12, seed=3)},
-    "gradient": {"metric": ng.Euclidean(), "step": ng.FixedStep(0.3)},
+    "LM": ng.NaturalGradient(METRIC, damping=ng.LevenbergMarquardt()),
+    "CG": ng.NaturalGradient(METRIC, solver=ng.CG(tolerance=0.0, max_iterations=2), damping=1e-6),
+    "momentum": ng.NaturalGradient(METRIC, damping=1e-2, momentum=0.5),
+    "batch": ng.NaturalGradient(METRIC, damping=1e-2),
+    "gradient": ng.GradientDescent(step=ng.FixedStep(0.3)),
 }
 TOTAL = 9
 
@@ -43,11 +43,11 @@ def run(name, iterations=TOTAL, checkpoint=None, callbacks=()):
     return ng.minimize(
         PROBLEM,
         THETA0,
-        max_iterations=iterations,
-        tolerance=0.0,
+        METHODS[name],
+        stop=ng.Stop(iterations=iterations, gradient=0.0),
+        batch=ng.MiniBatch(12, seed=3) if name == "batch" else None,
         checkpoint=checkpoint,
         callbacks=callbacks,
-        **METHODS[name],
     )
 
 
@@ -120,18 +120,18 @@ def test_lbfgs_is_replayed_without_a_propagation(tmp_path):
 
 CHANGES = {
     "theta0": lambda path: ng.minimize(
-        PROBLEM, {**THETA0, "centre": jnp.array(0.4)}, **METHODS["LM"], checkpoint=path
+        PROBLEM, {**THETA0, "centre": jnp.array(0.4)}, METHODS["LM"], checkpoint=path
     ),
     "damping": lambda path: ng.minimize(
         PROBLEM, THETA0, ng.NaturalGradient(METRIC), checkpoint=path
     ),
     "metric": lambda path: ng.minimize(
-        PROBLEM, THETA0, **METHODS["LM"] | {"metric": ng.Sobolev(GRID, 1)}, checkpoint=path
+        PROBLEM, THETA0, METHODS["LM"].map_metric(lambda _: ng.Sobolev(GRID, 1)), checkpoint=path
     ),
     "problem": lambda path: ng.minimize(
         ng.Problem(bump, ng.LeastSquares(1.1 * TARGET, GRID)),
         THETA0,
-        **METHODS["LM"],
+        METHODS["LM"],
         checkpoint=path,
     ),
     "method": lambda path: ng.minimize(

@@ -1,6 +1,5 @@
 """Curved steps and momentum: their order, their laws, their dense oracles, and runs with them."""
 
-import importlib
 from itertools import pairwise
 
 import equinox as eqx
@@ -9,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from natgrad.descent.attempt import attempt
-from natgrad.direction.linearisation import linearise, solve
 
 import natgrad as ng
-from natgrad.core.outcomes import Counts
-from natgrad.descent.curves import Curve, Route, _responses, curve
-from natgrad.direction.damping import Undamped
+from compilations import programs
+from natgrad.descent.curves import bend
+from natgrad.descent.steps import offset
+from natgrad.direction.linearise import linearise
+from natgrad.direction.local import Setup
 from natgrad.parameters import Bounds, flatten
-from problems_for_tests import Linear, all_metrics, bumps_problem, close, compiled, with_slow
+from problems_for_tests import Linear, all_metrics, bumps_problem, close, with_slow
 
 GRID = ng.Grid(0.0, 1.0, 4)
 A = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
@@ -51,13 +50,25 @@ def near(model, theta, distance: float = 0.05) -> ng.Problem:
 
 
 @eqx.filter_jit
-def bent(problem, theta, metric, order, strength=0.0, solver=ng.QR(), route=None, eta=None):
+def bent(
+    problem,
+    theta,
+    metric,
+    order,
+    strength=0.0,
+    solver=ng.QR(),
+    momentum=None,
+    previous=None,
+    eta=None,
+):
     """The curve of a direction, and the direction: the natural gradient, or that given."""
-    lin = linearise(problem, theta, metric, solver, Undamped(), None)
+    local = linearise(Setup(problem, theta, metric, solver))
     strength = jnp.asarray(strength)
-    eta = solve(lin, strength).eta if eta is None else eta
-    route = Route(order) if route is None else route
-    return curve(problem, theta, metric, lin, strength, eta, route).coefficients, eta
+    solution = local.solve(strength)
+    solution = solution if eta is None else solution._replace(eta=eta)
+    path = bend(local, solution, strength, order, momentum, previous)
+    coefficients = path.eta[None] if path.coefficients is None else path.coefficients
+    return coefficients, solution.eta
 
 
 @eqx.filter_jit
@@ -66,7 +77,7 @@ def remainder(model, theta, coefficients, tau):
     flat, unravel = flatten(theta)
     state = lambda v: ravel_pytree(model(unravel(v)))[0]
     rho, motion = jax.jvp(state, (flat,), (coefficients[0],))
-    end = flat + Curve(coefficients, Counts()).offset(tau)
+    end = flat + offset(coefficients, tau)
     return state(end) - rho - tau * motion, end
 
 
@@ -190,16 +201,14 @@ HELD = ng.ParameterDamping(np.diag([1.0, 2.0, 3.0, 4.0]) + 0.2, strength=0.1)
 @eqx.filter_jit
 def answers(problem, theta, metric, solver, damping, box, strength, zeta):
     """The response to ζ, by the machinery of a step; and which parameters were free."""
-    lin = linearise(problem, theta, metric, solver, damping, box)
-    flat, unravel = flatten(theta)
-    products = problem.model.products(unravel, flat)
-    found, _ = _responses(problem.model, metric, lin, strength, products)(zeta)
-    return found, lin.free
+    local = linearise(Setup(problem, theta, metric, solver, damping, box))
+    found, _ = local.responder(strength).respond(zeta)
+    return found, local.free
 
 
 @every_solver
 def test_responses_with_an_operator_and_held_parameters(solver: ng.solvers.Solver):
-    """`aimed`: −(G + λD)⁻¹ZᵀAζ on the parameters that may move."""
+    """`aim`: −(G + λD)⁻¹ZᵀAζ on the parameters that may move."""
     model = Wavy(7)
     problem, metric = near(model, START), ng.MatrixMetric(np.diag(np.linspace(1.0, 2.0, 7)))
     gradient = np.asarray(jax.grad(lambda t: problem.loss(model(t)))(START))
@@ -218,9 +227,14 @@ def test_responses_with_an_operator_and_held_parameters(solver: ng.solvers.Solve
     assert abs(float(found[2])) < 1e-14
 
 
-def run(problem, theta, **settings) -> ng.Result:
-    defaults = {"metric": ng.L2(), "damping": ng.AbsoluteDamping(1e-3), "step": ng.Backtracking()}
-    return ng.minimize(problem, theta, **(defaults | {"max_iterations": 3} | settings))
+def by(metric=ng.L2(), kind=ng.NaturalGradient, **settings) -> ng.NaturalGradient:
+    own = {"damping": ng.AbsoluteDamping(1e-3), "step": ng.Backtracking()}
+    return kind(metric, **(own | settings))
+
+
+def run(problem, theta, *, bounds=None, iterations: int = 3, **settings) -> ng.Result:
+    stop = ng.Stop(iterations=iterations)
+    return ng.minimize(problem, theta, by(**settings), bounds=bounds, stop=stop)
 
 
 FAR = near(Wavy(7), jnp.array([-0.3, 0.4, 0.2, -0.5]), 0.0)
@@ -275,7 +289,7 @@ def test_the_products_of_a_curve_are_counted():
     """Order 3: one linearisation, 4 + 8 evaluations, and two products Zᵀξ, an iteration."""
     spent = {}
     for order in (1, 3):
-        history = run(FAR, START, order=order, max_iterations=1).history
+        history = run(FAR, START, order=order, iterations=1).history
         halvings = history["halvings"][0]
         spent[order] = {n: history[n][-1] for n in ("forward", "linearised", "adjoint")}
         spent[order]["forward"] -= halvings
@@ -329,7 +343,7 @@ def solved() -> ng.ImplicitModel:
 def test_models_of_products_take_momentum_but_no_curve(make):
     problem = ng.Problem(make(), FAR.loss)
     settings = {"solver": ng.Cholesky(), "step": ng.FixedStep(0.4), "momentum": 0.8}
-    settings |= {"damping": ng.AbsoluteDamping(0.3), "max_iterations": 2}
+    settings |= {"damping": ng.AbsoluteDamping(0.3), "iterations": 2}
     expected, found = (run(p, START, **settings) for p in (FAR, problem))
     close(found.theta, expected.theta, 1e-8)
     with pytest.raises(ng.InputError, match=f"{type(problem.model).__name__}.*order=1") as caught:
@@ -349,32 +363,35 @@ def test_a_carried_direction_that_would_not_descend_is_dropped(sign: float):
     strength, share = 0.5, jnp.asarray(0.9)
     _, eta = bent(FAR, START, ng.L2(), 1, strength)
     previous = sign * 50.0 * eta
-    route = Route(1, share, previous)
-    (found,), _ = bent(FAR, START, ng.L2(), 1, strength, route=route)
+    (found,), _ = bent(FAR, START, ng.L2(), 1, strength, momentum=share, previous=previous)
     carried = tikhonov(START, np.asarray(previous), 0.9, strength)
     gradient = np.asarray(jax.grad(lambda t: FAR.loss(FAR.model(t)))(START))
     assert (gradient @ carried < 0) == (sign > 0)
     close(found, carried if sign > 0 else eta, 1e-9)
 
 
-def test_what_was_rejected_is_forgotten(monkeypatch):
+def test_what_was_rejected_is_forgotten():
     seen = []
 
-    def spy(*arguments):
-        tried = attempt(*arguments)
-        accepted = bool(tried.outcome.accepted)
-        seen.append((np.asarray(arguments[-1].previous), accepted, np.asarray(tried.eta)))
-        return tried
+    class Watched(ng.NaturalGradient):
+        def try_step(self, local, state):
+            theta, new, record = super().try_step(local, state)
+            eta = (np.asarray(theta) - np.asarray(local.setup.theta)) / 3.0
+            seen.append((np.asarray(state.previous), bool(record.accepted), eta))
+            return theta, new, record
 
-    monkeypatch.setattr(importlib.import_module("natgrad.descent.minimize"), "attempt", spy)
     damping = ng.LevenbergMarquardt(initial=1e-6, decrease=0.01)
-    run(FAR, START, damping=damping, step=ng.FixedStep(3.0), momentum=0.9, max_iterations=4)
+    settings = {"damping": damping, "step": ng.FixedStep(3.0), "momentum": 0.9}
+    run(FAR, START, kind=Watched, **settings, iterations=4)
     fates = [accepted for _, accepted, _ in seen]
     assert True in fates
     assert False in fates
     np.testing.assert_array_equal(seen[0][0], 0.0)
     for (_, accepted, eta), (previous, _, _) in pairwise(seen):
-        np.testing.assert_array_equal(previous, eta if accepted else 0.0)
+        if accepted:
+            np.testing.assert_allclose(previous, eta, rtol=1e-12, atol=1e-15)
+        else:
+            np.testing.assert_array_equal(previous, 0.0)
 
 
 def test_without_momentum_and_curve_a_run_is_the_plain_one():
@@ -387,6 +404,6 @@ def test_without_momentum_and_curve_a_run_is_the_plain_one():
 
 def test_a_new_momentum_reuses_the_program():
     run(FAR, START, momentum=0.5)
-    with compiled() as programs:
-        run(FAR, START, momentum=0.6)
-    assert not programs
+    before = programs()
+    run(FAR, START, momentum=0.6)
+    assert programs() == before

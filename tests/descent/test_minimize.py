@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from compilations import programs
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
@@ -68,19 +69,21 @@ def test_history_has_a_row_per_iterate_and_counts_everything():
 @pytest.mark.parametrize(
     ("settings", "status"),
     [
-        ({"tolerance": 1e-3}, "converged"),
-        ({"loss_target": 1e-4}, "loss_reached"),
-        ({"step_tolerance": 1e-2}, "small_step"),
-        ({"max_iterations": 2}, "max_iterations"),
-        ({"max_propagations": 12}, "max_propagations"),
-        ({"max_seconds": 0.0}, "max_seconds"),
-        ({"callbacks": [lambda progress: progress.iteration == 2]}, "stopped"),
+        ({"gradient": 1e-3}, "converged"),
+        ({"loss": 1e-4}, "loss_reached"),
+        ({"step": 1e-2}, "small_step"),
+        ({"iterations": 2}, "max_iterations"),
+        ({"propagations": 12}, "max_propagations"),
+        ({"seconds": 0.0}, "max_seconds"),
+        ({}, "stopped"),
     ],
 )
 def test_every_stopping_rule_has_its_status(settings: dict, status: str):
     problem, start, _, grid = bumps_problem()
-    settings = {"tolerance": 0.0} | settings
-    result = ng.minimize(problem, start, ng.NaturalGradient(ng.L2(grid), **settings))
+    stop = ng.Stop(**({"gradient": 0.0} | settings))
+    callbacks = [lambda progress: status == "stopped" and progress.iteration == 2]
+    method = ng.NaturalGradient(ng.L2(grid))
+    result = ng.minimize(problem, start, method, stop=stop, callbacks=callbacks)
     assert result.status == status
     assert result.status.message in str(result)
 

@@ -2,7 +2,6 @@
 
 import io
 import sys
-from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from rich.console import Console
 import natgrad as ng
 from natgrad.descent import progress
 from natgrad.descent.progress import View, clock, sparkline
-from natgrad.descent.stop import Budget
 
 PROBLEM = ng.Problem(
     lambda t: jnp.stack([10 * (t[1] - t[0] ** 2), 1 - t[0]]), ng.LeastSquares(jnp.zeros(2))
@@ -53,13 +51,8 @@ def shown(monkeypatch, terminal: bool) -> io.StringIO:
     return file
 
 
-def run(**settings) -> ng.Result:
-    return ng.minimize(
-        PROBLEM,
-        START,
-        ng.GradientDescent(step=ng.Backtracking(), **settings),
-        stop=ng.Stop(iterations=5),
-    )
+def run(method=ng.GradientDescent(step=ng.Backtracking()), **settings) -> ng.Result:
+    return ng.minimize(PROBLEM, START, method, stop=ng.Stop(iterations=5), **settings)
 
 
 def test_bars_fall_on_a_logarithmic_scale_where_that_is_possible():
@@ -99,7 +92,7 @@ def test_time_left_is_that_of_the_budget_that_ends_first_and_leaves_compiling_ou
     assert View("", Limits()).seconds_left() is None
 
 
-@pytest.mark.parametrize("descend", [run, partial(ng.lbfgs, PROBLEM, START, max_iterations=5)])
+@pytest.mark.parametrize("descend", [run, lambda **settings: run(ng.LBFGS(10), **settings)])
 def test_on_a_terminal_runs_are_shown_and_vanish(descend, monkeypatch):
     file = shown(monkeypatch, terminal=True)
     with progress.label_runs("steepest"):
@@ -170,6 +163,6 @@ def test_without_rich_there_are_lines_on_a_terminal_or_where_asked(terminal, mon
 @pytest.mark.parametrize("value", [-1, float("nan"), "ten"])
 def test_a_budget_that_makes_no_sense(value):
     with pytest.raises(ng.InputError, match=f"^seconds: {value!r} is nothing"):
-        Budget(seconds=value)
-    with pytest.raises(ng.InputError, match=f"^max_propagations: {value!r} is nothing"):
-        run(max_propagations=value)
+        ng.Stop(seconds=value)
+    with pytest.raises(ng.InputError, match=f"^propagations: {value!r} is nothing"):
+        ng.Stop(propagations=value)

@@ -14,12 +14,12 @@ def rosenbrock(theta):
 
 PROBLEM = ng.Problem(rosenbrock, ng.LeastSquares(jnp.zeros(2)))
 START = jnp.array([-1.2, 1.0])
-STEPS = {"metric": ng.Euclidean(), "step": ng.Backtracking(), "tolerance": 0.0}
+METHOD = ng.GradientDescent(step=ng.Backtracking())
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 20])
 def test_a_run_of_any_length_keeps_so_many_evenly(most):
-    kept = Snapshots.of(most, jnp.zeros(3))
+    kept = Snapshots(most, jnp.zeros(3))
     for iterate in range(1, 100):
         kept.note(iterate, np.full(3, iterate))
         assert len(kept.kept) <= most
@@ -30,18 +30,19 @@ def test_a_run_of_any_length_keeps_so_many_evenly(most):
     assert len(numbers) > most / 2
 
 
-def descend(**settings):
-    return ng.minimize(PROBLEM, START, **STEPS, **settings)
+def descend(iterations=100, problem=PROBLEM, start=START, **settings):
+    stop = ng.Stop(iterations=iterations, gradient=0.0)
+    return ng.minimize(problem, start, METHOD, stop=stop, **settings)
 
 
 def test_few_parameters_are_kept_unasked_and_losses_are_those_of_the_history():
-    result = descend(max_iterations=12)
+    result = descend(iterations=12)
     assert list(result.iterates) == list(range(13))
     for number, theta in result.iterates.items():
         loss = PROBLEM.value(theta, rosenbrock(theta))
         assert float(loss) == pytest.approx(result.history["loss"][number], rel=1e-12)
-    assert len(descend(max_iterations=12, snapshots=4).iterates) <= 5
-    assert not descend(max_iterations=12, snapshots=0).iterates
+    assert len(descend(iterations=12, snapshots=4).iterates) <= 5
+    assert not descend(iterations=12, snapshots=0).iterates
 
 
 def test_lbfgs_keeps_them_too():
@@ -51,10 +52,10 @@ def test_lbfgs_keeps_them_too():
 
 
 def test_a_resumed_run_has_the_iterates_of_the_whole(tmp_path):
-    whole = descend(max_iterations=20, snapshots=6)
+    whole = descend(iterations=20, snapshots=6)
     path = tmp_path / "run.npz"
-    descend(max_iterations=9, snapshots=6, checkpoint=path)
-    resumed = descend(max_iterations=20, snapshots=6, checkpoint=path)
+    descend(iterations=9, snapshots=6, checkpoint=path)
+    resumed = descend(iterations=20, snapshots=6, checkpoint=path)
     assert list(resumed.iterates) == list(whole.iterates)
     for number, theta in whole.iterates.items():
         np.testing.assert_array_equal(resumed.iterates[number], theta)
@@ -63,7 +64,7 @@ def test_a_resumed_run_has_the_iterates_of_the_whole(tmp_path):
 def test_a_saved_result_has_its_iterates(tmp_path):
     theta0 = {"a": START[:1], "b": START[1:]}
     problem = ng.Problem(lambda t: rosenbrock(jnp.concatenate([t["a"], t["b"]])), PROBLEM.loss)
-    result = ng.minimize(problem, theta0, **STEPS, max_iterations=3)
+    result = descend(3, problem, theta0)
     result.save(tmp_path / "result.npz")
     for like in (theta0, None):
         loaded = ng.load_result(tmp_path / "result.npz", like=like)

@@ -38,7 +38,7 @@ def transport():
     """A density on a plane in W₂, by multigrid."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
     metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid"))
-    return bumps(grid), jnp.asarray(START), {"metric": metric, "damping": 1e-3}
+    return bumps(grid), jnp.asarray(START), ng.NaturalGradient(metric, damping=1e-3)
 
 
 def pinn():
@@ -52,7 +52,8 @@ def pinn():
     model = ng.Collocation(
         interior=ng.Residual(equation, inside, weight=0.1), boundary=ng.Residual(u, edge)
     )
-    return model.problem, net, {"metric": model.metric, "solver": ng.Cholesky(), "damping": 1e-3}
+    method = ng.NaturalGradient(model.metric, solver=ng.Cholesky(), damping=1e-3)
+    return model.problem, net, method
 
 
 def waves():
@@ -66,8 +67,8 @@ def waves():
     data = model(jnp.asarray(ngwaves.squared_slowness(faster)))
     problem = ng.Problem(model, ng.LeastSquares(np.asarray(data), survey.gather_grid))
     start = jnp.asarray(ngwaves.squared_slowness(velocity))
-    method = {"metric": ng.L2(survey.gather_grid), "solver": ng.CG(0.0, max_iterations=2)}
-    return problem, start, method
+    metric = ng.L2(survey.gather_grid)
+    return problem, start, ng.NaturalGradient(metric, solver=ng.CG(0.0, max_iterations=2))
 
 
 PROBLEMS = {"transport": transport, "pinn": pinn, "waves": waves}
@@ -92,7 +93,7 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
         found = {}
         for name, make in PROBLEMS.items():
             problem, theta, method = make()
-            result = ng.minimize(problem, theta, **method, max_iterations=2, mesh=mesh)
+            result = ng.minimize(problem, theta, method, stop=ng.Stop(iterations=2), mesh=mesh)
             found[name] = {"loss": result.loss, "theta": numbers(result.theta)}
         print(json.dumps(found))
     elif task == "rival":
@@ -105,7 +106,8 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
         problem, theta, method = PROBLEMS["transport"]()
         run = {"mesh": mesh, "checkpoint": ng.Checkpoint(folder / f"run{number}.npz", seconds=0.0)}
         try:
-            ng.minimize(problem, theta, **method, **run, tolerance=0.0, callbacks=[killed])
+            stop = ng.Stop(gradient=0.0)
+            ng.minimize(problem, theta, method, stop=stop, **run, callbacks=[killed])
         except ng.errors.PeerError as error:
             print(json.dumps([str(error), error.__notes__, numbers(error.natgrad_result.theta)]))
             sys.stdout.flush()
@@ -113,7 +115,7 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
     elif task == "differ":
         problem, theta, method = PROBLEMS["transport"]()
         try:
-            ng.minimize(problem, theta + 0.01 * number, **method, mesh=mesh)
+            ng.minimize(problem, theta + 0.01 * number, method, mesh=mesh)
         except ng.InputError as error:
             print(json.dumps(str(error)))
 

@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 
 import dense_oracle
 import natgrad as ng
+from compilations import programs
 from natgrad.core.operators import as_dense
-from natgrad.descent.recipes import RECIPES
-from problems_for_tests import close, minimize_compiling_once, with_slow
+from problems_for_tests import close, with_slow
 
 LINE = ng.Grid(0.0, 1.0, 6)
 INSIDE = jnp.linspace(0.05, 0.95, 8)[:, None]
@@ -64,8 +64,8 @@ def test_the_loss_is_a_weighted_mean_of_squares_and_the_metric_its_hessian(weigh
     close(stacked(pinn, THETA) @ stacked(pinn, THETA), expected, 1e-14)
     flat, unravel = ravel_pytree(residuals)
     hessian = jax.jit(jax.hessian(lambda v: pinn.loss(unravel(v))))(flat)
-    np.testing.assert_allclose(as_dense(pinn.metric.gram(residuals)), hessian, rtol=1e-14)
-    diagonal = ravel_pytree(pinn.metric.diagonal(residuals))[0]
+    np.testing.assert_allclose(as_dense(pinn.metric.at(residuals).gram), hessian, rtol=1e-14)
+    diagonal = ravel_pytree(pinn.metric.at(residuals).diagonal)[0]
     np.testing.assert_allclose(np.diag(diagonal), hessian, rtol=1e-14)
     c = jax.tree.map(jnp.sin, residuals)
     L = pinn.metric.factor(residuals)
@@ -97,7 +97,7 @@ def test_a_block_may_have_a_metric_of_its_own():
         edge=ng.Residual(affine, EDGE, weight=5.0),
     )
     residuals = pinn(THETA)
-    assert pinn.metric.diagonal(residuals) is None
+    assert pinn.metric.at(residuals).diagonal is None
     A = np.zeros((8, 8))  # the edge first, as pytrees are flattened
     A[:2, :2] = 2 * 5.0 / 2 * np.eye(2)
     A[2:, 2:] = dense_oracle.sobolev(LINE, -1, False)
@@ -116,7 +116,7 @@ def test_other_points_keep_the_rest():
     assert moved.memory == pinn.memory
     expected = [affine(THETA, x) for x in INSIDE[:3] + 0.01]
     np.testing.assert_allclose(moved(THETA)["inside"][:, 0], expected, rtol=1e-14)
-    weights = moved.metric.diagonal(moved(THETA))["inside"]  # a mean over fewer points
+    weights = moved.metric.at(moved(THETA)).diagonal["inside"]  # a mean over fewer points
     np.testing.assert_allclose(weights, 2 * 2.0 / 3, rtol=1e-14)
 
 
@@ -178,8 +178,14 @@ def draw(key):
 
 
 def drawn(batch: ng.Resampled, iteration: int, pinn: ng.Collocation = POISSON):
-    problem, metric = batch.sampler(pinn.problem, pinn.metric, None)(iteration)
-    return problem, metric
+    return sampled(batch, pinn.problem, pinn.metric, iteration)
+
+
+def sampled(batch: ng.Resampled, problem: ng.Problem, metric: ng.metrics.Metric, iteration: int):
+    """The problem and the metric of an iteration."""
+    method = ng.NaturalGradient(metric)
+    problem, method = batch.sampler(problem, method, network(), None)(iteration)
+    return problem, method.metric
 
 
 @settings(max_examples=6)
@@ -212,33 +218,34 @@ def test_the_loss_and_the_metric_move_with_the_points_where_they_are_the_models_
 
     own = ng.Problem(POISSON, lambda r: jnp.sum(r["inside"] ** 4), regulariser=lambda t: 3.0)
     scaled = 2.0 * POISSON.metric
-    problem, metric = ng.Resampled(subset).sampler(own, scaled, None)(2)
+    problem, metric = sampled(ng.Resampled(subset), own, scaled, 2)
     assert (problem.loss, problem.regulariser, metric) == (own.loss, own.regulariser, scaled)
     other = linear().loss  # squares with weights of another model stay what they are
-    problem, _ = ng.Resampled(subset).sampler(ng.Problem(POISSON, other), scaled, None)(2)
+    problem, _ = sampled(ng.Resampled(subset), ng.Problem(POISSON, other), scaled, 2)
     assert problem.loss is other
 
 
 def test_a_resampled_run_follows_its_draws_and_compiles_once():
     batch = ng.Resampled(draw, seed=4)
-    same = {
-        "metric": POISSON.metric,
-        "damping": ng.AbsoluteDamping(1e-3),
-        "step": ng.FixedStep(0.5, require_decrease=False),
-        "momentum": 0.5,
-    }
-    run = POISSON.problem, network()
-    result = minimize_compiling_once(*run, batch=batch, max_iterations=4, **same)
+    method = ng.NaturalGradient(
+        POISSON.metric,
+        damping=ng.AbsoluteDamping(1e-3),
+        step=ng.FixedStep(0.5, require_decrease=False),
+        momentum=0.5,
+    )
+    stop = ng.Stop(iterations=4)
+    run = lambda batch: ng.minimize(POISSON.problem, network(), method, batch=batch, stop=stop)
+    before = programs()
+    result = run(batch)
+    assert np.subtract(programs(), before).max() <= 1, "compiled again for other points"
     whole = POISSON.loss(POISSON(result.theta))
     assert result.loss == pytest.approx(float(whole), rel=1e-12)
-    again = ng.minimize(POISSON.problem, network(), batch=batch, max_iterations=4, **same)
+    again = run(batch)
     np.testing.assert_array_equal(again.history["loss"], result.history["loss"])
     problem, _ = drawn(batch, 0)
     first = problem.value(network(), problem.model(network()))
     assert result.history["loss"][0] == pytest.approx(float(first), rel=1e-12)
-    other = ng.minimize(
-        POISSON.problem, network(), batch=ng.Resampled(draw), max_iterations=4, **same
-    )
+    other = run(ng.Resampled(draw))
     assert np.all(other.history["loss"] != result.history["loss"])
 
 
@@ -250,21 +257,24 @@ def bent(theta, x):
 BENT = ng.Collocation(inside=ng.Residual(bent, INSIDE), edge=ng.Residual(affine, EDGE))
 
 
+RECIPES = {
+    "levenberg-marquardt": ng.levenberg_marquardt,
+    "gauss-newton": ng.gauss_newton,
+    "spring": ng.spring,
+    "nystrom": ng.nystrom,
+    "matrix-free": ng.matrix_free,
+}
+
+
 @pytest.mark.parametrize("name", with_slow(RECIPES, ["gauss-newton", "nystrom"]))
 def test_every_recipe_decreases_the_loss(name: str):
-    chosen = ng.recipe(name)
-    result = ng.minimize(
-        BENT.problem, THETA, ng.NaturalGradient(BENT.metric, **chosen), stop=ng.Stop(iterations=3)
-    )
+    method = RECIPES[name](BENT.metric)
+    result = ng.minimize(BENT.problem, THETA, method, stop=ng.Stop(iterations=3))
     assert result.iterations == 3
     assert result.loss < result.history["loss"][0]
-    chosen["damping"] = None
-    assert ng.recipe(name)["damping"] is not None, "a recipe is a copy"
 
 
-def test_a_recipe_that_does_not_exist_names_the_nearest():
-    with pytest.raises(ng.InputError, match="levenberg-marquardt") as caught:
-        ng.recipe("levenberg-marquart")
-    assert caught.value.argument == "name"
-    with pytest.raises(ng.InputError, match="'spring', 'nystrom'"):
-        ng.recipe("xyz")
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_settings_of_a_recipe_may_be_changed(name: str):
+    method = RECIPES[name](BENT.metric, damping=ng.AbsoluteDamping(2.0), momentum=0.25)
+    assert (float(method.damping.value), float(method.momentum)) == (2.0, 0.25)

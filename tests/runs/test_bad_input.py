@@ -41,13 +41,16 @@ def pinn(function=flat, points=POINTS, weight=1.0, **more):
     return ng.Collocation(inside=ng.Residual(function, points, weight), **more)
 
 
-def trained(function=flat, model=None, **settings):
-    """A run on residuals."""
+def trained(
+    function=flat, model=None, problem=None, theta=None, metric=None, batch=None, **settings
+):
+    """A run on residuals, by a method with these settings."""
     model = pinn(function) if model is None else model
-    theta = settings.pop("theta", jnp.ones(2))
-    problem = settings.pop("problem", None) or model.problem
-    settings = {"metric": model.metric, "damping": 1e-3, "max_iterations": 2} | settings
-    return ng.minimize(problem, theta, **settings)
+    problem = model.problem if problem is None else problem
+    metric = model.metric if metric is None else metric
+    method = ng.NaturalGradient(metric, **({"damping": 1e-3} | settings))
+    theta = jnp.ones(2) if theta is None else theta
+    return ng.minimize(problem, theta, method, batch=batch, stop=ng.Stop(iterations=2))
 
 
 def drawn(draw, model=None, **settings):
@@ -106,15 +109,12 @@ CASES = {
     "order six": ("order", "1 to 5", lambda: trained(order=6)),
     "order of a float": ("order", "1 to 5", lambda: trained(order=2.0)),
     "order of a boolean": ("order", "1 to 5", lambda: trained(order=True)),
-    "order of the plain gradient": ("order", "Euclidean.*L2", lambda: trained(order=2, metric=ng.Euclidean())),
-    "order with Newton": ("order", "Newton.*L2", lambda: trained(order=2, metric=ng.Newton(), damping=0.0)),
     "order with a proximal step": ("order", "ProximalStep.*Backtracking", lambda: trained(order=2, step=ng.ProximalStep(1.0))),
     "order outside JAX": ("order", "Host.*order=1", lambda: trained(order=2, problem=ng.Problem(Host(), jnp.sum), metric=ng.L2())),
     "momentum one": ("momentum", "1.0 is out of range", lambda: trained(momentum=1.0)),
     "momentum negative": ("momentum", "nonnegative", lambda: trained(momentum=-0.1)),
     "momentum of text": ("momentum", "number", lambda: trained(momentum="heavy")),
     "momentum NaN": ("momentum", "finite", lambda: trained(momentum=jnp.nan)),
-    "momentum of the plain gradient": ("momentum", "Euclidean.*L2", lambda: trained(momentum=0.5, metric=ng.Euclidean())),
     "momentum with a proximal step": ("momentum", "ProximalStep", lambda: trained(momentum=0.5, step=ng.ProximalStep(1.0))),
     "rows that do not fit": ("solver", "QR needs all 4 × 2.*memory=7.*Cholesky", lambda: trained(model=pinn(memory=7), solver=ng.QR())),
     "rows that do not fit, undamped": ("solver", "PivotedQR needs all.*damping", lambda: trained(model=pinn(memory=7), damping=0.0)),
@@ -128,7 +128,6 @@ CASES = {
     "laplacian at a number": ("x", r"shape \(\)", lambda: ng.laplacian(lambda y: y**2, jnp.ones(()))),
     "laplacian at integers": ("x", "int", lambda: ng.laplacian(lambda y: y @ y, jnp.arange(2))),
     "tuple state without a grid": ("metric", "tuple.*Blocks", lambda: direction(lambda t: (state(t), state(t)), loss=lambda r: jnp.sum(r[0]), metric=ng.L2())),
-    "recipe of no name": ("name", "spring", lambda: ng.recipe("sprint")),
     "state and grid differ": ("model", r"\(5, 4\).*\(4, 5\)", lambda: direction(lambda t: t[0] * jnp.ones((5, 4)))),
     "flat state": ("model", "reshape", lambda: direction(lambda t: t[0] * jnp.ones(20))),
     "tuple state": ("metric", "Blocks", lambda: direction(lambda t: (state(t), state(t)), loss=lambda r: jnp.sum(r[0]))),
@@ -149,7 +148,11 @@ CASES = {
     "vector loss": ("loss", "scalar", lambda: direction(state, loss=lambda r: r)),
     "target of another shape": ("target", r"\(3,\)", lambda: direction(state, loss=ng.LeastSquares(jnp.ones(3)))),
     "metric class": ("metric", "class L2", lambda: direction(state, metric=ng.L2)),
+    "metric class of a method": ("metric", "class L2", lambda: ng.NaturalGradient(ng.L2)),
+    "method as a metric": ("metric", "GradientDescent", lambda: direction(state, metric=ng.GradientDescent())),
+    "metric as a method": ("method", "L2", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.L2())),
     "solver class": ("solver", "class QR", lambda: direction(state, solver=ng.QR)),
+    "solver class of a method": ("solver", "class QR", lambda: trained(solver=ng.QR)),
     "negative damping": ("damping", "nonnegative", lambda: direction(state, damping=-1.0)),
     "damping of another size": ("damping", "3 parameters", lambda: direction(state, damping=ng.ParameterDamping(np.eye(3)))),
     "damping not positive": ("operator", "positive definite", lambda: ng.ParameterDamping(-np.eye(3))),
@@ -178,7 +181,7 @@ CASES = {
     "blocks in a dict": ("metrics", "entry 0 is a dict.*Blocks\\(\\*\\*", lambda: ng.Blocks({"u": ng.L2()})),
     "loss and objective": ("loss, objective", "exactly one", lambda: ng.Problem(state)),
     "model not callable": ("model", "callable", lambda: ng.Problem(3.0, jnp.sum)),
-    "euclidean in a sum": ("metric", "parameters", lambda: direction(state, metric=ng.L2(GRID) + ng.Euclidean())),
+    "sum with a method": ("metric", "add", lambda: ng.L2(GRID) + ng.GradientDescent()),
     "negative target": ("target", "negative", lambda: ng.KullbackLeibler(-jnp.ones((4, 5)), GRID)),
     "step of zero": ("size", "positive", lambda: ng.FixedStep(0.0)),
     "step of text": ("size", "number", lambda: ng.FixedStep("big")),
@@ -187,7 +190,7 @@ CASES = {
     "namedtuple state": ("metric", "plain tuple", lambda: direction(lambda t: Pair(state(t), state(t)), loss=lambda r: jnp.sum(r[0]), metric=ng.Blocks(ng.L2(GRID), ng.L2(GRID)))),
     "grid of the loss": ("model", "grid", lambda: direction(state, loss=ng.LeastSquares(jnp.ones((4, 5)), ng.Grid((0, 0), (1, 1), (8, 8))))),
     "half precision": ("model", "half", lambda: direction(lambda t: state(t).astype(jnp.bfloat16))),
-    "damping of the gradient": ("damping", "Euclidean", lambda: direction(state, metric=ng.Euclidean(), damping=ng.ParameterDamping(np.eye(2)))),
+    "damping of the gradient": ("damping", "gradient descent", lambda: ng.GradientDescent(damping=ng.ParameterDamping(np.eye(2)))),
     "negative damping as an array": ("damping", "nonnegative", lambda: direction(state, damping=jnp.asarray(-0.5))),
     "shrink of two": ("shrink", "range", lambda: ng.Backtracking(shrink=2.0)),
     "increase below one": ("increase", "range", lambda: ng.LevenbergMarquardt(increase=0.5)),
@@ -210,19 +213,42 @@ def test_the_message_names_the_argument(case: str):
         ({"bounds": 3.0}, "bounds"),
         ({"bounds": ({"a": 1.0}, 2.0)}, "bounds"),
         ({"bounds": (jnp.nan, 9.0)}, "bounds"),
-        ({"step": 0.1}, "step"),
-        ({"max_iterations": 0}, "max_iterations"),
-        ({"max_iterations": 2.0}, "max_iterations"),
+        ({"stop": 10}, "stop"),
         ({"callbacks": [3]}, "callbacks"),
     ],
 )
 def test_minimize_checks_its_own_arguments(settings: dict, argument: str):
     problem, theta, _, _ = linear_problem(6, 3, 3)
+    method = ng.NaturalGradient(ng.MatrixMetric(np.eye(6)))
     with pytest.raises(ng.InputError) as caught:
-        ng.minimize(
-            problem, theta + 2.0, ng.NaturalGradient(ng.MatrixMetric(np.eye(6)), **settings)
-        )
+        ng.minimize(problem, theta + 2.0, method, **settings)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: ng.NaturalGradient(ng.L2(), step=0.1), "step"),  # pyright: ignore
+        (lambda: ng.GradientDescent(step=0.1), "step"),  # pyright: ignore
+        (lambda: ng.Newton(step=0.1), "step"),  # pyright: ignore
+        (lambda: ng.Stop(iterations=0), "iterations"),
+        (lambda: ng.Stop(iterations=2.0), "iterations"),  # pyright: ignore
+        (lambda: ng.Stop(gradient=-1.0), "gradient"),
+        (lambda: ng.Stop(step=jnp.nan), "step"),
+        (lambda: ng.Stop(loss=jnp.nan), "loss"),
+    ],
+)
+def test_methods_and_stops_check_what_they_are_made_of(make, argument: str):
+    with pytest.raises(ng.InputError) as caught:
+        make()
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("method", [ng.GradientDescent, ng.Newton])
+@pytest.mark.parametrize("setting", [{"order": 2}, {"momentum": 0.5}], ids=str)
+def test_what_has_no_metric_takes_neither_a_curve_nor_momentum(method, setting: dict):
+    with pytest.raises(TypeError, match=next(iter(setting))):
+        method(**setting)
 
 
 def test_a_loss_that_is_infinite_at_the_start_is_an_error():

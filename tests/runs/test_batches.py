@@ -12,11 +12,14 @@ import pytest
 import dense_oracle as oracle
 import natgrad as ng
 from cases import FAST_SMALL_CASES, density
+from compilations import programs
 from natgrad.core.operators import as_dense
 from natgrad.core.selection import Functions, Points, Sublattice
-from natgrad.direction.linearisation import linearise
-from natgrad.direction.rows import has_rows
-from problems_for_tests import Linear, minimize_compiling_once
+from natgrad.direction.linearise import linearise
+from natgrad.direction.local import Setup
+from natgrad.direction.rows import ByRows
+from natgrad.models.base import Evaluation
+from problems_for_tests import Linear
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
 GRID = ng.Grid(0.0, 1.0, 6)
@@ -29,12 +32,28 @@ CASES = [
 ]
 
 
+def minimized(problem: ng.Problem, theta, method, batch, iterations: int = 100) -> ng.Result:
+    """A run of several iterations, which must not compile more than a first iteration does."""
+    before = programs()
+    result = ng.minimize(problem, theta, method, batch=batch, stop=ng.Stop(iterations=iterations))
+    added = [after - old for after, old in zip(programs(), before, strict=True)]
+    assert result.iterations > 1
+    assert max(added) <= 1, "compiled again for another selection"
+    return result
+
+
+def sampler(batch: ng.MiniBatch, problem: ng.Problem, metric: ng.metrics.Metric, state):
+    """The draws of a batch for a state like this."""
+    return batch.sampler(problem, ng.NaturalGradient(metric), jnp.zeros(3), Evaluation(state))
+
+
 @eqx.filter_jit
 def matrices(metric: ng.metrics.Metric, rho, c):
     """A by way of L and by `gram`, and Lᵀb + r for the whitened b of c."""
-    L = metric.factor(rho)
-    rest = metric.remainder(rho, c) if metric.annihilates else jnp.zeros_like(c)
-    return as_dense(L), as_dense(metric.gram(rho)), L.T.mv(metric.whiten(rho, c)) + rest
+    geometry = metric.at(rho)
+    rest = geometry.remainder(c) if geometry.annihilates else jnp.zeros_like(c)
+    L = geometry.factor
+    return as_dense(L), as_dense(geometry.gram), L.T.mv(geometry.whiten(c)) + rest
 
 
 def check_matrices(metric: ng.metrics.Metric, rho: np.ndarray, expected: np.ndarray) -> None:
@@ -107,10 +126,9 @@ def test_blocks_are_restricted_one_by_one():
     ids=["L2", "FisherRao", "Sobolev", "Wasserstein"],
 )
 def test_a_sublattice_is_a_coarser_grid(metric, dense):
-    sampler = ng.MiniBatch(2, of="sublattice").sampler(
-        ng.Problem(lambda t: t, ng.LeastSquares(jnp.zeros((4, 6)))), metric, jnp.zeros((4, 6))
-    )
-    selection = sampler.selection(3)
+    problem = ng.Problem(lambda t: t, ng.LeastSquares(jnp.zeros((4, 6))))
+    batch = ng.MiniBatch(2, of="sublattice")
+    selection = sampler(batch, problem, metric, jnp.zeros((4, 6))).selection(3)
     assert isinstance(selection, Sublattice)
     rho = np.exp(RNG.normal(size=(2, 3)))
     coarse = ng.Grid((0.0, 0.0), (1.0, 2.0), (2, 3), "periodic")
@@ -136,7 +154,7 @@ def everything(problem: ng.Problem, metric: ng.metrics.Metric, theta):
     f = lambda t: problem.value(t, problem.model(t))
     Z, rho = jax.jacobian(problem.model)(theta), problem.model(theta)
     Z = Z.reshape(rho.size, theta.size)
-    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.gram(rho)) @ Z
+    return *jax.value_and_grad(f)(theta), Z.T @ as_dense(metric.at(rho).gram) @ Z
 
 
 def average(problem, metric, theta, selections):
@@ -224,7 +242,7 @@ def test_the_direction_of_a_batch_is_the_dense_one(name: str):
         stop=ng.Stop(iterations=1),
         batch=batch,
     )
-    rows = np.asarray(batch.sampler(problem, metric, jnp.zeros((4, 6))).selection(0).rows)
+    rows = np.asarray(sampler(batch, problem, metric, jnp.zeros((4, 6))).selection(0).rows)
     assert len(set(rows)) == 10
     dense = {
         "L2": PLANE.cell_volume * np.eye(24),
@@ -245,8 +263,9 @@ def test_a_batch_of_everything_is_no_batch(of):
     run = lambda **more: ng.minimize(
         problem,
         jnp.zeros(3),
-        ng.NaturalGradient(METRICS["H1"], step=ONE_STEP, **more),
+        ng.NaturalGradient(METRICS["H1"], step=ONE_STEP),
         stop=ng.Stop(iterations=1),
+        **more,
     )
     np.testing.assert_allclose(run(batch=batch).theta, run().theta, rtol=1e-9)
 
@@ -280,9 +299,10 @@ def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
         part, measure = problem.restricted(selection), metric(GRID).restricted(selection)
         assert isinstance(part.model, ng.Pointwise)
         assert part.model.memory == model.memory
-        assert has_rows(part.model, measure, jnp.ones(4))
-        lin = linearise(part, theta, measure, ng.Cholesky(), damping, None)
-        means = [m + x / 15 for m, x in zip(means, (lin.gradient, lin.prepared.G), strict=True)]
+        local = linearise(Setup(part, theta, measure, ng.Cholesky(), damping))
+        assert isinstance(local, ByRows)
+        found = local.gradient, local.prepared.G
+        means = [mean + x / 15 for mean, x in zip(means, found, strict=True)]
     _, gradient, G = everything(problem, metric(GRID), theta)
     np.testing.assert_allclose(means[0], gradient, rtol=1e-12)
     np.testing.assert_allclose(means[1], G, rtol=1e-12)
@@ -290,13 +310,12 @@ def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
 
 def test_a_network_is_fitted_by_batches_of_points():
     problem, theta, grid = network_fit()
-    result = minimize_compiling_once(
+    result = minimized(
         problem,
         theta,
-        metric=ng.L2(grid),
-        damping=ng.LevenbergMarquardt(),
-        batch=ng.MiniBatch(64),
-        max_iterations=60,
+        ng.NaturalGradient(ng.L2(grid), damping=ng.LevenbergMarquardt()),
+        ng.MiniBatch(64),
+        iterations=60,
     )
     first = float(problem.value(theta, problem.model(theta)))
     assert result.loss < 1e-4 * first, (first, result)
@@ -304,12 +323,12 @@ def test_a_network_is_fitted_by_batches_of_points():
 
 def test_sources_are_fitted_by_batches_of_functions():
     problem, truth = sourcewise()
-    result = minimize_compiling_once(
+    result = minimized(
         problem,
         jnp.zeros(3),
-        metric=ng.Sobolev(GRID, -1),
-        batch=ng.MiniBatch(2, of="functions"),
-        max_iterations=200,
+        ng.NaturalGradient(ng.Sobolev(GRID, -1)),
+        ng.MiniBatch(2, of="functions"),
+        iterations=200,
     )
     assert result.converged, result
     np.testing.assert_allclose(result.theta, truth, atol=1e-4)
@@ -319,11 +338,11 @@ def test_wasserstein_on_sublattices():
     grid = ng.Grid(0.0, 1.0, 48, "periodic")
     bump = Bump(grid.points[:, 0])
     problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([0.4, 1.0])), grid))
-    result = minimize_compiling_once(
+    result = minimized(
         problem,
         jnp.array([0.5, 1.3]),
-        metric=ng.Wasserstein(grid) + 0.1 * ng.L2(grid),
-        batch=ng.MiniBatch(3, of="sublattice"),
+        ng.NaturalGradient(ng.Wasserstein(grid) + 0.1 * ng.L2(grid)),
+        ng.MiniBatch(3, of="sublattice"),
     )
     assert result.converged, result
     np.testing.assert_allclose(result.theta, [0.4, 1.0], atol=1e-4)
@@ -361,12 +380,10 @@ def narrow(theta, x):
 
 def test_draws_depend_on_seed_and_iteration_alone():
     problem, *_ = plane_problem()
-    rows = lambda seed, i: np.asarray(
-        ng.MiniBatch(7, seed=seed)
-        .sampler(problem, ng.L2(PLANE), jnp.zeros((4, 6)))
-        .selection(i)
-        .rows
+    draws = lambda seed: sampler(
+        ng.MiniBatch(7, seed=seed), problem, ng.L2(PLANE), jnp.zeros((4, 6))
     )
+    rows = lambda seed, i: np.asarray(draws(seed).selection(i).rows)
     np.testing.assert_array_equal(rows(1, 5), rows(1, 5))
     assert np.any(rows(1, 5) != rows(2, 5))
     assert np.any(rows(1, 5) != rows(1, 6))
@@ -412,19 +429,19 @@ class Chosen(eqx.Module):
 
 def test_an_implicit_model_is_solved_as_a_whole_and_observed_in_part():
     start = jnp.array([0.2, 0.0])
-    result = minimize_compiling_once(implicit(), start, metric=ng.L2(GRID), batch=ng.MiniBatch(4))
+    result = minimized(implicit(), start, ng.NaturalGradient(ng.L2(GRID)), ng.MiniBatch(4))
     assert result.converged, result
     np.testing.assert_allclose(result.theta, [0.5, 0.3], atol=1e-4)
 
 
 def test_select_gives_what_the_library_would():
     problem, _ = sourcewise(noise=1.0)
-    run = lambda **more: minimize_compiling_once(
+    run = lambda **more: minimized(
         problem,
         jnp.zeros(3),
-        metric=ng.L2(GRID),
-        batch=ng.MiniBatch(2, of="functions", **more),
-        max_iterations=4,
+        ng.NaturalGradient(ng.L2(GRID)),
+        ng.MiniBatch(2, of="functions", **more),
+        iterations=4,
     )
     np.testing.assert_allclose(run(select=Chosen(problem)).theta, run().theta, rtol=1e-12)
 
@@ -491,7 +508,7 @@ def test_bad_input():
 
     def refused(match, batch, problem=problem, metric=ng.L2(PLANE), state=state):
         with pytest.raises(ng.InputError, match=match):
-            batch.sampler(problem, metric, state)
+            sampler(batch, problem, metric, state)
 
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(ng.InputError, match="size"):

@@ -1,4 +1,4 @@
-"""Several metrics under one budget, and the pictures of what they did."""
+"""Several methods under one budget, and the pictures of what they did."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ import pytest
 
 import natgrad as ng
 from natgrad.comparison import Comparison
+from natgrad.descent import Method
 from natgrad.plot import landscape
 from natgrad.report.runs import iterate_plots
 
@@ -23,12 +24,16 @@ def bump(theta):
 
 PROBLEM = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([1.0, 0.8])), GRID))
 START = jnp.array([-0.5, 0.3])
-METRICS = {"L2": ng.L2(GRID), "GD": ng.Euclidean()}
+L2 = ng.NaturalGradient(ng.L2(GRID))
+
+
+def rivals() -> dict[str, Method]:
+    return {"L2": L2, "GD": ng.GradientDescent(), "L-BFGS": ng.LBFGS(10)}
 
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return ng.compare(PROBLEM, START, metrics=METRICS, budget=ng.Stop(iterations=12))
+    return ng.compare(PROBLEM, START, rivals(), stop=ng.Stop(iterations=12))
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +44,7 @@ def figures_closed():
 
 def test_every_method_has_its_run_under_the_same_budget(found):
     assert list(found.results) == ["L2", "GD", "L-BFGS"]
-    alone = ng.minimize(
-        PROBLEM, START, ng.NaturalGradient(METRICS["L2"]), stop=ng.Stop(iterations=12)
-    )
+    alone = ng.minimize(PROBLEM, START, L2, stop=ng.Stop(iterations=12))
     np.testing.assert_array_equal(found.results["L2"].history["loss"], alone.history["loss"])
     assert all(result.iterations <= 12 for result in found.results.values())
 
@@ -76,7 +79,7 @@ def test_with_a_target_the_first_to_reach_it_wins():
     lower = _result([1.0, 0.5, 0.01], [0.0, 1.0, 2.0], ng.Status.LOSS_REACHED)
     results = {"lower": lower, "first": first}
     assert Comparison(results, ng.Stop()).winner() == "lower"
-    assert Comparison(results, ng.Stop(), loss_target=0.1).winner() == "first"
+    assert Comparison(results, ng.Stop(loss=0.1)).winner() == "first"
 
 
 def test_a_run_that_ended_by_itself_stays_where_it_is():
@@ -96,17 +99,15 @@ def test_tables_name_every_method_and_the_winners(found):
     assert found.winners().rows[0][-1].startswith(found.winner("iterations"))
 
 
-def test_solvers_times_metrics_and_settings_of_ones_own():
-    metrics = {"L2": ng.L2(GRID), "short": {"metric": ng.L2(GRID), "step": ng.FixedStep(0.125)}}
+def test_solvers_times_steps():
+    steps = {"L2": ng.ModelStep(), "short": ng.FixedStep(0.125)}
     solvers = {"QR": ng.QR(), "CG": ng.CG(1e-12)}
-    found = ng.compare(
-        PROBLEM,
-        START,
-        metrics=metrics,
-        solvers=solvers,
-        budget=ng.Stop(iterations=2),
-        lbfgs=False,
-    )
+    methods = {
+        f"{name}, {solver}": ng.NaturalGradient(ng.L2(GRID), solver=solvers[solver], step=step)
+        for name, step in steps.items()
+        for solver in solvers
+    }
+    found = ng.compare(PROBLEM, START, methods, stop=ng.Stop(iterations=2))
     assert list(found.results) == ["L2, QR", "L2, CG", "short, QR", "short, CG"]
     np.testing.assert_allclose(found.results["short, QR"].history["step"][:2], 0.125)
     np.testing.assert_allclose(
@@ -118,50 +119,55 @@ def test_a_metric_may_measure_another_state():
     """The residual as the state: in L² the same directions, by another problem."""
     target = PROBLEM.loss.target
     missing = ng.Problem(lambda t: bump(t) - target, ng.LeastSquares(jnp.zeros(40), GRID))
-    metrics = {"values": ng.L2(GRID), "missing": {"metric": ng.L2(GRID), "problem": missing}}
-    found = ng.compare(PROBLEM, START, metrics=metrics, budget=ng.Stop(iterations=2), lbfgs=False)
+    methods = {"values": L2, "missing": (missing, L2)}
+    found = ng.compare(PROBLEM, START, methods, stop=ng.Stop(iterations=2))
     thetas = [result.theta for result in found.results.values()]
     np.testing.assert_allclose(*thetas, rtol=1e-12)
 
 
 def test_what_cannot_run_is_listed_and_the_rest_goes_on():
     signed = ng.Problem(lambda t: bump(t) - 0.5, ng.LeastSquares(jnp.zeros(40), GRID))
-    metrics = [ng.FisherRao(GRID), ng.L2(GRID), ng.Sobolev(GRID, -1)]
-    found = ng.compare(signed, START, metrics=metrics, budget=ng.Stop(iterations=2), lbfgs=False)
+    metrics = {
+        "FisherRao": ng.FisherRao(GRID),
+        "L2": ng.L2(GRID),
+        "Sobolev -1": ng.Sobolev(GRID, -1),
+    }
+    methods = {name: ng.NaturalGradient(metric) for name, metric in metrics.items()}
+    found = ng.compare(signed, START, methods, stop=ng.Stop(iterations=2))
     assert list(found.results) == ["L2", "Sobolev -1"]
     assert "negative" in found.failures["FisherRao"]
     assert "FisherRao could not run" in str(found)
     with pytest.raises(ng.InputError, match="negative"):
-        ng.compare(signed, START, metrics=metrics[:1], lbfgs=False)
+        ng.compare(signed, START, {"FisherRao": methods["FisherRao"]})
 
 
 def test_a_folder_keeps_the_runs(tmp_path):
     few, more = ng.Stop(iterations=3), ng.Stop(iterations=6)
-    arguments = {"metrics": METRICS, "folder": tmp_path}
-    ng.compare(PROBLEM, START, budget=few, **arguments)
+    ng.compare(PROBLEM, START, rivals(), stop=few, folder=tmp_path)
     assert len(list(tmp_path.glob("*.npz"))) == 3
-    resumed = ng.compare(PROBLEM, START, budget=more, **arguments)
-    whole = ng.compare(PROBLEM, START, budget=more, metrics=METRICS)
+    resumed = ng.compare(PROBLEM, START, rivals(), stop=more, folder=tmp_path)
+    whole = ng.compare(PROBLEM, START, rivals(), stop=more)
     for name in whole.results:
         np.testing.assert_array_equal(resumed.results[name].theta, whole.results[name].theta)
 
 
+STOP = ng.Stop()
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("methods", "stop", "message"),
     [
-        ({"metrics": {}}, "metrics: are empty"),
-        ({"metrics": "L2"}, "metrics: are a str"),
-        ({"metrics": {"L2": 3}}, "metrics: 'L2' is no metric"),
-        ({"metrics": [ng.L2(GRID), ng.L2(GRID)]}, "same name twice"),
-        ({"metrics": METRICS, "solvers": {"QR": 1}}, "solvers"),
-        ({"metrics": METRICS, "budget": 10}, "budget: is a int"),
-        ({"metrics": METRICS, "max_seconds": 3.0}, r"Budget\(seconds"),
-        ({"metrics": METRICS, "checkpoint": "x"}, "folder="),
+        ({}, STOP, "methods: are empty"),
+        ("L2", STOP, "methods: are a str"),
+        ({"L2": ng.L2(GRID)}, STOP, "methods: 'L2' is neither a method nor a pair"),
+        ({"L2": (L2, PROBLEM)}, STOP, "methods: 'L2' is neither a method nor a pair"),
+        ({1: L2, "1": L2}, STOP, "same name twice"),
+        ({"L2": L2}, 10, "stop: is 10"),
     ],
 )
-def test_bad_input(arguments, message):
+def test_bad_input(methods, stop, message):
     with pytest.raises(ng.InputError, match=message):
-        ng.compare(PROBLEM, START, **arguments)
+        ng.compare(PROBLEM, START, methods, stop=stop)
 
 
 def test_the_page_has_tables_curves_and_paths(found, tmp_path):
@@ -179,8 +185,9 @@ def test_the_page_of_one_run(found, tmp_path):
 
 def test_fields_of_several_runs_share_a_slider():
     square = ng.Problem(lambda t: t, ng.LeastSquares(jnp.ones((3, 4))))
-    arguments = {"metrics": [ng.L2()], "budget": ng.Stop(iterations=2), "snapshots": 3}
-    found = ng.compare(square, jnp.zeros((3, 4)), **arguments)
+    methods = {"L2": ng.NaturalGradient(ng.L2()), "L-BFGS": ng.LBFGS(10)}
+    stop = ng.Stop(iterations=2)
+    found = ng.compare(square, jnp.zeros((3, 4)), methods, stop=stop, snapshots=3)
     (plot,) = iterate_plots(found.results)
     assert list(plot.data()["runs"]) == ["L2", "L-BFGS"]
 

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import aslinearoperator
 import natgrad as ng
 from cases import BOUNDARIES
 from natgrad.core.sharding import InParts, in_parts, row_mesh
-from natgrad.devices import Distribution
+from natgrad.devices import Devices
 from natgrad.metrics.elliptic.spectral import (
     inverse_transform_in_slabs,
     transform,
@@ -69,7 +69,8 @@ def test_a_direction_on_slabs_of_a_grid(mesh, name):
 @pytest.mark.parametrize("solver", [ng.Cholesky(), Kernel(), ng.QR()], ids=lambda s: s.name)
 def test_a_direction_from_rows_at_points_of_every_device(mesh, solver):
     problem, net, method = PROBLEMS["pinn"]()
-    same_direction(problem, net, mesh, 1e-8, **method | {"solver": solver})
+    settings = {"metric": method.metric, "damping": method.damping, "solver": solver}
+    same_direction(problem, net, mesh, 1e-8, **settings)
 
 
 def test_a_network_in_a_metric_that_is_not_diagonal(mesh):
@@ -92,9 +93,9 @@ def test_sources_and_implicit_models(mesh):
 
 def test_shots_and_mini_batches_of_them(mesh):
     problem, theta, method = PROBLEMS["waves"]()
-    run = {"max_iterations": 2, "batch": ng.MiniBatch(3, of="functions")}
-    plain = ng.minimize(problem, theta, **method, **run)
-    spread = ng.minimize(problem, theta, **method, **run, mesh=mesh)
+    run = {"stop": ng.Stop(iterations=2), "batch": ng.MiniBatch(3, of="functions")}
+    plain = ng.minimize(problem, theta, method, **run)
+    spread = ng.minimize(problem, theta, method, **run, mesh=mesh)
     assert np.allclose(plain.theta, spread.theta, rtol=1e-9)
     assert np.allclose(plain.history["loss"], spread.history["loss"], rtol=1e-9)
 
@@ -103,22 +104,23 @@ def test_shots_and_mini_batches_of_them(mesh):
 def test_collocation_points_drawn_anew(mesh):
     problem, net, method = PROBLEMS["pinn"]()
     draw = lambda key: {"interior": jax.random.uniform(key, (24, 2))}
-    run = method | {"max_iterations": 3, "batch": ng.Resampled(draw)}
-    plain, spread = (ng.minimize(problem, net, **run, mesh=m) for m in (None, mesh))
+    run = {"stop": ng.Stop(iterations=3), "batch": ng.Resampled(draw)}
+    plain, spread = (ng.minimize(problem, net, method, **run, mesh=m) for m in (None, mesh))
     assert np.allclose(numbers(plain.theta), numbers(spread.theta), rtol=1e-7)
 
 
 def test_the_state_is_in_parts_and_so_is_its_target(mesh):
     row = row_mesh(mesh.devices)
-    problem, _, theta = Distribution.over(mesh).inputs(bumps(PLANE), START, ng.L2(PLANE))
+    devices = Devices.over(mesh)
+    (problem, _), theta = devices.spread(bumps(PLANE), START), devices.replicate(START)
     assert problem.loss.target.sharding.is_equivalent_to(in_parts(row), 2)
     assert theta.is_fully_replicated
     assert len(theta.sharding.device_set) == 4
     rho = jax.jit(problem.model)(theta)
     assert rho.sharding.shard_shape(rho.shape) == (4, 12)
     assert isinstance(problem.model.function, InParts)
-    pinn, net, method = PROBLEMS["pinn"]()
-    spread = Distribution.over(mesh).inputs(pinn, net, method["metric"]).problem.model
+    pinn, net, _ = PROBLEMS["pinn"]()
+    spread = devices.spread(pinn, net)[0].model
     assert spread.blocks["interior"].points.sharding.is_equivalent_to(in_parts(row), 2)
     residuals = eqx.filter_jit(lambda model, net: model(net))(spread, net)
     assert residuals["interior"].sharding.shard_shape((24,)) == (6,)
@@ -155,11 +157,11 @@ def test_transforms_in_slabs(mesh, boundary, shape):
 @pytest.mark.slow
 def test_a_checkpoint_is_taken_up_by_another_number_of_devices(mesh, tmp_path):
     problem, theta, method = PROBLEMS["transport"]()
-    run = method | {"tolerance": 0.0}
-    whole = ng.minimize(problem, theta, **run, max_iterations=4)
+    few, more = (ng.Stop(iterations=n, gradient=0.0) for n in (2, 4))
+    whole = ng.minimize(problem, theta, method, stop=more)
     path = tmp_path / "run.npz"
-    ng.minimize(problem, theta, **run, max_iterations=2, mesh=mesh, checkpoint=path)
-    found = ng.minimize(problem, theta, **run, max_iterations=4, checkpoint=path)
+    ng.minimize(problem, theta, method, stop=few, mesh=mesh, checkpoint=path)
+    found = ng.minimize(problem, theta, method, stop=more, checkpoint=path)
     assert found.iterations == 4
     assert np.allclose(found.history["loss"], whole.history["loss"], rtol=1e-9)
 
@@ -178,7 +180,7 @@ def test_bad_meshes(mesh):
         direct(three)
     pinn, net, method = PROBLEMS["pinn"]()
     with pytest.raises(ng.InputError, match=r"do not divide the 8 .* of the block 'boundary'"):
-        ng.minimize(pinn, net, **method, mesh=three)
+        ng.minimize(pinn, net, method, mesh=three)
     outside = ng.Problem(
         ng.ExternalModel(lambda t: t, lambda t, v: v, lambda t, w: w), lambda rho: rho.sum()
     )
@@ -230,7 +232,7 @@ def test_two_processes_give_the_runs_of_one(tmp_path):
     assert first == second  # bit for bit, as both must take the same decisions
     for name, make in PROBLEMS.items():
         problem, theta, method = make()
-        alone = ng.minimize(problem, theta, **method, max_iterations=2)
+        alone = ng.minimize(problem, theta, method, stop=ng.Stop(iterations=2))
         assert first[name]["loss"] == pytest.approx(alone.loss, rel=1e-8)
         assert np.allclose(first[name]["theta"], numbers(alone.theta), rtol=1e-6, atol=1e-9)
 
@@ -248,9 +250,9 @@ def test_a_dead_process_is_an_error_soon_and_one_process_goes_on(tmp_path):
     assert any("the same call goes on" in note for note in notes)
     assert not (tmp_path / "run1.npz").exists()  # the leader writes
     problem, start, method = PROBLEMS["transport"]()
-    run = method | {"tolerance": 0.0, "max_iterations": 5}
-    resumed = ng.minimize(problem, start, **run, checkpoint=tmp_path / "run0.npz")
-    alone = ng.minimize(problem, start, **run)
+    stop = ng.Stop(iterations=5, gradient=0.0)
+    resumed = ng.minimize(problem, start, method, stop=stop, checkpoint=tmp_path / "run0.npz")
+    alone = ng.minimize(problem, start, method, stop=stop)
     assert np.allclose(resumed.history["loss"], alone.history["loss"], rtol=1e-8)
     assert len(theta) == 4
     assert resumed.iterations == 5

@@ -234,11 +234,18 @@ def test_lsmr_residuals_are_true_and_never_grow():
 def test_a_run_is_that_of_the_dense_solver_and_counts_every_product(name: str):
     problem, start, _, grid = bumps_problem(mass_varies=True)
     bounds = (jnp.array([-jnp.inf, 0.42, -jnp.inf, -jnp.inf, -jnp.inf]), jnp.array([jnp.inf] * 5))
-    settings = {"metric": ng.L2(grid), "bounds": bounds, "damping": ng.AbsoluteDamping(1e-6)}
     start = start.at[1].set(0.42)
-    dense = ng.minimize(problem, start, solver=ng.Cholesky(), max_iterations=4, **settings)
     solver = {"CG": ng.CG(1e-12), "LSMR": ng.LSMR(1e-12)}[name]
-    result = ng.minimize(problem, start, solver=solver, max_iterations=4, **settings)
+    dense, result = (
+        ng.minimize(
+            problem,
+            start,
+            ng.NaturalGradient(ng.L2(grid), solver=solver, damping=ng.AbsoluteDamping(1e-6)),
+            bounds=bounds,
+            stop=ng.Stop(iterations=4),
+        )
+        for solver in (ng.Cholesky(), solver)
+    )
     close(result.theta, dense.theta, 1e-8)
     h = result.history
     steps = h["solver_iterations"][:-1]
@@ -259,7 +266,12 @@ def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
 
     problem = ng.Problem(model, ng.LeastSquares(jnp.full(4, 0.3)))
     metric = ng.MatrixMetric(np.eye(4))
-    run = lambda damping, solver, steps: ng.minimize(problem, jnp.ones(4), ng.NaturalGradient(metric, solver=solver, damping=damping), stop=ng.Stop(iterations=steps, gradient=0.0))  # fmt: skip
+    run = lambda damping, solver, steps: ng.minimize(
+        problem,
+        jnp.ones(4),
+        ng.NaturalGradient(metric, solver=solver, damping=damping),
+        stop=ng.Stop(iterations=steps, gradient=0.0),
+    )
     run(1e-3, ng.CG(1e-2, 3), 1)
     before = len(traces)
     run(1e-2, ng.CG(1e-1, 4), 6)

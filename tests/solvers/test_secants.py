@@ -1,5 +1,6 @@
 """Recycled pairs with secants: M from the steps of a run, and products only where it fails."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import jax.numpy as jnp
@@ -13,29 +14,25 @@ from problems_for_tests import bumps_problem, close, linear_problem
 
 EYE = ng.MatrixMetric(jnp.eye(20))
 SECANTS = ng.CG(0.0, 2, preconditioner=ng.solvers.Recycled(30, secants=True))
+STOP = ng.Stop(iterations=60, gradient=1e-10)
 small = lru_cache(lambda: linear_problem(20, 6, 6, grading=0.1))
 
 
-def run(
-    problem=None,
-    metric: ng.metrics.Metric = EYE,
-    solver: ng.solvers.Solver = SECANTS,
-    theta=None,
-    **settings,
-):
+def secants(metric: ng.metrics.Metric = EYE, **settings) -> ng.NaturalGradient:
+    return ng.NaturalGradient(metric, solver=SECANTS, **settings)
+
+
+def run(problem=None, method=secants(), theta=None, stop: ng.Stop = STOP, **settings) -> ng.Result:
     default, start, _, _ = small()
-    settings = {"max_iterations": 60, "tolerance": 1e-10} | settings
     theta = start if theta is None else theta
-    return ng.minimize(
-        problem or default, theta, ng.NaturalGradient(metric, solver=solver, **settings)
-    )
+    return ng.minimize(problem or default, theta, method, stop=stop, **settings)
 
 
 def walked(*points, H, pairs: int = 4) -> recycling.Pairs:
     """The memory after these points, for the gradient Hθ."""
     memory = ng.solvers.Recycled(pairs, secants=True).memory(len(points[0]), jnp.asarray(H).dtype)
     for theta in points:
-        memory = memory.arrived(theta, H @ theta)
+        memory = memory.arrive(theta, H @ theta)
     return memory
 
 
@@ -89,7 +86,7 @@ def test_pairs_have_served_where_a_step_levels_the_slope(end: float, served: boo
 
 def test_a_quadratic_is_minimised_with_the_products_of_the_first_iteration():
     _, _, Z, target = small()
-    result = run(tolerance=1e-8)
+    result = run(stop=replace(STOP, gradient=1e-8))
     assert result.status == ng.Status.CONVERGED
     close(result.theta, np.linalg.lstsq(Z, target)[0], 1e-6)
     products = result.history["solver_iterations"][:-1]
@@ -104,7 +101,7 @@ def test_a_quadratic_is_minimised_with_the_products_of_the_first_iteration():
 
 
 def test_a_direction_without_products_says_so():
-    result = run(max_iterations=3)
+    result = run(stop=replace(STOP, iterations=3))
     assert result.info is not None
     assert (result.info.status, result.info.iterations) == ("recycled", 0)
     assert np.isnan(result.info.residual)
@@ -115,7 +112,7 @@ def test_a_direction_without_products_says_so():
 
 def test_a_curved_model():
     problem, start, truth, grid = bumps_problem(mass_varies=True)
-    result = run(problem, ng.L2(grid), theta=start)
+    result = run(problem, secants(ng.L2(grid)), theta=start)
     assert result.converged
     close(result.theta, truth, 1e-6)
 
@@ -125,7 +122,7 @@ def test_bounds():
     lower, upper = np.minimum(start, -2.0), np.maximum(start, 1.0)
     expected = lsq_linear(Z, target, (lower, upper), tol=1e-14)
     assert 0 < np.sum(np.abs(expected.active_mask)) < 6
-    result = run(bounds=(lower, upper), tolerance=1e-9)
+    result = run(bounds=(lower, upper), stop=replace(STOP, gradient=1e-9))
     assert np.all((result.theta >= lower) & (result.theta <= upper))
     assert result.loss == pytest.approx(expected.cost, rel=1e-8)
 
@@ -133,7 +130,7 @@ def test_bounds():
 @pytest.mark.parametrize("damping", [1e-2, ng.LevenbergMarquardt(1e-2)], ids=["fixed", "adaptive"])
 def test_damping_is_added_to_the_pairs(damping):
     _, _, Z, target = small()
-    result = run(damping=damping, max_iterations=200)
+    result = run(method=secants(damping=damping), stop=replace(STOP, iterations=200))
     close(result.theta, np.linalg.lstsq(Z, target)[0], 1e-6)
     assert np.any(result.history["solver_iterations"] == 0)
 
@@ -149,22 +146,23 @@ def test_a_regulariser_is_part_of_the_secants():
 
 def test_newton():
     problem, start, truth, _ = bumps_problem(mass_varies=True)
-    result = run(problem, ng.Newton(), theta=start)
+    result = run(problem, ng.Newton(solver=SECANTS), theta=start)
     close(result.theta, truth, 1e-6)
     assert np.any(result.history["solver_iterations"] == 0)
 
 
 def test_another_right_hand_side_is_solved_with_products():
-    result = run(momentum=0.5, damping=1e-1, max_iterations=5)
+    result = run(method=secants(momentum=0.5, damping=1e-1), stop=replace(STOP, iterations=5))
     assert np.all(np.diff(result.history["linearised"]) >= 2)
 
 
 def test_mini_batches_record_no_steps():
-    result = run(batch=ng.MiniBatch(15), max_iterations=6, solver=SECANTS, damping=1e-2)
+    method, stop = secants(damping=1e-2), replace(STOP, iterations=6)
+    result = run(method=method, stop=stop, batch=ng.MiniBatch(15))
     assert np.all(result.history["solver_iterations"][:-1] >= 1)
     memory = SECANTS.initial_memory(6, jnp.zeros(()).dtype, batches=True)
     assert memory.last is None
-    assert memory.arrived(jnp.ones(6), jnp.ones(6)) is memory
+    assert memory.arrive(jnp.ones(6), jnp.ones(6)) is memory
 
 
 def outside(Z) -> ng.ExternalModel:
@@ -186,7 +184,11 @@ def test_a_model_outside_jax_takes_the_same_steps():
 def test_gradients_in_single_precision_of_parameters_in_double():
     _, _, Z, target = small()
     problem = ng.Problem(outside(Z.astype("f4")), ng.LeastSquares(jnp.asarray(target, "f4")))
-    result = run(problem, ng.MatrixMetric(jnp.eye(20, dtype="f4")), max_iterations=20)
+    result = run(
+        problem,
+        secants(ng.MatrixMetric(jnp.eye(20, dtype="f4"))),
+        stop=replace(STOP, iterations=20),
+    )
     assert np.asarray(result.theta).dtype == np.float64
     assert result.loss == pytest.approx(run().loss, rel=1e-5)
 
@@ -197,11 +199,10 @@ def test_a_long_memory_beats_lbfgs_per_propagation():
     rng = np.random.default_rng(0)
     Z = np.linalg.qr(rng.normal(size=(60, 40)))[0] * np.geomspace(1, 1e-2, 40)
     problem = ng.Problem(outside(Z), ng.LeastSquares(jnp.asarray(Z @ rng.normal(size=40))))
-    limits = {"max_propagations": 160, "tolerance": 0.0}
     solver = ng.CG(0.0, 2, preconditioner=ng.solvers.Recycled(80, secants=True))
-    metric = ng.MatrixMetric(jnp.eye(60))
-    ours = run(problem, metric, solver, theta=jnp.zeros(40), max_iterations=200, **limits)
-    theirs = ng.minimize(
-        problem, jnp.zeros(40), ng.LBFGS(10), stop=ng.Stop(iterations=1000), **limits
-    )
+    method = ng.NaturalGradient(ng.MatrixMetric(jnp.eye(60)), solver=solver)
+    stop = ng.Stop(iterations=200, propagations=160, gradient=0.0)
+    ours = run(problem, method, theta=jnp.zeros(40), stop=stop)
+    stop = ng.Stop(iterations=1000, propagations=160, gradient=0.0)
+    theirs = run(problem, ng.LBFGS(10), theta=jnp.zeros(40), stop=stop)
     assert ours.loss < 0.5 * theirs.loss
