@@ -12,7 +12,7 @@ from ..core.compiled import jit_forwarding, loop
 from ..core.dense import accurate_product
 from ..core.operators import pick
 from ..core.outcomes import Counts, Status
-from ..core.settings import whole
+from ..core.settings import check_integer
 from ..direction.linearise import check
 from ..direction.local import Local, Setup
 from ..direction.metric_free import PlainGradient
@@ -55,7 +55,9 @@ class LBFGS(Method):
     Softw. 20 (1994), for the line search.
     """
 
-    pairs: int = eqx.field(static=True, default=10, converter=lambda x: whole(x, "pairs", 1))
+    pairs: int = eqx.field(
+        static=True, default=10, converter=lambda x: check_integer(x, "pairs", 1)
+    )
 
     def check(
         self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None

@@ -12,9 +12,9 @@ from jax import Array, lax
 
 from ..core.compiled import can_call_back
 from ..errors import InputError, import_optional
+from ..metrics.elliptic.divergence import Fluxes, Solution
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
-from ..metrics.elliptic.divergence import Fluxes, Solution
 from .matrices import HostSolve, System
 from .space import Space
 

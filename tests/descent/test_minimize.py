@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from compilations import programs
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
