@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -37,7 +37,20 @@ class Model(eqx.Module):
     """θ ↦ ρ(θ). θ is handed over as one flat vector and the function that gives it back its shape.
 
     `known` is an `Evaluation` at the same θ, where the line search has made one.
+
+    | constant | what it says |
+    |---|---|
+    | `on_host` | the model is Python code outside JAX: its runs are driven from Python |
+    | `any_mesh` | the state may be in unequal parts over the devices of a mesh |
+    | `solves` | every product is a solve with a PDE of the model |
+
+    A model that solves is differentiated by its products alone, a known evaluation saves it the
+    forward solve, and `Auto` forms no large Z of it.
     """
+
+    on_host: ClassVar[bool] = False
+    any_mesh: ClassVar[bool] = False
+    solves: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, theta: PyTree) -> PyTree:
@@ -91,25 +104,6 @@ class Model(eqx.Module):
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """Raise `InputError` if the model contradicts itself at θ."""
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the model is Python code outside JAX, so that its runs are driven from Python."""
-        return False
-
-    @property
-    def any_mesh(self) -> bool:
-        """Whether the state may be in unequal parts over the devices of a mesh."""
-        return False
-
-    @property
-    def solves(self) -> bool:
-        """Whether every product is a solve with a PDE of the model.
-
-        Then the model is differentiated by its products alone, a known evaluation saves the
-        forward solve, and `Auto` forms no large Z.
-        """
-        return False
 
 
 @compile_unless(lambda model, theta: model.on_host)

@@ -6,7 +6,7 @@ the call that raised it.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -25,6 +25,10 @@ from .base import Evaluation, Model, Products, Unravel, form_columns
 class HostModel(Model):
     """A model outside JAX, driven from Python: `evaluate` and `products` are its own."""
 
+    solves: ClassVar[bool] = True
+
+    on_host: ClassVar[bool] = True
+
     def __call__(self, theta: PyTree) -> PyTree:
         return self.evaluate(theta).rho
 
@@ -34,14 +38,6 @@ class HostModel(Model):
         products = self.products(unravel, flat, known)
         columns, counts = form_columns(products, flat)
         return products.rho, columns, counts
-
-    @property
-    def on_host(self) -> bool:
-        return True
-
-    @property
-    def solves(self) -> bool:
-        return True
 
 
 class HostProducts(Products):

@@ -1,7 +1,7 @@
 """Models given by a constraint h(ρ, θ) = 0: products by the implicit function theorem."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -77,6 +77,8 @@ class ImplicitModel(Model):
     right-hand sides at once. Reference: section 3.3 of the paper, Algorithm 2; Plessix, A review of
     the adjoint-state method, Geophys. J. Int. 167 (2006).
     """
+
+    solves: ClassVar[bool] = True
 
     residual: Callable[[PyTree, PyTree], PyTree]
     solve: Callable[[PyTree], PyTree] | None
@@ -221,10 +223,6 @@ class ImplicitModel(Model):
     @property
     def on_host(self) -> bool:
         return self.factorise is not None
-
-    @property
-    def solves(self) -> bool:
-        return True
 
 
 def _observe_all(field: PyTree) -> PyTree:

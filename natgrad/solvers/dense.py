@@ -182,7 +182,8 @@ class PivotedQR(DenseSolver):
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
         factor, b, r = prepared
         assert isinstance(factor, MinimumNormFactor)
-        info = SolveInfo(factor.rank, factor.condition, factor.rank < len(r))
+        condition = condition_estimate(factor.R1)
+        info = SolveInfo(factor.rank, condition, factor.rank < len(r))
         eta = -factor.solve_both(b, r, damping)
         # the part of r outside the retained row space is damped by λ alone
         outside = (r - factor.row_space_part(r)) / jnp.where(damping > 0, damping, 1.0)

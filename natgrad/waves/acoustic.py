@@ -1,7 +1,7 @@
 """Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -47,6 +47,8 @@ class Acoustic(WaveModel):
 
     Cost: one propagation for ρ, for Zη and for Zᵀξ each; with checkpoints two for a product.
     """
+
+    any_mesh: ClassVar[bool] = True
 
     survey: Survey
     layer: Layer
@@ -123,10 +125,6 @@ class Acoustic(WaveModel):
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""
         return with_mesh(self, mesh)
-
-    @property
-    def any_mesh(self) -> bool:
-        return True
 
 
 class WaveProducts(Products):

@@ -4,7 +4,7 @@
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -58,6 +58,8 @@ class Storage(NamedTuple):
 class WaveModel(Model):
     """θ ↦ traces (shots, receivers, steps), θ = 1/c² in s²/km² on the survey's grid."""
 
+    solves: ClassVar[bool] = True
+
     survey: eqx.AbstractVar[Survey]
     start: eqx.AbstractVar[Array]  # the squared slowness of the starting model
     update: eqx.AbstractVar[Array]  # how far each cell follows θ, from 0 to 1
@@ -87,10 +89,6 @@ class WaveModel(Model):
     def check(self, theta: PyTree, known: Evaluation) -> None:
         medium = self.medium(theta) * M_PER_KM**2
         self.survey.check_velocity(np.asarray(velocity_of(medium), float), self.order)
-
-    @property
-    def solves(self) -> bool:
-        return True
 
 
 def take_shots(selection: Selection) -> Array:
