@@ -16,9 +16,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from pinn_cases import Case, paper, sine
 
+from natgrad.core.compiled import map_in_chunks
 from natgrad.models import pointwise
-from natgrad.models.explicit import mapped
-from natgrad.report import versions
+from natgrad.report.folder import versions
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -39,7 +39,7 @@ def by_rows(case: Case, points: Array, chunk: int) -> Callable[[Array], Array]:
     function = case.pinn.blocks["interior"].function
     unravel = ravel_pytree(case.start)[1]
     row = lambda flat, x: jax.grad(lambda v: function(unravel(v), x))(flat)
-    return jax.jit(lambda flat: mapped(lambda x: row(flat, x), points, chunk))
+    return jax.jit(lambda flat: map_in_chunks(lambda x: row(flat, x), points, chunk))
 
 
 def at_once(case: Case, points: Array, mode: Callable) -> Callable[[Array], Array]:

@@ -5,6 +5,7 @@ find it as `gallery/<name>.png`. No figure is kept in the repository.
 """
 
 import functools
+import os
 import runpy
 import tempfile
 from pathlib import Path
@@ -39,7 +40,8 @@ TIMED = ("density_image", "point_cloud", "training_loops")
 
 def on_startup(command: str, dirty: bool) -> None:
     """Nearly all the time goes into compiling, so as little as possible is asked for there."""
-    runpy.run_path(str(ROOT / "tests" / "helpers" / "quick_compilation.py"))["compile_quickly"]()
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -96,8 +96,8 @@ class MiniBatch(Batch):
             raise InputError(
                 "batch",
                 f"a state that is a {type(state).__name__} has no points in common",
-                "of='functions', for entries along the leading axis of every array; for collocation "
-                "points Resampled(draw)",
+                "of='functions', for entries along the leading axis of every array; for collocation"
+                " points Resampled(draw)",
             )
         lengths = {tuple(leaf.shape[:1]) for leaf in leaves}
         if self.of == "functions" and (len(lengths) != 1 or lengths == {()}):

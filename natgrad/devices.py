@@ -19,8 +19,8 @@ from .core.settings import check_instance
 from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
 from .errors import InputError, PeerError
 from .metrics.base import Metric
-from .models.checks import check_model, check_parameters
-from .parameters import flatten
+from .models.base import check_model
+from .parameters import check_parameters, flatten
 from .problem import Problem
 
 # What the collectives of CPUs and GPUs, and JAX's own service, say of a peer that is gone.
@@ -47,7 +47,7 @@ class Devices(NamedTuple):
         if self.mesh is None:
             return
         check_instance("problem", problem, Problem)
-        check_parameters(theta, flatten(theta)[0])
+        check_parameters(flatten(theta)[0])
         self._check_same(theta0=theta, **settings)
 
     def spread(self, problem: Problem, theta: PyTree) -> tuple[Problem, Callable[[Metric], Metric]]:

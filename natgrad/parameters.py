@@ -11,7 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from .core.compiled import traced
+from .core.compiled import is_traced
 from .errors import InputError
 
 
@@ -57,7 +57,7 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
         raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
     flat, _ = flatten(theta)
     lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
-    if traced((flat, lower, upper)):
+    if is_traced((flat, lower, upper)):
         return Bounds(lower, upper)  # nothing can be said of values that are not there yet
     if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
         raise InputError("bounds", "have entries that are not numbers", "None for no bound")
@@ -80,3 +80,19 @@ def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
         return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
     except (ValueError, TypeError) as error:
         raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
+
+
+def check_parameters(flat: Array) -> None:
+    """At least one real parameter, finite as far as its value is known."""
+    if flat.size == 0:
+        raise InputError(
+            "theta",
+            "holds no floating-point array, so there is nothing to optimise (p = 0)",
+            "jnp.asarray(theta, dtype=float)",
+        )
+    if jnp.issubdtype(flat.dtype, jnp.complexfloating):
+        raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
+    if jnp.finfo(flat.dtype).bits < 32:
+        raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
+    if not is_traced(flat) and not np.all(np.isfinite(np.asarray(flat))):
+        raise InputError("theta", "has entries that are not finite", "a finite starting point")

@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from .core.settings import check_integer
 from .errors import InputError, import_optional
 from .grids import Grid
+from .models.base import evaluate
 from .parameters import flatten
 from .problem import Problem
 from .result import Result
@@ -201,7 +202,7 @@ def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 
 
 def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
     theta = flatten(like)[1](place)
-    return float(problem.value(theta, problem.evaluate(theta).rho))
+    return float(problem.value(theta, evaluate(problem.model, theta).rho))
 
 
 @eqx.filter_jit

@@ -1,7 +1,7 @@
 """A problem is a model and something to minimise over it; losses on states."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from .core.settings import Number, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
-from .models.base import Evaluation, Model, Products
+from .models.base import Evaluation, Products
 from .models.explicit import as_model
 from .parameters import flatten
 
@@ -61,10 +61,6 @@ class Problem(eqx.Module):
         self.model = as_model(model)
         self.loss, self.objective, self.regulariser = loss, objective, regulariser
 
-    def evaluate(self, theta: PyTree) -> Evaluation:
-        """ρ(θ), with what the model keeps of it; compiled, unless the model is outside JAX."""
-        return evaluate(self.model, theta)
-
     def value(self, theta: PyTree, rho: PyTree) -> Array:
         """F at θ, given the state ρ(θ)."""
         if self.objective is not None:
@@ -100,9 +96,10 @@ class _Loss(eqx.Module):
     """A loss against a target of the state's shape."""
 
     target: eqx.AbstractVar[PyTree]
+    grid: eqx.AbstractVar[Domain | None]
 
     def check_structure(self, state: PyTree) -> None:
-        """The target must have the shapes of the state."""
+        """The target must have the shapes of the state, and of the grid."""
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(state)]
         targets = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(self.target)]
         if shapes != targets or jax.tree.structure(state) != jax.tree.structure(self.target):
@@ -111,6 +108,8 @@ class _Loss(eqx.Module):
                 f"has shapes {targets} but the model returns {shapes}",
                 "a target on the same points as the state",
             )
+        if self.grid is not None:
+            check_on_grid(self.grid, state)
 
     def restricted(self, selection: Selection) -> Callable[[PyTree], Array]:
         """f(Sρ) · k/k′ for a loss that is a sum over the state."""
@@ -137,11 +136,6 @@ class LeastSquares(_Loss):
 
     target: PyTree
     grid: Domain | None = None
-
-    def check_structure(self, state: PyTree) -> None:
-        super().check_structure(state)
-        if self.grid is not None:
-            check_on_grid(self.grid, state)
 
     def __call__(self, rho: PyTree) -> Array:
         square = lambda difference: difference**2
@@ -188,6 +182,7 @@ class SquaredDistance(_Loss):
 
     target: PyTree
     metric: Metric
+    grid: ClassVar[None] = None
 
     def check_structure(self, state: PyTree) -> None:
         super().check_structure(state)
@@ -274,13 +269,3 @@ def _differentiate(problem: Problem, theta: PyTree, known: Evaluation | None) ->
 
 
 _differentiate_compiled = jit_forwarding(_differentiate)
-
-
-def evaluate(model: Model, theta: PyTree) -> Evaluation:
-    """The evaluation of a model at θ; compiled, unless it is outside JAX."""
-    return model.evaluate(theta) if model.on_host else _evaluate_compiled(model, theta)
-
-
-@eqx.filter_jit
-def _evaluate_compiled(model: Model, theta: PyTree) -> Evaluation:
-    return model.evaluate(theta)

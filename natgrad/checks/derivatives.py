@@ -1,4 +1,4 @@
-"""What checks of derivatives have found, in words."""
+"""Checks of derivatives at one θ: those of a model, and the gradient of a problem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,91 +12,17 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from ..core.compiled import compile_unless
 from ..core.operators import structure_of
 from ..core.settings import check_integer
 from ..errors import InputError
-from ..models.base import Evaluation, Model, Products
-from ..models.checks import check_model, check_parameters, check_state
+from ..models.base import Evaluation, Model, Products, check_model, check_state, evaluate
 from ..models.explicit import as_model
 from ..models.external import ExternalModel
 from ..models.implicit import ImplicitModel
-from ..parameters import flatten, strengthen
-from ..problem import Problem, differentiate_loss, evaluate, value_and_gradient
+from ..parameters import check_parameters, flatten, strengthen
+from ..problem import Problem, differentiate_loss, value_and_gradient
 from .taylor import Taylor, norm, ratio, steps_for, taylor_test, worst, worst_number
-
-
-def names_of(model: Model) -> tuple[str, str, str]:
-    """How the state, Zη and Zᵀξ are called where the user wrote them."""
-    if isinstance(model, ExternalModel):
-        return ("linearize" if model.forward is None else "forward"), "jvp", "vjp"
-    if isinstance(model, ImplicitModel) and model.factorise is not None:
-        return "the state", "Zη (solve of the factorisation)", "Zᵀξ (solve_transposed)"
-    if isinstance(model, ImplicitModel):
-        return "the state", "Zη (linear_solver)", "Zᵀξ (linear_solver on the transpose)"
-    return "the model", "jvp", "vjp"
-
-
-def adjoint_verdict(
-    names: tuple[str, str, str], asymmetry: float, tolerance: float, jvp: Taylor, vjp: Taylor
-) -> str:
-    """Which function is at fault, the sizes found, and what to try."""
-    forward, push, pull = names
-    symmetric = asymmetry <= tolerance
-    if symmetric and jvp.passed and vjp.passed:
-        head = f"passed: {push} is the derivative of {forward}, and {pull} its transpose"
-        advice = ""
-    elif not (np.isfinite(jvp.error) and np.isfinite(vjp.error)):
-        wrong = push if not np.isfinite(jvp.error) else pull
-        head = f"FAILED: {wrong} is not finite, or {forward} is not at points near theta"
-        advice = "another theta, or smaller arrays to find the first NaN"
-    elif symmetric:
-        head = f"FAILED: {push} is not the derivative of {forward}"
-        advice = (
-            f"{pull} is its transpose, so both differentiate another function; compare {push} "
-            f"with ({forward}(theta + h*eta) - {forward}(theta))/h for one parameter at a time"
-        )
-    elif jvp.passed:
-        head = f"FAILED: {pull} is not the transpose of {push}, which is right"
-        advice = f"transpose {push} line by line in reverse order; mind weights and boundaries"
-    elif vjp.passed:
-        head = f"FAILED: {push} is not the derivative of {forward}, while {pull} is its transpose"
-        advice = f"correct {push}: {pull} agrees with finite differences of {forward}"
-    else:
-        head = (
-            f"FAILED: {push} is not the derivative of {forward}, "
-            f"and {pull} is not the transpose of {push}"
-        )
-        advice = f"first correct {push}, then transpose it; or is {forward} noisy?"
-    lines = [
-        head,
-        f"  |⟨Zη, ξ⟩ − ⟨η, Zᵀξ⟩| is {asymmetry:.1e} of their size (up to {tolerance:.1e} passes)",
-        f"  {push} against finite differences: {_sizes(jvp)}",
-        f"  {pull} against finite differences: {_sizes(vjp)}",
-    ]
-    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
-
-
-def gradient_verdict(problem: Problem, test: Taylor, parts: dict[str, Taylor]) -> str:
-    wrong = [name for name, part in parts.items() if not part.passed]
-    if test.passed and not wrong:
-        head, advice = "passed: ∂_θ f is the gradient of the value", ""
-    elif wrong:
-        head = f"FAILED: the derivative of the {' and the '.join(wrong)} is wrong"
-        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
-    elif problem.objective is not None:
-        head = "FAILED: ∂_θ f is not the gradient of the objective"
-        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
-    else:
-        head = "FAILED: ∂_θ f = Zᵀ∂_ρ f is wrong, while the derivative of the loss is right"
-        advice = "ng.check_adjoint(problem.model, theta), which tells jvp from vjp"
-    lines = [head, f"  ∂_θ f against finite differences: {_sizes(test)}"]
-    lines += [f"  {name} by itself: {_sizes(part)}" for name, part in parts.items()]
-    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
-
-
-def _sizes(test: Taylor) -> str:
-    said = "right" if test.passed else "WRONG"
-    return f"{said}, relative error down to {test.error:.1e}, remainders of order {test.order:.1f}"
 
 
 @dataclass(frozen=True)
@@ -163,7 +89,7 @@ def check_adjoint(
         size = max(norm(image) * norm(xi), norm(eta) * norm(slope))
         gaps.append(ratio(abs(float(image @ xi - eta @ slope)), size))
         steps = steps_for(at.eps)
-        changes = [at.moved(h * eta) - at.rho for h in steps]
+        changes = [at.move(h * eta) - at.rho for h in steps]
         forward.append(taylor_test(steps, changes, image, at.eps))
         seen = [np.atleast_1d(change @ xi) for change in changes]
         size = max(norm(image) * norm(xi), abs(float(eta @ slope)))
@@ -171,7 +97,7 @@ def check_adjoint(
     asymmetry, tolerance = worst_number(gaps), float(np.sqrt(at.eps))
     jvp, vjp = worst(forward), worst(backward)
     passed = asymmetry <= tolerance and jvp.passed and vjp.passed
-    verdict = adjoint_verdict(names_of(model), asymmetry, tolerance, jvp, vjp)
+    verdict = _describe_adjoint(_name_functions(model), asymmetry, tolerance, jvp, vjp)
     report = AdjointReport(passed, asymmetry, tolerance, jvp, vjp, verdict)
     if verbose:
         print(report)
@@ -204,7 +130,7 @@ def check_gradient(
     known = at.known if problem.model.solves else None
     found = value_and_gradient(problem, theta, known)
     gradient, loss = np.asarray(found.gradient, float), float(found.value)
-    scale, rng, whole_test = _scale(theta), np.random.default_rng(seed), []
+    scale, rng, tests = _scale(theta), np.random.default_rng(seed), []
     objective_only = problem.objective is not None
     eps = max(at.eps, float(jnp.finfo(found.value.dtype).eps))
     for _ in range(trials):
@@ -212,16 +138,16 @@ def check_gradient(
 
         def change(h: float, eta: np.ndarray = eta) -> np.ndarray:
             moved = unravel(flat + jnp.asarray(h * eta, flat.dtype))
-            rho = at.known.rho if objective_only else at.evaluated(moved).rho
+            rho = at.known.rho if objective_only else evaluate(problem.model, moved).rho
             return np.atleast_1d(float(_value(problem, moved, rho)) - loss)
 
         slope = np.atleast_1d(gradient @ eta)
         steps = steps_for(eps)
-        whole_test.append(taylor_test(steps, [change(h) for h in steps], slope, eps))
-    parts = {} if objective_only else _parts(problem, theta, at, rng, eps)
-    test = worst(whole_test)
+        tests.append(taylor_test(steps, [change(h) for h in steps], slope, eps))
+    parts = {} if objective_only else _test_parts(problem, theta, at, rng, eps)
+    test = worst(tests)
     passed = test.passed and all(part.passed for part in parts.values())
-    verdict = gradient_verdict(problem, test, parts)
+    verdict = _describe_gradient(problem, test, parts)
     report = GradientReport(passed, test, parts, verdict)
     if verbose:
         print(report)
@@ -234,10 +160,10 @@ class _Place:
     def __init__(self, model: Model, theta: PyTree):
         self.model, self.theta = model, strengthen(theta)
         self.flat, self.unravel = flatten(self.theta)
-        check_parameters(theta, self.flat)
+        check_parameters(self.flat)
         if not model.on_host:
             check_model(lambda v: model(self.unravel(v)), self.flat)
-        self.known = self.evaluated(self.theta)
+        self.known = evaluate(model, self.theta)
         check_state(structure_of(self.known.rho))
         vector, self.shaped = ravel_pytree(self.known.rho)
         self.dtype, self.rho = vector.dtype, np.asarray(vector, float)
@@ -247,47 +173,51 @@ class _Place:
         dtypes = [leaf.dtype for leaf in jax.tree.leaves(self.known.rho)] + [self.flat.dtype]
         self.eps = max(float(jnp.finfo(dtype).eps) for dtype in dtypes)
 
-    def evaluated(self, theta: PyTree) -> Evaluation:
-        return evaluate(self.model, theta)
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
+    def move(self, step: np.ndarray) -> np.ndarray:
+        """ρ(θ + step)."""
         point = self.unravel(self.flat + jnp.asarray(step, self.flat.dtype))
-        return np.asarray(ravel_pytree(self.evaluated(point).rho)[0], float)
+        return np.asarray(ravel_pytree(evaluate(self.model, point).rho)[0], float)
 
     def products(self) -> Products:
-        make = _products if self.model.on_host else _products_compiled
-        return make(self.model, self.theta, self.known if self.model.solves else None)
+        known = self.known if self.model.solves else None
+        return _make_products(self.model, self.theta, known)
 
     def push(self, products: Products, eta: np.ndarray) -> np.ndarray:
-        push = _push if self.model.on_host else _push_compiled
-        return np.asarray(push(products, jnp.asarray(eta, self.flat.dtype)), float)
+        image = _push(self.model, products, jnp.asarray(eta, self.flat.dtype))
+        return np.asarray(image, float)
 
     def pull(self, products: Products, xi: np.ndarray) -> np.ndarray:
-        pull = _pull if self.model.on_host else _pull_compiled
-        return np.asarray(pull(products, self.shaped(jnp.asarray(xi, self.dtype))), float)
+        image = _pull(self.model, products, self.shaped(jnp.asarray(xi, self.dtype)))
+        return np.asarray(image, float)
 
 
-def _products(model: Model, theta: PyTree, known: Evaluation | None) -> Products:
+_outside = lambda model, *_: model.on_host
+
+
+@compile_unless(_outside)
+def _make_products(model: Model, theta: PyTree, known: Evaluation | None) -> Products:
     flat, unravel = flatten(theta)
     return model.products(unravel, flat, known)
 
 
-def _push(products: Products, eta: Array) -> Array:
+@compile_unless(_outside)
+def _push(model: Model, products: Products, eta: Array) -> Array:
     return ravel_pytree(products.push(eta))[0]
 
 
-def _pull(products: Products, xi: PyTree) -> Array:
+@compile_unless(_outside)
+def _pull(model: Model, products: Products, xi: PyTree) -> Array:
     return products.pull(xi)
-
-
-_products_compiled = eqx.filter_jit(_products)
-_push_compiled = eqx.filter_jit(_push)
-_pull_compiled = eqx.filter_jit(_pull)
 
 
 @eqx.filter_jit
 def _value(problem: Problem, theta: PyTree, rho: PyTree) -> Array:
     return problem.value(theta, rho)
+
+
+@eqx.filter_jit
+def _apply(function: Callable[[PyTree], Array], argument: PyTree) -> Array:
+    return function(argument)
 
 
 def _scale(theta: PyTree) -> np.ndarray:
@@ -298,32 +228,27 @@ def _scale(theta: PyTree) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _parts(
+def _test_parts(
     problem: Problem, theta: PyTree, at: _Place, rng: np.random.Generator, eps: float
 ) -> dict[str, Taylor]:
     """The loss along a random tangent of the state, and the regulariser along one of θ."""
     _, covector, direct = differentiate_loss(problem, theta, at.known.rho)
     zeta = max(norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
     state = lambda v: at.shaped(jnp.asarray(v, at.dtype))
-    loss = lambda v: float(_applied(problem.loss, state(v)))
+    loss = lambda v: float(_apply(problem.loss, state(v)))
     slope = np.asarray(ravel_pytree(covector)[0], float)
-    parts = {"loss": _along(loss, at.rho, zeta, slope, eps)}
+    parts = {"loss": _test_along(loss, at.rho, zeta, slope, eps)}
     if direct is not None:
         flat = np.asarray(at.flat, float)
         eta = _scale(theta) * rng.normal(size=flat.size)
         extra = lambda v: float(
-            _applied(problem.regulariser, at.unravel(jnp.asarray(v, at.flat.dtype)))
+            _apply(problem.regulariser, at.unravel(jnp.asarray(v, at.flat.dtype)))
         )
-        parts["regulariser"] = _along(extra, flat, eta, np.asarray(direct, float), eps)
+        parts["regulariser"] = _test_along(extra, flat, eta, np.asarray(direct, float), eps)
     return parts
 
 
-@eqx.filter_jit
-def _applied(function: Callable[[PyTree], Array], argument: PyTree) -> Array:
-    return function(argument)
-
-
-def _along(
+def _test_along(
     function: Callable[[np.ndarray], float],
     x: np.ndarray,
     v: np.ndarray,
@@ -334,3 +259,78 @@ def _along(
     steps, value = steps_for(eps), function(x)
     changes = [np.atleast_1d(function(x + h * v) - value) for h in steps]
     return taylor_test(steps, changes, np.atleast_1d(gradient @ v), eps)
+
+
+def _name_functions(model: Model) -> tuple[str, str, str]:
+    """How the state, Zη and Zᵀξ are called where the user wrote them."""
+    if isinstance(model, ExternalModel):
+        return ("linearize" if model.forward is None else "forward"), "jvp", "vjp"
+    if isinstance(model, ImplicitModel) and model.factorise is not None:
+        return "the state", "Zη (solve of the factorisation)", "Zᵀξ (solve_transposed)"
+    if isinstance(model, ImplicitModel):
+        return "the state", "Zη (linear_solver)", "Zᵀξ (linear_solver on the transpose)"
+    return "the model", "jvp", "vjp"
+
+
+def _describe_adjoint(
+    names: tuple[str, str, str], asymmetry: float, tolerance: float, jvp: Taylor, vjp: Taylor
+) -> str:
+    """Which function is at fault, the sizes found, and what to try."""
+    forward, push, pull = names
+    symmetric = asymmetry <= tolerance
+    if symmetric and jvp.passed and vjp.passed:
+        head = f"passed: {push} is the derivative of {forward}, and {pull} its transpose"
+        advice = ""
+    elif not (np.isfinite(jvp.error) and np.isfinite(vjp.error)):
+        wrong = push if not np.isfinite(jvp.error) else pull
+        head = f"FAILED: {wrong} is not finite, or {forward} is not at points near theta"
+        advice = "another theta, or smaller arrays to find the first NaN"
+    elif symmetric:
+        head = f"FAILED: {push} is not the derivative of {forward}"
+        advice = (
+            f"{pull} is its transpose, so both differentiate another function; compare {push} "
+            f"with ({forward}(theta + h*eta) - {forward}(theta))/h for one parameter at a time"
+        )
+    elif jvp.passed:
+        head = f"FAILED: {pull} is not the transpose of {push}, which is right"
+        advice = f"transpose {push} line by line in reverse order; mind weights and boundaries"
+    elif vjp.passed:
+        head = f"FAILED: {push} is not the derivative of {forward}, while {pull} is its transpose"
+        advice = f"correct {push}: {pull} agrees with finite differences of {forward}"
+    else:
+        head = (
+            f"FAILED: {push} is not the derivative of {forward}, "
+            f"and {pull} is not the transpose of {push}"
+        )
+        advice = f"first correct {push}, then transpose it; or is {forward} noisy?"
+    lines = [
+        head,
+        f"  |⟨Zη, ξ⟩ − ⟨η, Zᵀξ⟩| is {asymmetry:.1e} of their size (up to {tolerance:.1e} passes)",
+        f"  {push} against finite differences: {_describe(jvp)}",
+        f"  {pull} against finite differences: {_describe(vjp)}",
+    ]
+    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
+
+
+def _describe_gradient(problem: Problem, test: Taylor, parts: dict[str, Taylor]) -> str:
+    """Which part is at fault, the sizes found, and what to try."""
+    wrong = [name for name, part in parts.items() if not part.passed]
+    if test.passed and not wrong:
+        head, advice = "passed: ∂_θ f is the gradient of the value", ""
+    elif wrong:
+        head = f"FAILED: the derivative of the {' and the '.join(wrong)} is wrong"
+        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
+    elif problem.objective is not None:
+        head = "FAILED: ∂_θ f is not the gradient of the objective"
+        advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
+    else:
+        head = "FAILED: ∂_θ f = Zᵀ∂_ρ f is wrong, while the derivative of the loss is right"
+        advice = "ng.check_adjoint(problem.model, theta), which tells jvp from vjp"
+    lines = [head, f"  ∂_θ f against finite differences: {_describe(test)}"]
+    lines += [f"  {name} by itself: {_describe(part)}" for name, part in parts.items()]
+    return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)
+
+
+def _describe(test: Taylor) -> str:
+    said = "right" if test.passed else "WRONG"
+    return f"{said}, relative error down to {test.error:.1e}, remainders of order {test.order:.1f}"

@@ -1,63 +1,50 @@
-"""Loops and functions that run compiled where they are traced, and on the host where they are not.
+"""Functions and loops that are compiled, or run on the host for a model that cannot be.
 
 A model outside JAX cannot be traced, so its runs are driven from Python: the same algorithms, with
-these loops in place of `jax.lax`'s.
+loops of Python in place of `jax.lax`'s.
 """
 
+import functools
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax import Array
 from jaxtyping import PyTree
 
-
-def traced(*trees: PyTree) -> bool:
-    """Whether an array among these is being traced, so that a loop over it must be compiled."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
-
-
-def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
-    """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
-
-    >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
-    3
-    """
-    if traced(start):
-        return jax.lax.while_loop(going, step, start)
-    state = start
-    while bool(going(state)):
-        state = step(state)
-    return state
-
-
-def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = None) -> PyTree:
-    """`function` of every entry along the leading axis of `xs`, stacked: `jax.lax.map`, or a loop.
-
-    >>> each(lambda x: 2 * x, jnp.arange(3)).tolist()
-    [0, 2, 4]
-    """
-    if traced(xs):
-        return jax.lax.map(function, xs, batch_size=batch_size)
-    length = jax.tree.leaves(xs)[0].shape[0]
-    entry = lambda i: jax.tree.map(lambda x: x[i], xs)
-    results = [function(entry(i)) for i in range(length)]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
-
-
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
-class _Input(int):
-    """Stands in a result for the argument's leaf of this number."""
+def compile_unless(
+    on_host: Callable[..., bool], jit: Callable[[Callable], Callable] = eqx.filter_jit
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """A decorator: the function compiled, or as it is where `on_host` of its arguments is true.
 
+    ```python
+    @compile_unless(lambda model, theta: model.on_host)
+    def evaluate(model, theta):
+        return model.evaluate(theta)
+    ```
 
-class _Given(NamedTuple):
-    args: tuple
-    kwargs: dict[str, Any]
+    The compiled one is its attribute `compiled`; `jit` makes it.
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        compiled = jit(function)
+
+        @functools.wraps(function)
+        def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            return (function if on_host(*args, **kwargs) else compiled)(*args, **kwargs)
+
+        run.compiled = compiled  # pyright: ignore[reportAttributeAccessIssue]
+        return run
+
+    return decorate
 
 
 def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -93,6 +80,60 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
     trace.__name__ = trace.__qualname__ = function.__name__  # what a profile shows
     compiled = eqx.filter_jit(trace)
     return run
+
+
+class _Given(NamedTuple):
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+class _Input(int):
+    """Stands in a result for the argument's leaf of this number."""
+
+
+def is_traced(*trees: PyTree) -> bool:
+    """Whether an array among these is being traced, so that a loop over it must be compiled."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
+    """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
+
+    >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
+    3
+    """
+    if is_traced(start):
+        return jax.lax.while_loop(going, step, start)
+    state = start
+    while bool(going(state)):
+        state = step(state)
+    return state
+
+
+def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = None) -> PyTree:
+    """`function` of every entry along the leading axis of `xs`, stacked: `jax.lax.map`, or a loop.
+
+    >>> each(lambda x: 2 * x, jnp.arange(3)).tolist()
+    [0, 2, 4]
+    """
+    if is_traced(xs):
+        return jax.lax.map(function, xs, batch_size=batch_size)
+    length = jax.tree.leaves(xs)[0].shape[0]
+    entry = lambda i: jax.tree.map(lambda x: x[i], xs)
+    results = [function(entry(i)) for i in range(length)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+def map_in_chunks(function: Callable[[Any], Any], xs: Array, chunk: int) -> Any:
+    """`function` of every entry of `xs` in compiled code, `chunk` of them at once."""
+    if chunk >= xs.shape[0]:
+        return jax.vmap(function)(xs)
+    return jax.lax.map(function, xs, batch_size=chunk)
+
+
+def chunk_size(memory: int, bytes_each: int) -> int:
+    """How many vectors of this size fit into the memory, at least one."""
+    return max(1, memory // max(1, bytes_each))
 
 
 def can_call_back() -> bool:

@@ -255,19 +255,12 @@ class _Orthogonal(eqx.Module):
     reflectors: Array
     scales: Array
 
-    @property
-    def rows(self) -> int:
-        return self.reflectors.shape[1]
-
     def times(self, x: Array) -> Array:
-        return ormqr(self.reflectors.T, self.scales, _pad_rows(x, self.rows))
+        padded = jnp.pad(x, ((0, self.reflectors.shape[1] - len(x)), (0, 0)))
+        return ormqr(self.reflectors.T, self.scales, padded)
 
     def transpose_times(self, x: Array) -> Array:
         return ormqr(self.reflectors.T, self.scales, x, transpose=True)[: len(self.scales)]
-
-
-def _pad_rows(x: Array, rows: int) -> Array:
-    return jnp.pad(x, ((0, rows - len(x)), (0, 0)))
 
 
 def _householder_qr(A: Array) -> tuple[_Orthogonal, Array]:
@@ -309,7 +302,7 @@ class MinimumNormFactor(eqx.Module):
 
     def solve_gram(self, r: Array, damping: float | Array = 0.0) -> Array:
         """G†r with G = YᵀY: (G + λI)⁻¹r on the retained row space. Cost: as `solve`, without k."""
-        k = (self._Q_tall or self._Q_core).rows
+        k = (self._Q_tall or self._Q_core).reflectors.shape[1]
         return self.solve_both(jnp.zeros((k, *r.shape[1:]), r.dtype), r, damping)
 
     def row_space_part(self, r: Array) -> Array:
@@ -337,7 +330,7 @@ class MinimumNormFactor(eqx.Module):
         def damped() -> Array:
             rows = jnp.sqrt(damping) * jnp.eye(m, dtype=self.R1.dtype)
             Q, R = _householder_qr(jnp.concatenate([self.R1.T, rows]))
-            c_damped = Q.transpose_times(_pad_rows(c, 2 * m))
+            c_damped = Q.transpose_times(jnp.pad(c, ((0, m), (0, 0))))
             return solve_triangular(R, c_damped + solve_triangular(R, s, trans="T"))
 
         z = jax.lax.cond(damping == 0, undamped, damped)

@@ -32,6 +32,11 @@ def scaled(a: Array, x: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: a.astype(leaf.dtype) * leaf, x)
 
 
+def negate(x: PyTree) -> PyTree:
+    """−x."""
+    return jax.tree.map(jnp.negative, x)
+
+
 def axpy(a: Array, x: PyTree, y: PyTree) -> PyTree:
     """a x + y, in the precision of y."""
     return jax.tree.map(lambda u, v: a.astype(v.dtype) * u.astype(v.dtype) + v, x, y)

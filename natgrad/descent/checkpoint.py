@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from ..core.archive import digest, named_leaves, read_archive, write_archive
 from ..devices import Devices
 from ..errors import InputError
-from ..models.base import Evaluation
+from ..models.base import Evaluation, evaluate
 from ..problem import Problem
 
 KIND = "checkpoint"
@@ -79,7 +79,7 @@ class RunFile:
             raise InputError("checkpoint", what, "checkpoint='run.npz'")
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint(Path(checkpoint))
-        known = problem.evaluate(theta0) if known is None else known
+        known = evaluate(problem.model, theta0) if known is None else known
         parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
         return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
 

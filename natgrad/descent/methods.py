@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import loop, traced
+from ..core.compiled import is_traced, loop
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, check_instance, number, replace_fields
 from ..direction.damping import Damping, as_damping
@@ -157,7 +157,7 @@ class Method(eqx.Module):
         bounds = as_bounds(bounds, theta)
         local = self.linearise(problem, theta, state, bounds=bounds)
         tries = jnp.zeros((), int)
-        compiled = traced((theta, state))
+        compiled = is_traced((theta, state))
         fresh = lambda state: state.without_evaluation() if compiled else state
 
         def again(carry: tuple[PyTree, State, Record, Array]) -> Array:
@@ -176,16 +176,19 @@ class Method(eqx.Module):
         return theta, state, record
 
 
-class _Descent(Method):
-    """The methods that solve (G + λD) η = −∂_θ f and take a step along η."""
+class LinearMethod(Method):
+    """A method that solves (G + λD) η = −∂_θ f and takes a step along η.
+
+    A new one has `damping`, `step_rule`, and `put_together`, which says what G is.
+    """
 
     damping: eqx.AbstractVar[Damping]
     step_rule: eqx.AbstractVar[Step]
-    order: eqx.AbstractVar[int]
-    momentum: eqx.AbstractVar[Array | None]
+    order: ClassVar[int] = 1
+    momentum: ClassVar[Array | None] = None
 
     @abc.abstractmethod
-    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+    def put_together(self, problem: Problem, theta: PyTree) -> Setup:
         """The parts that are put together at θ."""
 
     @property
@@ -195,7 +198,7 @@ class _Descent(Method):
     def check(
         self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None
     ) -> Evaluation | None:
-        known = check(self._setup(problem, theta))
+        known = check(self.put_together(problem, theta))
         model = problem.model
         if self.order > 1 and (model.on_host or model.solves):
             kind = type(model).__name__
@@ -213,7 +216,7 @@ class _Descent(Method):
         batches: bool = False,
     ) -> State:
         flat = flatten(theta)[0]
-        setup = self._setup(problem, theta).at(known)
+        setup = self.put_together(problem, theta).at(known)
         _, solver = choose(setup)
         memory = None
         if isinstance(solver, MatrixFreeSolver):
@@ -233,7 +236,7 @@ class _Descent(Method):
     ) -> Local:
         return linearise(
             dataclasses.replace(
-                self._setup(problem, theta),
+                self.put_together(problem, theta),
                 bounds=as_bounds(bounds, theta),
                 known=state.known,
                 memory=state.memory,
@@ -243,7 +246,7 @@ class _Descent(Method):
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
         on_host = local.setup.problem.model.on_host or self.step_rule.on_host
-        if on_host and traced((local, state)):
+        if on_host and is_traced((local, state)):
             name = type(self.step_rule).__name__
             what = f"{name} is driven from Python and cannot be part of a compiled program"
             raise InputError("step", what, "Backtracking(), or the call outside of jax.jit")
@@ -251,7 +254,7 @@ class _Descent(Method):
         return run(self, local, dataclasses.replace(state, known=None))
 
 
-def _try_step(method: _Descent, local: Local, state: State) -> tuple[PyTree, State, Record]:
+def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree, State, Record]:
     damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
     solution = local.solve(damping)
     reach = -(local.gradient @ solution.eta) / local.energy
@@ -305,7 +308,7 @@ def _record(path: Path, outcome: Outcome, reach: Array) -> Record:
     )
 
 
-class NaturalGradient(_Descent):
+class NaturalGradient(LinearMethod):
     """Natural gradient descent: (G + λD) η = −∂_θ f with G = ZᵀLᵀLZ in the given metric.
 
     ```python
@@ -329,8 +332,8 @@ class NaturalGradient(_Descent):
     solver: Solver
     damping: Damping
     step_rule: Step
-    order: int = eqx.field(static=True)
-    momentum: Array | None
+    order: int = eqx.field(static=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    momentum: Array | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self,
@@ -359,14 +362,14 @@ class NaturalGradient(_Descent):
             name = "order" if order > 1 else "momentum"
             raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
 
-    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+    def put_together(self, problem: Problem, theta: PyTree) -> Setup:
         return Setup(problem, theta, self.metric, self.solver, self.damping)
 
     def map_metric(self, function: Callable[[Metric], Metric]) -> "NaturalGradient":
         return replace_fields(self, metric=function(self.metric))
 
 
-class GradientDescent(_Descent):
+class GradientDescent(LinearMethod):
     """Plain gradient descent, η = −∂_θ f/(1 + λ): no metric on states, no system to solve.
 
     ```python
@@ -378,8 +381,6 @@ class GradientDescent(_Descent):
 
     damping: Damping
     step_rule: Step
-    order: ClassVar[int] = 1
-    momentum: ClassVar[None] = None
 
     def __init__(self, *, step: Step = ModelStep(), damping: Damping | float = 0.0):
         check_instance("step", step, Step)
@@ -388,11 +389,11 @@ class GradientDescent(_Descent):
             what = "gradient descent has G = I and no system to add an operator to"
             raise InputError("damping", what, "AbsoluteDamping(λ), or NaturalGradient(metric)")
 
-    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+    def put_together(self, problem: Problem, theta: PyTree) -> Setup:
         return Setup(problem, theta, damping=self.damping)
 
 
-class Newton(_Descent):
+class Newton(LinearMethod):
     """G = ∇²_θ f, the Hessian of the loss by second-order adjoints: the Newton–CG baseline.
 
     The Hessian may be indefinite. `CG` then stops at the first direction of negative curvature and
@@ -411,8 +412,6 @@ class Newton(_Descent):
     solver: CG
     damping: Damping
     step_rule: Step
-    order: ClassVar[int] = 1
-    momentum: ClassVar[None] = None
 
     def __init__(
         self,
@@ -425,8 +424,10 @@ class Newton(_Descent):
         check_instance("step", step, Step)
         chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
         if not isinstance(chosen, CG):
-            raise InputError("solver", f"Newton does not work with {solver.name}", "CG(...)")
+            raise InputError(
+                "solver", f"Newton does not work with {type(solver).__name__}", "CG(...)"
+            )
         self.solver, self.damping, self.step_rule = chosen, as_damping(damping), step
 
-    def _setup(self, problem: Problem, theta: PyTree) -> Setup:
+    def put_together(self, problem: Problem, theta: PyTree) -> Setup:
         return Setup(problem, theta, solver=self.solver, damping=self.damping)

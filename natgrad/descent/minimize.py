@@ -20,7 +20,7 @@ from ..core.sharding import local_copy
 from ..devices import Devices
 from ..direction.local import Local
 from ..errors import InputError
-from ..models.base import Evaluation
+from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, strengthen
 from ..problem import Problem
 from ..result import Progress, Result
@@ -116,7 +116,7 @@ def minimize(
     ):
         status = loop.run_to_the_end(known, file, watch)
         if batch is not None:
-            rho = problem.evaluate(run.theta).rho
+            rho = evaluate(problem.model, run.theta).rho
             run.loss = float(problem.value(run.theta, rho))
             run.count(forward=1)
     return run.result(status)
@@ -190,6 +190,7 @@ class _Loop:
         problem, method = (self.problem, self.method) if self.draw is None else self.draw(0)
         batches = self.draw is not None
         run.state = method.init(problem, run.theta, known=known, batches=batches)
+        hands_on = run.state.known is not None
         saved = None if file is None else file.load()
         if saved is None:
             return None
@@ -199,8 +200,8 @@ class _Loop:
             return ended
         if spent := self._find_spent() or self._find_last():
             return spent
-        if self.draw is None and problem.model.solves:
-            run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+        if hands_on:
+            run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
 
     def _find_spent(self) -> Status | None:
@@ -221,7 +222,7 @@ class _Loop:
         if self.draw is not None:
             problem, method = self.draw(run.iteration)
             if problem.model.on_host:  # what is known is of another selection
-                run.state = dataclasses.replace(run.state, known=problem.evaluate(run.theta))
+                run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
         first = run.iteration == 0
         run.iteration += 1

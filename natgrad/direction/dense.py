@@ -33,10 +33,6 @@ class Factorised(Local):
     columns: PyTree | None = None
     products: ClassVar[None] = None
 
-    @property
-    def name(self) -> str:
-        return self.solver.name
-
     def _solve(self, damping: Array) -> Solution:
         eta, info = self.solver.solve(self.prepared, damping)
         if self.triangle is not None:
@@ -49,7 +45,9 @@ class Factorised(Local):
 
     def aim(self, image: PyTree, gradient: Array) -> "Factorised":
         dtype = self.trace.dtype  # that of Y
-        b, g = ravel_pytree(image)[0], to_coordinates(gradient, self.triangle)
+        b, g = ravel_pytree(image)[0], gradient
+        if self.triangle is not None:
+            g = to_coordinates(gradient, self.triangle)
         prepared = self.solver.aim(self.prepared, b.astype(dtype), g.astype(dtype))
         return eqx.tree_at(lambda local: local.prepared, self, prepared)
 
@@ -121,13 +119,16 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     if isinstance(solver, InformationSolver):
         G, report = geometry.information(columns)
         G = G if free is None else G * free * free[:, None]
-        G = to_coordinates(to_coordinates(G, triangle).T, triangle)
-        slope = to_coordinates(gradient, triangle).astype(G.dtype)
-        prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
+        slope = gradient
+        if triangle is not None:
+            G = to_coordinates(to_coordinates(G, triangle).T, triangle)
+            slope = to_coordinates(gradient, triangle)
+        prepared, trace = solver.prepare_information(G, slope.astype(G.dtype), k), jnp.trace(G)
     else:
         Yt, report = geometry.image(columns)
         Yt = Yt if free is None else Yt * free[:, None]
-        Yt, r = to_coordinates(Yt, triangle), to_coordinates(r, triangle)
+        if triangle is not None:
+            Yt, r = to_coordinates(Yt, triangle), to_coordinates(r, triangle)
         dtype = jnp.result_type(Yt, b, r)
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
         prepared, trace = solver.prepare(Yt.T, b, r), jnp.sum(Yt**2)
@@ -147,9 +148,9 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     )
 
 
-def to_coordinates(rows: Array, triangle: Array | None) -> Array:
+def to_coordinates(rows: Array, triangle: Array) -> Array:
     """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
-    return rows if triangle is None else solve_triangular(triangle, rows, trans="T")
+    return solve_triangular(triangle, rows, trans="T")
 
 
 def restrict_triangle(triangle: Array, free: Array) -> Array:

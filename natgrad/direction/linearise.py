@@ -13,10 +13,9 @@ from ..core.operators import structure_of
 from ..core.settings import check_instance
 from ..errors import InputError, warn_once
 from ..metrics.base import Metric
-from ..models.base import Evaluation
-from ..models.checks import check_model, check_parameters, check_state
+from ..models.base import Evaluation, check_model, check_state, evaluate
 from ..models.pointwise import RowModel
-from ..parameters import flatten
+from ..parameters import check_parameters, flatten
 from ..problem import Problem
 from ..solvers.base import Solver
 from .damping import Damping, Undamped
@@ -103,10 +102,10 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
     flat, unravel = flatten(setup.theta)
-    check_parameters(setup.theta, flat)
+    check_parameters(flat)
     model, known = setup.problem.model, None
     if model.on_host:
-        known = setup.problem.evaluate(setup.theta)
+        known = evaluate(setup.problem.model, setup.theta)
         structure = check_state(structure_of(known.rho))
     else:
         structure = check_model(lambda v: model(unravel(v)), flat)
@@ -130,7 +129,7 @@ def check(setup: Setup) -> Evaluation | None:
     model, metric = setup.problem.model, setup.metric
     if setup.solver is None and not model.solves:
         return None
-    known = setup.problem.evaluate(setup.theta) if known is None else known
+    known = evaluate(setup.problem.model, setup.theta) if known is None else known
     model.check(setup.theta, known)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
         what = "the state at theta has entries that are not finite"

@@ -72,7 +72,7 @@ class Local(eqx.Module):
 
     rho: eqx.AbstractVar[PyTree | None]  # the state, where it was kept
     products: eqx.AbstractVar[Products | None]  # those that gave the gradient, where kept
-    name: eqx.AbstractVar[str]  # of the solver, for `info.solver`
+    solver: eqx.AbstractVar[Solver | None]  # None for the plain gradient
 
     setup: Setup
     loss: Array
@@ -163,7 +163,7 @@ class Local(eqx.Module):
             status = Status.METRIC_NOT_CONVERGED
         spent = (int(a) + int(b) for a, b in zip(counts, info.counts, strict=True))
         return Info(
-            solver=self.name,
+            solver="gradient" if self.solver is None else type(self.solver).__name__,
             rank=None if np.isnan(info.rank) else int(info.rank),
             condition=float(info.condition),
             damping=float(damping),

@@ -26,10 +26,6 @@ class Iterative(Local):
     rho: PyTree
     products: ClassVar[None] = None
 
-    @property
-    def name(self) -> str:
-        return self.solver.name
-
     def _solve(self, damping: Array) -> Solution:
         return self.solver.solve(self.prepared, damping)
 

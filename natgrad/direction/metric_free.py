@@ -25,7 +25,7 @@ class PlainGradient(Local):
 
     products: Products | None
     rho: ClassVar[None] = None
-    name: ClassVar[str] = "gradient"
+    solver: ClassVar[None] = None
 
     @classmethod
     def prepare(cls, setup: Setup) -> "PlainGradient":

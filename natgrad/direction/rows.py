@@ -249,11 +249,14 @@ def _assemble(setup: Setup) -> Assembly:
 
     if isinstance(solver, InformationSolver):
         G = gram(Y) if whole else rows.gram()
-        G = to_coordinates(to_coordinates(G, triangle).T, triangle)
-        prepared = solver.prepare_information(G, to_coordinates(gradient, triangle), k)
-        trace = jnp.trace(G)
+        slope = gradient
+        if triangle is not None:
+            G = to_coordinates(to_coordinates(G, triangle).T, triangle)
+            slope = to_coordinates(gradient, triangle)
+        prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
     elif whole:
-        Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
+        if triangle is not None:
+            Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
         prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
     else:
         K = rows.outer()
@@ -281,7 +284,8 @@ def _takes_blocks(solver: Solver, D: ParameterOperator | None) -> bool:
 
 def _does_not_fit(solver: Solver, D: ParameterOperator | None, rows: Rows) -> InputError:
     k, p = rows.shape
-    what = solver.name if D is None else f"{solver.name} with an operator D"
+    name = type(solver).__name__
+    what = name if D is None else f"{name} with an operator D"
     return InputError(
         "solver",
         f"{what} needs all {k} × {p} entries of Y, {rows.nbytes} bytes, and the model has "

@@ -25,8 +25,9 @@ from ..metrics.base import (
     positive_operator,
     raise_to_floor,
 )
+from ..metrics.elliptic.divergence import Fluxes
 from ..metrics.elliptic.equation import Elliptic, Method
-from ..metrics.potential import Fluxes, PotentialGeometry
+from ..metrics.potential import PotentialGeometry
 from .equation import (
     Energy,
     MeshEquation,
@@ -134,7 +135,7 @@ class _DualGeometry(PotentialGeometry):
     def method(self, columns: int | None = None) -> Method:
         return choose_method(self.elliptic, self.metric.space)
 
-    def set_up(self, rho: Array, method: Method | None) -> tuple[Array | None, Array | None]:
+    def set_up(self, rho: Array, method: Method) -> tuple[Array | None, Array | None]:
         carrier = self.metric.carrier(rho) if self.metric.conserves_mass else None
         return self.metric.mobility(rho), carrier
 

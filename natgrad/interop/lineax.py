@@ -1,6 +1,5 @@
 """Solvers of natgrad as solvers of lineax."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from ..core.settings import check_instance
 from ..direction.linearise import linearise
 from ..direction.local import Setup
 from ..metrics.diagonal import L2
-from ..models.base import Evaluation, Model, Products
+from ..models.base import Evaluation, Model, Products, Unravel
 from ..problem import LeastSquares, Problem
 from ..solvers import Solver
 
@@ -85,14 +84,12 @@ class LinearModel(Model):
         return flat_product(self.operator, theta)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[Array, Array, Counts]:
         Y = self.operator.as_matrix()
         return Y @ flat, Y.T, Counts(forward=1, linearised=flat.size)
 
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
+    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
         return OperatorProducts(self(flat), 1, self.operator)
 
 

@@ -1,6 +1,5 @@
 """Arrays between JAX and PyTorch: one memory for both where they are on the same device."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -13,8 +12,8 @@ from jaxtyping import PyTree
 
 from ..core.operators import structure_of
 from ..errors import InputError, import_optional
-from ..models.base import Evaluation
-from ..models.external import HostModel, HostProducts, check_concrete, check_function, named
+from ..models.base import Evaluation, Unravel
+from ..models.external import HostModel, HostProducts, call_named, check_concrete, check_function
 
 
 def to_torch(array: Array, device: Any = None) -> Any:
@@ -55,7 +54,7 @@ class Function:
         self.compared = self.forward_mode = False  # known after the first Zη
 
     def __call__(self, theta: Any) -> Any:
-        return named("function", self.call, theta)
+        return call_named("function", self.call, theta)
 
     def call(self, theta: Any) -> Any:
         """The state, tensors in a pytree."""
@@ -345,7 +344,7 @@ class TorchModel(HostModel):
         return Evaluation(jax.tree.unflatten(graph.state_treedef, state), graph)
 
     def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> HostProducts:
         found = self.evaluate(unravel(flat)) if known is None else known
         graph, structure = found.kept, structure_of(found.rho)

@@ -18,10 +18,8 @@ from jax import Array
 from ..core.dense import accurate_product, gram
 from ..core.operators import AdjointOperator
 from .base import Geometry, PyTree, Report, positive_operator
+from .elliptic.divergence import Fluxes, Solution
 from .elliptic.equation import Elliptic, Method, map_densities, report_solution
-from .elliptic.stencils import Solution
-
-Fluxes = tuple[Array, ...]
 
 
 class Inverse(Protocol):
@@ -75,11 +73,11 @@ class PotentialGeometry(Geometry):
     in_turn: ClassVar[bool]  # whether large functions are taken one after the other
 
     @abc.abstractmethod
-    def method(self, columns: int | None = None) -> Method | None:
+    def method(self, columns: int | None = None) -> Method:
         """How the equation is solved, for this number of right-hand sides if it is known."""
 
     @abc.abstractmethod
-    def set_up(self, rho: Array, method: Method | None) -> PyTree:
+    def set_up(self, rho: Array, method: Method) -> PyTree:
         """What is worth keeping of the equation at one function: arrays only."""
 
     def equation(self, set_up: PyTree) -> PotentialEquation:
@@ -165,11 +163,9 @@ class PotentialGeometry(Geometry):
         """Columns (p, *batch, *function) as (*batch, p, *function)."""
         return jnp.moveaxis(columns, 0, self._lead)
 
-    def each(
-        self, method: Method | None, function: Callable[..., PyTree], *stacks: PyTree
-    ) -> PyTree:
+    def each(self, method: Method, function: Callable[..., PyTree], *stacks: PyTree) -> PyTree:
         """`function` for each function of the batch and what belongs to it."""
         lead, batch = self._lead, self.rho.shape[: self._lead]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), stacks)
-        found = map_densities(method if self.in_turn else None, function, *flat)
+        found = map_densities(function, *flat, in_turn=self.in_turn and method in self.iterates_by)
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

@@ -25,15 +25,11 @@ from .base import (
     positive_operator,
 )
 from .elliptic.spectral import (
-    Scheme,
     inverse_transform,
-    inverse_transform_in_slabs,
+    laplacian_eigenvalues,
     sobolev_symbol,
     transform,
-    transform_in_slabs,
 )
-
-SCHEMES: tuple[Scheme, ...] = ("staggered", "collocated")
 
 
 class _SpectralMetric(FlatMetric):
@@ -41,39 +37,29 @@ class _SpectralMetric(FlatMetric):
 
     grid: Grid = eqx.field(static=True)
     s: int = eqx.field(static=True)
-    scheme: Scheme = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     _homogeneous: eqx.AbstractClassVar[bool]
 
-    def __init__(self, grid: Grid, s: int, scheme: Scheme):
+    def __init__(self, grid: Grid, s: int):
         check_grid(grid)
         if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
             raise InputError(
                 "s", f"{s!r} is not an integer", "an integer such as 1 or -1 (0 is L²)"
             )
-        if scheme not in SCHEMES:
-            raise InputError("scheme", f"{scheme!r} is unknown", f"one of {SCHEMES}")
-        if scheme == "collocated" and grid.boundary == "periodic":
-            raise InputError(
-                "scheme",
-                "the collocated differences of appendix B.1 take zero outside the grid, "
-                "which a periodic grid contradicts",
-                "a neumann or dirichlet grid, or scheme='staggered'",
-            )
-        self.grid, self.s, self.scheme, self.mesh = grid, int(s), scheme, None
+        self.grid, self.s, self.mesh = grid, int(s), None
 
     def at(self, rho: Array) -> Geometry:
         return _SpectralGeometry(self, rho)
 
     def root(self, dtype: np.dtype) -> np.ndarray:
         """√(w symbol): the entries of L after the transform."""
-        symbol = sobolev_symbol(self.grid, self.scheme, self.s, self._homogeneous)
+        symbol = sobolev_symbol(laplacian_eigenvalues(self.grid), self.s, self._homogeneous)
         return np.sqrt(self.grid.cell_volume * symbol).astype(dtype)
 
     def restricted(self, selection: Selection) -> Metric:
         """On a sublattice the metric of the coarser grid."""
         if isinstance(selection, Sublattice):
-            return type(self)(selection.coarse(self.grid), self.s, self.scheme)
+            return type(self)(selection.coarse(self.grid), self.s)
         return super().restricted(selection)
 
     def distributed(self, mesh: Mesh) -> Metric:
@@ -117,27 +103,15 @@ class _SpectralGeometry(Geometry):
 
 
 def _to_modes(metric: _SpectralMetric, root: np.ndarray, values: Array) -> Array:
-    return jnp.multiply(root, _transform(metric, values))
+    return jnp.multiply(root, transform(metric.grid, values, metric.mesh))
 
 
 def _from_modes(metric: _SpectralMetric, root: np.ndarray, modes: Array) -> Array:
-    return _restore(metric, jnp.multiply(root, modes))
+    return inverse_transform(metric.grid, jnp.multiply(root, modes), metric.mesh)
 
 
 def _filter(metric: _SpectralMetric, symbol: np.ndarray, values: Array) -> Array:
-    return _restore(metric, jnp.multiply(symbol, _transform(metric, values)))
-
-
-def _transform(metric: _SpectralMetric, values: Array) -> Array:
-    if metric.mesh is None:
-        return transform(metric.grid, metric.scheme, values)
-    return transform_in_slabs(metric.grid, metric.scheme, values, metric.mesh)
-
-
-def _restore(metric: _SpectralMetric, modes: Array) -> Array:
-    if metric.mesh is None:
-        return inverse_transform(metric.grid, metric.scheme, modes)
-    return inverse_transform_in_slabs(metric.grid, metric.scheme, modes, metric.mesh)
+    return _from_modes(metric, symbol, transform(metric.grid, values, metric.mesh))
 
 
 class Sobolev(_SpectralMetric):
@@ -145,9 +119,8 @@ class Sobolev(_SpectralMetric):
 
     A = w (I + Λ + … + Λˢ), Λ the eigenvalues of −Δ: mixed derivatives are counted with their
     multiplicity, as in the paper's I − Δ + Δ². s > 0 damps oscillations of the state, s < 0 looks
-    at its large scales. `scheme="collocated"` uses the central differences of the paper's appendix
-    B.1 (zero outside the grid) in place of −Δ. Second-order accurate for states that satisfy
-    the grid's boundary condition, first-order for others.
+    at its large scales. Second-order accurate for states that satisfy the grid's boundary
+    condition, first-order for others.
 
     ```python
     ng.Sobolev(grid, 1), ng.Sobolev(grid, -1)
@@ -157,9 +130,6 @@ class Sobolev(_SpectralMetric):
     """
 
     _homogeneous = False
-
-    def __init__(self, grid: Grid, s: int, scheme: Scheme = "staggered"):
-        super().__init__(grid, s, scheme)
 
 
 class HomogeneousSobolev(_SpectralMetric):
@@ -177,6 +147,3 @@ class HomogeneousSobolev(_SpectralMetric):
     """
 
     _homogeneous = True
-
-    def __init__(self, grid: Grid, s: int, scheme: Scheme = "staggered"):
-        super().__init__(grid, s, scheme)

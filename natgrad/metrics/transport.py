@@ -28,15 +28,9 @@ from .base import (
     squared_length,
 )
 from .distances import squared_wasserstein
-from .elliptic.equation import (
-    Elliptic,
-    Method,
-    TransportEquation,
-    TransportScheme,
-    map_densities,
-)
-from .elliptic.stencils import Factor, Solution, weighted_gradient
-from .potential import Fluxes, PotentialGeometry
+from .elliptic.divergence import Fluxes, Solution
+from .elliptic.equation import Elliptic, Method, TransportEquation, divergence_at, map_densities
+from .potential import PotentialGeometry
 
 
 class Mobility(Metric):
@@ -48,38 +42,31 @@ class Mobility(Metric):
     is whitened by Bᵀc/√w, which needs no solve. P = I − a1ᵀ/(1ᵀa) removes the mass of a tangent
     along a, because transport conserves mass.
 
-    `scheme="staggered"` (default) is the second-order finite volume scheme with a averaged on
-    faces; it takes Neumann (zero-flux) and periodic grids. The schemes of the paper's appendix B.1
-    are there to reproduce its figures: `"collocated"` (central differences, zero outside),
-    `"forward"` (forward divergence, backward gradient) and `"fourth_order"`. They have no mass
-    projection, and the central ones decouple into sublattices, which makes their metric
-    wrong by orders of magnitude where the density is small.
+    The scheme is that of staggered finite volumes, of second order, with a averaged on faces; it
+    takes Neumann (zero-flux) and periodic grids.
 
     a is raised to `floor` times its maximum: by default 1e-14 in double and 1e-8 in single
-    precision, 0 for the paper's schemes. `info.metric["floored"]` is the share of cells touched;
-    the bias of G is about four times the floor. `elliptic` says how the equation is solved;
-    `info.metric["elliptic"]` tells which method was taken.
+    precision. `info.metric["floored"]` is the share of cells touched; the bias of G is about four
+    times the floor. `elliptic` says how the equation is solved; `info.metric["elliptic"]` tells
+    which method was taken.
 
     ```python
     ng.Mobility(grid, 0.5)
     ```
 
     Cost: O(k) for k cells, set-up and every product, by multigrid or in 1D; see `Elliptic` for
-    the direct methods on small grids. The paper's schemes factorise block by block along the
-    longest axis, O(n₁ m³) with m the product of the other sides.
-    Reference: section 2.5 and remark 2.3 of the paper.
+    the direct methods on small grids. Reference: section 2.5 and remark 2.3 of the paper.
     """
 
     grid: Grid = eqx.field(static=True)
     exponent: float = eqx.field(static=True)
     floor: float | None = eqx.field(static=True)
-    equation: TransportEquation = eqx.field(static=True)
+    elliptic: Elliptic = eqx.field(static=True)
 
     def __init__(
         self,
         grid: Grid,
         exponent: float,
-        scheme: TransportScheme = "staggered",
         floor: float | None = None,
         elliptic: Elliptic = Elliptic(),
     ):
@@ -88,25 +75,27 @@ class Mobility(Metric):
             raise InputError("exponent", f"{exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if floor is not None and not 0 <= floor < 1:
             raise InputError("floor", f"{floor!r} is not in [0, 1)", "1e-14")
-        if floor == 0 and scheme == "staggered":
+        if floor == 0:
             raise InputError(
                 "floor", "0 would let a density of zero cut the domain into islands", "1e-14"
             )
-        self.grid, self.exponent, self.floor = grid, float(exponent), floor
-        self.equation = TransportEquation(grid, scheme, elliptic)
-
-    @property
-    def scheme(self) -> TransportScheme:
-        """The scheme of the equation."""
-        return self.equation.scheme
+        if grid.boundary == "dirichlet":
+            raise InputError(
+                "grid",
+                "transport conserves mass, so it needs a zero-flux or a periodic boundary",
+                'Grid(..., boundary="neumann") or boundary="periodic"',
+            )
+        if not isinstance(elliptic, Elliptic):
+            raise InputError("elliptic", f"is {elliptic!r}", 'ng.Elliptic("multigrid")')
+        elliptic.choose(grid.shape)
+        self.grid, self.exponent, self.floor, self.elliptic = grid, float(exponent), floor, elliptic
 
     def distributed(self, mesh: Mesh) -> Metric:
         """Over several devices nothing is factorised on the host."""
-        elliptic = self.equation.elliptic
-        if elliptic.method == "sparse":
+        if self.elliptic.method == "sparse":
             raise InputError("mesh", "'sparse' factorises on one host", 'Elliptic("multigrid")')
-        elliptic = replace(elliptic, on_host=False)
-        return Mobility(self.grid, self.exponent, self.scheme, self.floor, elliptic)
+        elliptic = replace(self.elliptic, on_host=False)
+        return Mobility(self.grid, self.exponent, self.floor, elliptic)
 
     def at(self, rho: Array) -> Geometry:
         return _TransportGeometry(self, rho)
@@ -116,19 +105,17 @@ class Mobility(Metric):
         if self.exponent == 0:
             return jnp.ones_like(rho)
         a = rho if self.exponent == 0.5 else rho ** (2 * self.exponent)
-        floor = 0.0 if self.floor is None and self.scheme != "staggered" else self.floor
-        return raise_to_floor(a, floor, grid_axes(self.grid))
+        return raise_to_floor(a, self.floor, grid_axes(self.grid))
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         """W₂² for k = ½ and the squared norm of Ḣ⁻¹ for k = 0; no other k has a formula.
 
         W₂² is that of `squared_wasserstein`, between the densities raised to the floor; its
-        derivative with respect to a density of zero is that at the floor. The schemes of the
-        paper's appendix B.1 conserve no mass and have a distance for k = 0 only.
+        derivative with respect to a density of zero is that at the floor.
         """
         if self.exponent == 0:
             return squared_length(self, a, b)
-        if self.exponent != 0.5 or self.scheme != "staggered":
+        if self.exponent != 0.5:
             return super().squared_distance(a, b)
         check_pair(self, a, b)
 
@@ -138,8 +125,9 @@ class Mobility(Metric):
 
         one = partial(squared_wasserstein, self.grid)
         # a line is one formula, a Sinkhorn iteration ends for each density in its own time
-        method = "line" if self.grid.dimension == 1 else "multigrid"
-        return jnp.sum(map_densities(method, one, each(jnp.asarray(a)), each(jnp.asarray(b))))
+        in_turn = self.grid.dimension > 1
+        pairs = each(jnp.asarray(a)), each(jnp.asarray(b))
+        return jnp.sum(map_densities(one, *pairs, in_turn=in_turn))
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.
@@ -160,7 +148,7 @@ class Mobility(Metric):
         if self.exponent > 0:
             check_density("rho", rho, grid_axes(self.grid))
         excess, size = float(jnp.sum(zeta)), float(jnp.sum(jnp.abs(zeta)))
-        if self.scheme == "staggered" and abs(excess) > 1e-6 * size:
+        if abs(excess) > 1e-6 * size:
             raise InputError(
                 "zeta",
                 f"is not compatible: its mass is {excess / size:.2g} of its size ∫|ζ| dx",
@@ -172,8 +160,8 @@ class Mobility(Metric):
         """On a sublattice the metric of the coarser grid; a sample of points has no transport."""
         if not isinstance(selection, Sublattice):
             return super().restricted(selection)
-        grid, elliptic = selection.coarse(self.grid), self.equation.elliptic
-        return Mobility(grid, self.exponent, self.scheme, self.floor, elliptic)
+        grid = selection.coarse(self.grid)
+        return Mobility(grid, self.exponent, self.floor, self.elliptic)
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)
@@ -188,24 +176,6 @@ class Mobility(Metric):
         return admissible_density(rho, grid_axes(self.grid))
 
 
-class _Transport(eqx.Module):
-    """−∇·(a∇φ) = √w Pζ at one mobility a, with E = √a∇ and K factorised."""
-
-    a: Array
-    factor: Factor
-    scheme: TransportEquation = eqx.field(static=True)
-
-    @property
-    def _root(self) -> float:
-        return math.sqrt(self.scheme.grid.cell_volume)
-
-    def source(self, zeta: Array) -> Array:
-        return self._root * self.scheme.project(self.a, zeta)
-
-    def source_transpose(self, phi: Array) -> Array:
-        return self._root * self.scheme.project_transpose(self.a, phi)
-
-
 class _TransportGeometry(PotentialGeometry):
     """√w B†P and w Pᵀ(BBᵀ)†P."""
 
@@ -215,33 +185,31 @@ class _TransportGeometry(PotentialGeometry):
 
     def __init__(self, metric: Mobility, rho: Array):
         super().__init__(metric, rho)
-        self.dimension, self.elliptic = metric.grid.dimension, metric.equation.elliptic
+        self.dimension, self.elliptic = metric.grid.dimension, metric.elliptic
 
     @cached_property
     def _mobility(self) -> Array:
         return self.metric.mobility(self.rho)
 
-    def method(self, columns: int | None = None) -> Method | None:
-        return self.metric.equation.method(columns)
+    def method(self, columns: int | None = None) -> Method:
+        return self.elliptic.choose(self.metric.grid.shape, columns)
 
-    def set_up(self, rho: Array, method: Method | None) -> _Transport:
-        a, equation = self.metric.mobility(rho), self.metric.equation
-        return _Transport(a, equation.factor(method, a), equation)
+    def set_up(self, rho: Array, method: Method) -> TransportEquation:
+        a = self.metric.mobility(rho)
+        return TransportEquation.at(self.metric.grid, a, self.elliptic, method)
 
     def whiten(self, c: Array) -> Fluxes:
-        equation, scaled = self.metric.equation, c / math.sqrt(self.metric.grid.cell_volume)
-        return weighted_gradient(equation.stencils, equation.weights(self._mobility), scaled)
+        B = divergence_at(self.metric.grid, self._mobility)
+        return B.apply_transpose(c / math.sqrt(self.metric.grid.cell_volume))
 
     def remainder(self, c: Array) -> Array:
-        if self.metric.scheme != "staggered":
-            return super().remainder(c)
         a, axes = self._mobility, grid_axes(self.metric.grid)
         mean = jnp.sum(a * c, axes, keepdims=True) / jnp.sum(a, axes, keepdims=True)
         return jnp.broadcast_to(mean, c.shape)
 
     @property
     def annihilates(self) -> bool:
-        return self.metric.equation.annihilates
+        return True
 
     def report(self) -> Report:
         if self.metric.exponent == 0:
@@ -252,9 +220,10 @@ class _TransportGeometry(PotentialGeometry):
 
 @eqx.filter_jit
 def _potential(metric: Mobility, rho: Array, zeta: Array) -> Solution:
-    a, equation = metric.mobility(rho), metric.equation
-    solution = equation.factor(equation.method(1), a).solution(equation.project(a, zeta))
-    return solution._replace(phi=equation.project_transpose(a, solution.phi))
+    method = metric.elliptic.choose(metric.grid.shape, 1)
+    equation = TransportEquation.at(metric.grid, metric.mobility(rho), metric.elliptic, method)
+    solution = equation.factor.solution(equation.project(zeta))
+    return solution._replace(phi=equation.project_transpose(solution.phi))
 
 
 class Wasserstein(Mobility):
@@ -272,14 +241,13 @@ class Wasserstein(Mobility):
     metric.squared_distance(a, b)
     ```
 
-    Cost and schemes: those of `Mobility`. Reference: section 2.5 and appendix B.1 of the paper.
+    Cost: that of `Mobility`. Reference: section 2.5 of the paper.
     """
 
     def __init__(
         self,
         grid: Grid,
-        scheme: TransportScheme = "staggered",
         floor: float | None = None,
         elliptic: Elliptic = Elliptic(),
     ):
-        super().__init__(grid, 0.5, scheme, floor, elliptic)
+        super().__init__(grid, 0.5, floor, elliptic)

@@ -1,7 +1,6 @@
 """Models θ ↦ ρ(θ) and their derivatives Z = ∂ρ/∂θ."""
 
-from .base import Evaluation, Model, Products
-from .checks import check_model
+from .base import Evaluation, Model, Products, check_model
 from .explicit import Explicit, Sourcewise, as_model
 from .external import ExternalModel
 from .factorisations import SparseLU

@@ -1,119 +1,26 @@
-"""The Jacobian as two products, Zη and Zᵀξ, that share one linearisation."""
+"""What a model is: θ ↦ ρ(θ), its Jacobian Z as two products, and the checks of a state."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from ..core.compiled import compile_unless, each
 from ..core.operators import hoisted, structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..errors import InputError
 
-
-class Products(eqx.Module):
-    """ρ(θ), η ↦ Zη and ξ ↦ Zᵀξ at one θ; η and Zᵀξ are flat vectors."""
-
-    rho: eqx.AbstractVar[PyTree]
-    evaluations: eqx.AbstractVar[int]  # forward solves that it took to make these
-
-    @abc.abstractmethod
-    def push(self, eta: Array) -> PyTree:
-        """Zη, with the structure of the state."""
-
-    @abc.abstractmethod
-    def pull(self, xi: PyTree) -> Array:
-        """Zᵀξ for a covector ξ with the structure of the state."""
-
-
-class LinearisedProducts(Products):
-    """One of the two maps is stored, with what it needs of the forward evaluation as leaves.
-
-    So the products cross the boundary of a compiled program, and the stored arrays exist once. The
-    other map is its transpose, taken while a program is traced.
-    """
-
-    rho: PyTree
-    evaluations: int = eqx.field(static=True)
-    _stored: Callable[[Any], Any]
-    _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
-    _reverse: bool = eqx.field(static=True)
-
-    def push(self, eta: Array) -> PyTree:
-        eta = eta.astype(self._flat.dtype)
-        if not self._reverse:
-            return self._stored(eta)
-        return jax.linear_transpose(self._stored, structure_of(self.rho))(eta)[0]
-
-    def pull(self, xi: PyTree) -> Array:
-        xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
-        if self._reverse:
-            return self._stored(xi)
-        return jax.linear_transpose(self._stored, self._flat)(xi)[0]
-
-
-def linearised(
-    state: Callable[[Array], PyTree], flat: Array, reverse: bool = False
-) -> LinearisedProducts:
-    """The products of `state` at `flat`, from one evaluation in forward or in reverse mode.
-
-    `reverse` is for functions that have a rule for the transpose only (`jax.custom_vjp`). Both
-    cost one evaluation now, then about two for each product.
-
-    ```python
-    products = linearised(lambda v: jnp.tanh(W @ v), jnp.ones(3))
-    products.push(jnp.ones(3)), products.pull(jnp.ones(5))
-    ```
-    """
-    structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-    if reverse:
-        rho, pull = jax.vjp(state, flat)
-        stored = hoisted(lambda xi: pull(xi)[0], structure_of(rho))
-    else:
-        rho, push = jax.linearize(state, flat)
-        stored = hoisted(push, structure)
-    return LinearisedProducts(rho, 1, stored, structure, reverse)
-
-
+Unravel = Callable[[Array], PyTree]  # from a flat vector to θ
 Loss = Callable[[PyTree], Array]
-
-
-class SecondOrder(eqx.Module):
-    """f, ∂_θ f and η ↦ ∇²_θ f η at one θ.
-
-    A product costs one linearised and one adjoint propagation; `evaluations` are the forward ones
-    that it took to get here, besides the adjoint one of the gradient.
-    """
-
-    rho: PyTree
-    value: Array
-    gradient: Array
-    evaluations: int = eqx.field(static=True)
-    _product: Callable[[Array], Array]
-
-    def product(self, eta: Array) -> Array:
-        """∇²_θ f η."""
-        return self._product(eta.astype(self.gradient.dtype))
-
-
-def differentiated_twice(
-    model: Callable[[PyTree], PyTree], unravel: Callable[[Array], PyTree], flat: Array, loss: Loss
-) -> SecondOrder:
-    """For models written in JAX: the linearised gradient, in forward over reverse mode."""
-
-    def value_and_state(v: Array) -> tuple[Array, PyTree]:
-        rho = model(unravel(v))
-        return loss(rho), rho
-
-    gradient = lambda v: jax.value_and_grad(value_and_state, has_aux=True)(v)
-    ((value, rho), slope), tangent = jax.linearize(gradient, flat)
-    product = hoisted(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
-    return SecondOrder(rho, value, slope, 1, product)
 
 
 class Evaluation(NamedTuple):
@@ -138,23 +45,19 @@ class Model(eqx.Module):
 
     @abc.abstractmethod
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         """ρ, the columns ζᵢ of Z stacked along a new leading axis, and the products spent."""
 
     @abc.abstractmethod
     def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
+    ) -> "Products":
         """ρ, Zη and Zᵀξ, without Z."""
 
     def second_order(
-        self,
-        unravel: Callable[[Array], PyTree],
-        flat: Array,
-        known: Evaluation | None,
-        loss: Callable[[PyTree], Array],
-    ) -> SecondOrder:
+        self, unravel: Unravel, flat: Array, known: Evaluation | None, loss: Loss
+    ) -> "SecondOrder":
         """f(ρ(θ)), its gradient, and products with its Hessian."""
         if self.on_host or self.solves:
             raise InputError(
@@ -162,7 +65,7 @@ class Model(eqx.Module):
                 f"Newton needs second derivatives, which a {type(self).__name__} does not have",
                 "NaturalGradient(L2(grid)), which on a least-squares loss is Gauss–Newton",
             )
-        return differentiated_twice(self, unravel, flat, loss)
+        return differentiate_twice(self, unravel, flat, loss)
 
     def restricted(self, selection: Selection) -> "Model":
         """θ ↦ Sρ(θ), for a mini-batch."""
@@ -207,3 +110,176 @@ class Model(eqx.Module):
         forward solve, and `Auto` forms no large Z.
         """
         return False
+
+
+@compile_unless(lambda model, theta: model.on_host)
+def evaluate(model: Model, theta: PyTree) -> Evaluation:
+    """The evaluation of the model at θ; compiled, unless it is outside JAX."""
+    return model.evaluate(theta)
+
+
+class Products(eqx.Module):
+    """ρ(θ), η ↦ Zη and ξ ↦ Zᵀξ at one θ; η and Zᵀξ are flat vectors."""
+
+    rho: eqx.AbstractVar[PyTree]
+    evaluations: eqx.AbstractVar[int]  # forward solves that it took to make these
+
+    @abc.abstractmethod
+    def push(self, eta: Array) -> PyTree:
+        """Zη, with the structure of the state."""
+
+    @abc.abstractmethod
+    def pull(self, xi: PyTree) -> Array:
+        """Zᵀξ for a covector ξ with the structure of the state."""
+
+
+class SecondOrder(eqx.Module):
+    """f, ∂_θ f and η ↦ ∇²_θ f η at one θ.
+
+    A product costs one linearised and one adjoint propagation; `evaluations` are the forward ones
+    that it took to get here, besides the adjoint one of the gradient.
+    """
+
+    rho: PyTree
+    value: Array
+    gradient: Array
+    evaluations: int = eqx.field(static=True)
+    _product: Callable[[Array], Array]
+
+    def product(self, eta: Array) -> Array:
+        """∇²_θ f η."""
+        return self._product(eta.astype(self.gradient.dtype))
+
+
+def form_columns(
+    products: Products, flat: Array, map_over: Callable[[Callable, Array], PyTree] = each
+) -> tuple[PyTree, Counts]:
+    """The columns of Z by p products Zη or k products Zᵀξ, whichever is less, and their number.
+
+    `map_over(function, vectors)` takes the products: by default one after the other.
+    """
+    p, k = flat.size, sum(leaf.size for leaf in jax.tree.leaves(products.rho))
+    if p <= k:
+        columns = map_over(products.push, jnp.eye(p, dtype=flat.dtype))
+        return columns, Counts(products.evaluations, p, 0)
+    return form_by_rows(products.pull, products.rho, map_over), Counts(products.evaluations, 0, k)
+
+
+def form_by_rows(
+    pull: Callable[[PyTree], Array], rho: PyTree, map_over: Callable[[Callable, Array], PyTree]
+) -> PyTree:
+    """The columns of Z from its k rows Zᵀeᵢ."""
+    vector, unravel_state = ravel_pytree(rho)
+    row = lambda e: pull(unravel_state(e))
+    rows = map_over(row, jnp.eye(vector.size, dtype=vector.dtype))
+    return jax.vmap(unravel_state)(rows.T.astype(vector.dtype))
+
+
+class LinearisedProducts(Products):
+    """One of the two maps is stored, with what it needs of the forward evaluation as leaves.
+
+    So the products cross the boundary of a compiled program, and the stored arrays exist once. The
+    other map is its transpose, taken while a program is traced.
+    """
+
+    rho: PyTree
+    evaluations: int = eqx.field(static=True)
+    _stored: Callable[[Any], Any]
+    _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
+    _reverse: bool = eqx.field(static=True)
+
+    def push(self, eta: Array) -> PyTree:
+        eta = eta.astype(self._flat.dtype)
+        if not self._reverse:
+            return self._stored(eta)
+        return jax.linear_transpose(self._stored, structure_of(self.rho))(eta)[0]
+
+    def pull(self, xi: PyTree) -> Array:
+        xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
+        if self._reverse:
+            return self._stored(xi)
+        return jax.linear_transpose(self._stored, self._flat)(xi)[0]
+
+
+def differentiate(
+    state: Callable[[Array], PyTree], flat: Array, reverse: bool = False
+) -> LinearisedProducts:
+    """The products of a function in JAX, from one evaluation in forward or in reverse mode.
+
+    `reverse` is for functions that have a rule for the transpose only (`jax.custom_vjp`). Both
+    cost one evaluation now, then about two for each product.
+
+    ```python
+    products = differentiate(lambda v: jnp.tanh(W @ v), jnp.ones(3))
+    products.push(jnp.ones(3)), products.pull(jnp.ones(5))
+    ```
+    """
+    structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+    if reverse:
+        rho, pull = jax.vjp(state, flat)
+        stored = hoisted(lambda xi: pull(xi)[0], structure_of(rho))
+    else:
+        rho, push = jax.linearize(state, flat)
+        stored = hoisted(push, structure)
+    return LinearisedProducts(rho, 1, stored, structure, reverse)
+
+
+def differentiate_twice(
+    model: Callable[[PyTree], PyTree], unravel: Unravel, flat: Array, loss: Loss
+) -> SecondOrder:
+    """For models written in JAX: the linearised gradient, in forward over reverse mode."""
+
+    def value_and_state(v: Array) -> tuple[Array, PyTree]:
+        rho = model(unravel(v))
+        return loss(rho), rho
+
+    gradient = lambda v: jax.value_and_grad(value_and_state, has_aux=True)(v)
+    ((value, rho), slope), tangent = jax.linearize(gradient, flat)
+    product = hoisted(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+    return SecondOrder(rho, value, slope, 1, product)
+
+
+def check_model(model: Callable[[PyTree], PyTree], theta: PyTree) -> PyTree:
+    """The shapes of the state at θ; `InputError` unless they are real, floating and not empty."""
+    try:
+        structure = jax.eval_shape(model, theta)
+    except jax.errors.ConcretizationTypeError as error:
+        raise InputError(
+            "model",
+            "its shape or control flow depends on the values of theta, so it cannot be traced",
+            "a state of one fixed shape, with jnp.where or lax.cond in place of Python's if",
+        ) from error
+    except jax.errors.TracerArrayConversionError as error:
+        raise InputError(
+            "model",
+            "calls NumPy, or other code outside JAX, so it cannot be traced",
+            "jax.numpy in its place, or ng.ExternalModel(forward, jvp, vjp)",
+        ) from error
+    return check_state(structure)
+
+
+def check_state(structure: PyTree) -> PyTree:
+    """The shapes of a state; `InputError` unless they are real, floating and not empty."""
+    leaves = jax.tree.leaves(structure)
+    if not leaves or any(math.prod(leaf.shape) == 0 for leaf in leaves):
+        raise InputError("model", "the state has no entries", "a state with at least one value")
+    for leaf in leaves:
+        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise InputError(
+                "model",
+                f"the state is complex ({leaf.dtype}), and metrics here are real",
+                "a state of real and imaginary parts, jnp.stack([z.real, z.imag])",
+            )
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise InputError(
+                "model",
+                f"the state has dtype {leaf.dtype}, which has no derivative",
+                "a floating-point state",
+            )
+        if jnp.finfo(leaf.dtype).bits < 32:
+            raise InputError(
+                "model",
+                f"the state is in half precision ({leaf.dtype}), too little for a solve",
+                "state.astype(jnp.float32), or better float64",
+            )
+    return structure

@@ -8,15 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.sharding import InParts, check_divides, in_parts, placed
 from ..errors import InputError
-from .base import Evaluation, Model, Products, linearised
+from .base import Evaluation, Model, Products, Unravel, differentiate, form_by_rows
 
 DEFAULT_MEMORY = 512 * 2**20
 
@@ -54,7 +54,7 @@ class Explicit(Model):
         return Explicit(InParts(self.function, mesh), self.mode, self.memory)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         state = lambda v: self.function(unravel(v))
         structure = jax.eval_shape(state, flat)
@@ -62,44 +62,17 @@ class Explicit(Model):
         p = flat.size
         reverse = self.mode == "reverse" or (self.mode == "auto" and k < p)
         chunk = chunk_size(self.memory, (k + p) * flat.dtype.itemsize)
+        in_chunks = lambda function, xs: map_in_chunks(function, xs, chunk)
         if not reverse:
             rho, push = jax.linearize(state, flat)
-            columns = mapped(push, jnp.eye(p, dtype=flat.dtype), chunk)
+            columns = in_chunks(push, jnp.eye(p, dtype=flat.dtype))
             return rho, columns, Counts(forward=1, linearised=p)
         rho, pull = jax.vjp(state, flat)
-        vector, unravel_state = ravel_pytree(rho)
-        row = lambda e: pull(unravel_state(e))[0]
-        rows = mapped(row, jnp.eye(k, dtype=vector.dtype), chunk)
-        columns = jax.vmap(unravel_state)(rows.T.astype(vector.dtype))
+        columns = form_by_rows(lambda xi: pull(xi)[0], rho, in_chunks)
         return rho, columns, Counts(forward=1, adjoint=k)
 
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
-        return linearised(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
-
-
-def as_model(model: Any) -> Any:
-    """Wrap a plain function; leave a model as it is."""
-    if isinstance(model, Model):
-        return model
-    if not callable(model):
-        raise InputError(
-            "model", f"a {type(model).__name__} is not callable", "a function of theta"
-        )
-    return Explicit(model)
-
-
-def chunk_size(memory: int, bytes_each: int) -> int:
-    """How many vectors of this size fit into the memory, at least one."""
-    return max(1, memory // max(1, bytes_each))
-
-
-def mapped(function: Callable, xs: Array, chunk: int) -> Any:
-    """`function` of every entry of `xs`, `chunk` of them at once."""
-    if chunk >= xs.shape[0]:
-        return jax.vmap(function)(xs)
-    return jax.lax.map(function, xs, batch_size=chunk)
+    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
+        return differentiate(lambda v: self.function(unravel(v)), flat, self.mode == "reverse")
 
 
 class Sourcewise(Model):
@@ -149,11 +122,20 @@ class Sourcewise(Model):
         return Explicit(self.__call__, self.mode, self.memory)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         return self._stacked().jacobian(unravel, flat, known)
 
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
+    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
         return self._stacked().products(unravel, flat, known)
+
+
+def as_model(model: Any) -> Any:
+    """Wrap a plain function; leave a model as it is."""
+    if isinstance(model, Model):
+        return model
+    if not callable(model):
+        raise InputError(
+            "model", f"a {type(model).__name__} is not callable", "a function of theta"
+        )
+    return Explicit(model)

@@ -1,4 +1,8 @@
-"""Calls of code outside JAX: NumPy in, NumPy out, checked, with errors that name the call."""
+"""Models outside JAX: any code that gives ρ(θ), Zη and Zᵀξ, NumPy in and NumPy out.
+
+Runs are driven from Python. What the outside code returns is checked, and an exception of it names
+the call that raised it.
+"""
 
 import functools
 from collections.abc import Callable
@@ -12,11 +16,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..core.compiled import traced
-from ..core.operators import structure_of
+from ..core.compiled import is_traced
 from ..core.outcomes import Counts
 from ..errors import InputError
-from .base import Evaluation, Model, Products
+from .base import Evaluation, Model, Products, Unravel, form_columns
 
 
 class HostModel(Model):
@@ -26,11 +29,11 @@ class HostModel(Model):
         return self.evaluate(theta).rho
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         products = self.products(unravel, flat, known)
-        columns, pushed, pulled = columns_by_products(products, flat)
-        return products.rho, columns, Counts(products.evaluations, pushed, pulled)
+        columns, counts = form_columns(products, flat)
+        return products.rho, columns, counts
 
     @property
     def on_host(self) -> bool:
@@ -54,139 +57,6 @@ class HostProducts(Products):
 
     def pull(self, xi: PyTree) -> Array:
         return self._pull(xi)
-
-
-def named(name: str, function: Callable, *arguments: Any) -> Any:
-    """`function(*arguments)`; an exception passes as it is, with a note that names the call."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        error.add_note(f"raised by {name} of the model")
-        raise
-
-
-def check_function(name: str, function: Any) -> None:
-    """Raise `InputError` unless this is a function that a program can be kept for."""
-    if not callable(function):
-        raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
-    try:
-        hash(function)
-    except TypeError as error:
-        raise InputError(
-            name,
-            "cannot be hashed, and programs are kept by the identity of the model",
-            "a function or a method in place of this object",
-        ) from error
-
-
-def check_concrete(tree: PyTree) -> None:
-    """Raise `InputError` where `tree` is being traced: outside code needs values."""
-    if traced(tree):
-        raise InputError(
-            "model",
-            "is code outside JAX and cannot be part of a compiled program",
-            "the call outside of jax.jit, grad, vmap and scan",
-        )
-
-
-def to_numpy(tree: PyTree) -> PyTree:
-    """Arrays of `tree` as NumPy copies, which the outside code may write into."""
-    check_concrete(tree)
-    return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)
-
-
-def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
-    """What the outside code returned, as JAX arrays; it must have the shapes of `like`.
-
-    Entries where `like` has None (those of θ that are no parameters) are ignored.
-    """
-    expected, treedef = jax.tree.flatten(like)
-    leaves = _entries(name, tree, like) if len(expected) > 1 else jax.tree.leaves(tree)
-    leaves = [np.asarray(leaf) for leaf in leaves]
-    shapes, wanted = [leaf.shape for leaf in leaves], [tuple(leaf.shape) for leaf in expected]
-    if shapes != wanted:
-        plain = lambda found: found[0] if len(found) == 1 else found
-        raise InputError(
-            name, f"returns shape {plain(shapes)}", f"an array of shape {plain(wanted)}"
-        )
-    arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
-    return jax.tree.unflatten(treedef, arrays)
-
-
-def _entries(name: str, tree: PyTree, like: PyTree) -> list[Any]:
-    """The entries of `tree` that stand where `like` has arrays."""
-    absent = lambda x: x is None
-    try:
-        matched = jax.tree.map(lambda a, b: a if a is None else b, like, tree, is_leaf=absent)
-    except (ValueError, TypeError) as error:
-        shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
-        raise InputError(
-            name, f"returns the structure {shape(tree)}", f"that of its argument, {shape(like)}"
-        ) from error
-    return jax.tree.leaves(matched)
-
-
-def state_from_numpy(name: str, tree: PyTree) -> PyTree:
-    """A state that the outside code returned, as JAX arrays."""
-    try:
-        return jax.tree.map(jnp.asarray, tree)
-    except (TypeError, ValueError) as error:
-        advice = "a NumPy array, or a tuple or dict of them"
-        raise InputError(name, f"returns a {type(tree).__name__}", advice) from error
-
-
-def columns_by_products(products: Products, flat: Array) -> tuple[PyTree, int, int]:
-    """The columns of Z by p products Zη or k products Zᵀξ, whichever is less, and how many each."""
-    structure = structure_of(products.rho)
-    leaves, treedef = jax.tree.flatten(structure)
-    sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-    p, k = flat.size, sum(sizes)
-    if p <= k:
-        basis = jnp.eye(p, dtype=flat.dtype)
-        columns = [products.push(basis[i]) for i in range(p)]
-        return jax.tree.map(lambda *xs: jnp.stack(xs), *columns), p, 0
-    rows = []
-    for index in range(k):
-        unit = np.zeros(k)
-        unit[index] = 1.0
-        parts = np.split(unit, np.cumsum(sizes)[:-1])
-        shaped = [
-            jnp.asarray(part.reshape(leaf.shape), leaf.dtype)
-            for part, leaf in zip(parts, leaves, strict=True)
-        ]
-        rows.append(np.asarray(products.pull(jax.tree.unflatten(treedef, shaped))))
-    matrix = np.stack(rows, axis=1)
-    blocks = np.split(matrix, np.cumsum(sizes)[:-1], axis=1)
-    stacked = [
-        jnp.asarray(block.reshape(p, *leaf.shape), leaf.dtype)
-        for block, leaf in zip(blocks, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, stacked), 0, k
-
-
-class GivenJacobian:
-    """ρ at one θ, and the matrix Z there once a product asks for it."""
-
-    def __init__(self, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any], theta: Any):
-        self.rho = named("forward", forward, to_numpy(theta))
-        self._jacobian, self._theta = jacobian, theta
-
-    def push(self, eta: PyTree) -> PyTree:
-        """Zη, like the state."""
-        return ravel_pytree(self.rho)[1](self._matrix @ np.asarray(ravel_pytree(eta)[0]))
-
-    def pull(self, xi: PyTree) -> PyTree:
-        """Zᵀξ, like θ."""
-        return ravel_pytree(self._theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
-
-    @functools.cached_property
-    def _matrix(self) -> Any:
-        Z = named("jacobian", self._jacobian, to_numpy(self._theta))
-        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self._theta)[0].size
-        if getattr(Z, "shape", None) != wanted:
-            what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
-            raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")
-        return Z
 
 
 class ExternalModel(HostModel):
@@ -245,14 +115,14 @@ class ExternalModel(HostModel):
         """
         check_function("forward", forward)
         check_function("jacobian", jacobian)
-        at = lambda theta: GivenJacobian(forward, jacobian, theta)
-        return cls(None, GivenJacobian.push, GivenJacobian.pull, linearize=at)
+        at = lambda theta: _GivenJacobian(forward, jacobian, theta)
+        return cls(None, _GivenJacobian.push, _GivenJacobian.pull, linearize=at)
 
     def evaluate(self, theta: PyTree) -> Evaluation:
         if self.forward is not None:
-            state = named("forward", self.forward, to_numpy(theta))
+            state = call_named("forward", self.forward, to_numpy(theta))
             return Evaluation(state_from_numpy("forward", state))
-        shared = self._shared(theta)
+        shared = self._linearize(theta)
         if not hasattr(shared, "rho"):
             raise InputError(
                 "linearize",
@@ -262,28 +132,132 @@ class ExternalModel(HostModel):
         return Evaluation(state_from_numpy("linearize", shared.rho), shared)
 
     def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> HostProducts:
         theta, evaluations = unravel(flat), 0
         if known is None:
             known, evaluations = self.evaluate(theta), 1
         rho, first = known
         if first is None and self.linearize is not None:
-            first, evaluations = self._shared(theta), evaluations + 1
+            first, evaluations = self._linearize(theta), evaluations + 1
         parameters = eqx.filter(theta, eqx.is_inexact_array)
         # a fresh copy of θ for each call, because the outside code may write into it
         place = lambda: to_numpy(theta) if first is None else first
 
         def push(eta: Array) -> PyTree:
-            image = named("jvp", self.jvp, place(), to_numpy(unravel(eta)))
+            image = call_named("jvp", self.jvp, place(), to_numpy(unravel(eta)))
             return from_numpy("jvp", image, rho)
 
         def pull(xi: PyTree) -> Array:
-            image = named("vjp", self.vjp, place(), to_numpy(xi))
+            image = call_named("vjp", self.vjp, place(), to_numpy(xi))
             return ravel_pytree(from_numpy("vjp", image, parameters))[0].astype(flat.dtype)
 
         return HostProducts(rho, evaluations, push, pull)
 
-    def _shared(self, theta: PyTree) -> Any:
+    def _linearize(self, theta: PyTree) -> Any:
         assert self.linearize is not None
-        return named("linearize", self.linearize, to_numpy(theta))
+        return call_named("linearize", self.linearize, to_numpy(theta))
+
+
+class _GivenJacobian:
+    """ρ at one θ, and the matrix Z there once a product asks for it."""
+
+    def __init__(self, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any], theta: Any):
+        self.rho = call_named("forward", forward, to_numpy(theta))
+        self._jacobian, self._theta = jacobian, theta
+
+    def push(self, eta: PyTree) -> PyTree:
+        """Zη, like the state."""
+        return ravel_pytree(self.rho)[1](self._matrix @ np.asarray(ravel_pytree(eta)[0]))
+
+    def pull(self, xi: PyTree) -> PyTree:
+        """Zᵀξ, like θ."""
+        return ravel_pytree(self._theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
+
+    @functools.cached_property
+    def _matrix(self) -> Any:
+        Z = call_named("jacobian", self._jacobian, to_numpy(self._theta))
+        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self._theta)[0].size
+        if getattr(Z, "shape", None) != wanted:
+            what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
+            raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")
+        return Z
+
+
+def call_named(name: str, function: Callable, *arguments: Any) -> Any:
+    """`function(*arguments)`; an exception passes as it is, with a note that names the call."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        error.add_note(f"raised by {name} of the model")
+        raise
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise `InputError` unless this is a function that a program can be kept for."""
+    if not callable(function):
+        raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+    try:
+        hash(function)
+    except TypeError as error:
+        raise InputError(
+            name,
+            "cannot be hashed, and programs are kept by the identity of the model",
+            "a function or a method in place of this object",
+        ) from error
+
+
+def check_concrete(tree: PyTree) -> None:
+    """Raise `InputError` where `tree` is being traced: outside code needs values."""
+    if is_traced(tree):
+        raise InputError(
+            "model",
+            "is code outside JAX and cannot be part of a compiled program",
+            "the call outside of jax.jit, grad, vmap and scan",
+        )
+
+
+def to_numpy(tree: PyTree) -> PyTree:
+    """Arrays of `tree` as NumPy copies, which the outside code may write into."""
+    check_concrete(tree)
+    return jax.tree.map(lambda x: np.array(x) if eqx.is_array(x) else x, tree)
+
+
+def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
+    """What the outside code returned, as JAX arrays; it must have the shapes of `like`.
+
+    Entries where `like` has None (those of θ that are no parameters) are ignored.
+    """
+    expected, treedef = jax.tree.flatten(like)
+    leaves = _match_entries(name, tree, like) if len(expected) > 1 else jax.tree.leaves(tree)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    shapes, wanted = [leaf.shape for leaf in leaves], [tuple(leaf.shape) for leaf in expected]
+    if shapes != wanted:
+        plain = lambda found: found[0] if len(found) == 1 else found
+        raise InputError(
+            name, f"returns shape {plain(shapes)}", f"an array of shape {plain(wanted)}"
+        )
+    arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
+    return jax.tree.unflatten(treedef, arrays)
+
+
+def _match_entries(name: str, tree: PyTree, like: PyTree) -> list[Any]:
+    """The entries of `tree` that stand where `like` has arrays."""
+    absent = lambda x: x is None
+    try:
+        matched = jax.tree.map(lambda a, b: a if a is None else b, like, tree, is_leaf=absent)
+    except (ValueError, TypeError) as error:
+        shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
+        raise InputError(
+            name, f"returns the structure {shape(tree)}", f"that of its argument, {shape(like)}"
+        ) from error
+    return jax.tree.leaves(matched)
+
+
+def state_from_numpy(name: str, tree: PyTree) -> PyTree:
+    """A state that the outside code returned, as JAX arrays."""
+    try:
+        return jax.tree.map(jnp.asarray, tree)
+    except (TypeError, ValueError) as error:
+        advice = "a NumPy array, or a tuple or dict of them"
+        raise InputError(name, f"returns a {type(tree).__name__}", advice) from error

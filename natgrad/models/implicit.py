@@ -9,29 +9,32 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import loop
-from ..core.operators import axpy, norm
+from ..core.compiled import chunk_size, each, loop, map_in_chunks
+from ..core.operators import axpy, negate, norm, pick
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.sharding import InParts
 from ..errors import InputError
-from .base import Evaluation, Model, Products, SecondOrder
-from .explicit import DEFAULT_MEMORY, chunk_size, mapped
-from .external import check_function, columns_by_products, from_numpy, named, to_numpy
+from .base import Evaluation, Loss, Model, Products, SecondOrder, Unravel, form_columns
+from .explicit import DEFAULT_MEMORY
+from .external import call_named, check_function, to_numpy
 from .factorisations import Unsolvable
 from .implicit_products import (
-    ConstraintProducts,
+    CompiledProducts,
+    Constraint,
     FactorisedProducts,
     Kept,
-    constrained_twice,
-    linear_solves,
+    compiled_solves,
+    differentiate_implicitly_twice,
+    solve_on_host,
 )
 
 RESIDUAL_LIMIT = 1e-4
+TOLERANCE, ACCEPTED, MAX_STEPS, MAX_HALVINGS = 1e-10, 1e-7, 50, 10  # of Newton's method
+ROUNDING = 100.0  # a residual of so many eps cannot be improved
 
 
 class ImplicitModel(Model):
@@ -129,22 +132,25 @@ class ImplicitModel(Model):
         return self.evaluate(theta).rho
 
     def evaluate(self, theta: PyTree) -> Evaluation:
-        kept = self._solved(theta)
-        return Evaluation(_observed(self, kept.field), kept)
+        kept = self._solve_state(theta)
+        return Evaluation(_observe(self, kept.field), kept)
 
-    def _solved(self, theta: PyTree) -> Kept:
+    def _solve_state(self, theta: PyTree) -> Kept:
         """The field with h = 0, and its factorisation where that was made on the way."""
         if self.solve is not None:
-            return Kept(as_field(self, named("solve", self.solve, theta), theta))
+            return Kept(as_field(self, call_named("solve", self.solve, theta), theta))
         start = self.initial
-        start = named("initial", start, theta) if callable(start) else start
+        start = call_named("initial", start, theta) if callable(start) else start
         return solve_state(self, theta, as_field(self, start, theta))
 
-    def factorised(self, field: PyTree, theta: PyTree) -> Any:
-        """The user's factorisation of ∂_ρh, checked."""
+    def make_factor(self, kept: Kept, theta: PyTree) -> Any:
+        """The user's factorisation of ∂_ρh: the one that is kept, or a new one, checked."""
+        if kept.factor is not None:
+            return kept.factor
         assert self.factorise is not None
+        field = to_numpy(kept.field)
         try:
-            factor = named("factorise", self.factorise, to_numpy(field), to_numpy(theta))
+            factor = call_named("factorise", self.factorise, field, to_numpy(theta))
         except np.linalg.LinAlgError:
             return Unsolvable()
         for method in ("solve", "solve_transposed"):
@@ -156,58 +162,43 @@ class ImplicitModel(Model):
                 )
         return factor
 
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
+    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
         evaluations = 0
         if known is None:
             known, evaluations = self.evaluate(unravel(flat)), 1
         rho, kept = known
         if self.factorise is None:
-            return ConstraintProducts.at(self, unravel, flat, rho, kept.field, evaluations)
-        factor = kept.factor
-        if factor is None:
-            factor = self.factorised(kept.field, unravel(flat))
-        return FactorisedProducts(rho, evaluations, self, unravel(flat), kept.field, factor)
+            return CompiledProducts.at(self, unravel, flat, rho, kept.field, evaluations)
+        theta = unravel(flat)
+        factor, constraint = self.make_factor(kept, theta), Constraint(self, theta, kept.field)
+        return FactorisedProducts(rho, evaluations, constraint, factor)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         products = self.products(unravel, flat, known)
-        rho, p = products.rho, flat.size
-        vector, shaped = ravel_pytree(rho)
-        k = vector.size
-        if isinstance(products, FactorisedProducts):
-            if p <= k:
-                return rho, products.columns(), Counts(products.evaluations, p, 0)
-            columns, pushed, pulled = columns_by_products(products, flat)
-            return rho, columns, Counts(products.evaluations, pushed, pulled)
+        p, k = flat.size, sum(leaf.size for leaf in jax.tree.leaves(products.rho))
+        if isinstance(products, FactorisedProducts) and p <= k:
+            return products.rho, products.columns(), Counts(products.evaluations, p, 0)
         chunk = chunk_size(DEFAULT_MEMORY, 50 * (k + p) * flat.dtype.itemsize)
-        if p <= k:
-            columns = mapped(products.push, jnp.eye(p, dtype=flat.dtype), chunk)
-            return rho, columns, Counts(products.evaluations, p, 0)
-        rows = mapped(lambda e: products.pull(shaped(e)), jnp.eye(k, dtype=vector.dtype), chunk)
-        columns = jax.vmap(shaped)(rows.T.astype(vector.dtype))
-        return rho, columns, Counts(products.evaluations, 0, k)
+        in_chunks = lambda function, xs: map_in_chunks(function, xs, chunk)
+        columns, counts = form_columns(products, flat, each if self.on_host else in_chunks)
+        return products.rho, columns, counts
 
     def second_order(
-        self,
-        unravel: Callable[[Array], PyTree],
-        flat: Array,
-        known: Evaluation | None,
-        loss: Callable[[PyTree], Array],
+        self, unravel: Unravel, flat: Array, known: Evaluation | None, loss: Loss
     ) -> SecondOrder:
-        return constrained_twice(self, unravel, flat, known, loss)
+        return differentiate_implicitly_twice(self, unravel, flat, known, loss)
 
     def restricted(self, selection: Selection) -> "ImplicitModel":
         """The whole field is solved for, and the selection observed of it."""
-        observe = Selected(_whole if self.observe is None else self.observe, selection)
+        observe = Selected(self.observe or _observe_all, selection)
         observed = lambda model: model.observe
         return eqx.tree_at(observed, self, observe, is_leaf=lambda x: x is None)
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """The residual must vanish at the state that was found."""
-        left, scale = map(float, residual_sizes(self, known.kept.field, theta))
+        left, scale = map(float, measure_residual(self, known.kept.field, theta))
         if not np.isfinite(left):
             raise InputError(
                 "solve" if self.solve is not None else "residual",
@@ -236,17 +227,13 @@ class ImplicitModel(Model):
         return True
 
 
-def _whole(field: PyTree) -> PyTree:
+def _observe_all(field: PyTree) -> PyTree:
     return field
 
 
 @eqx.filter_jit
-def _observed(model: ImplicitModel, field: PyTree) -> PyTree:
-    return field if model.observe is None else named("observe", model.observe, field)
-
-
-TOLERANCE, ACCEPTED, MAX_STEPS, MAX_HALVINGS = 1e-10, 1e-7, 50, 10
-ROUNDING = 100.0  # a residual of so many eps cannot be improved
+def _observe(model: ImplicitModel, field: PyTree) -> PyTree:
+    return field if model.observe is None else call_named("observe", model.observe, field)
 
 
 class _Iterate(NamedTuple):
@@ -257,15 +244,14 @@ class _Iterate(NamedTuple):
     stalled: Array
 
 
-def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
+def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
     """The field with h(field, θ) = 0, from `start`; NaN where it was not found.
 
     Newton's method with ρ ← ρ − t (∂_ρh)⁻¹h, t halved from 1 until ‖h‖ falls. It ends at
-    ‖h‖ ≤ 1e-10 of the larger of ‖h(start)‖ and the terms of the equation there (`residual_sizes`),
-    or when no step decreases ‖h‖; what it has then counts as found below 1e-7. (In single precision
-    the two limits are 1e-5 and 1e-2.) The same loop runs compiled, with lineax, and on the host,
-    with the user's factorisation. (The root finders of optimistix are compiled only and take no
-    preconditioner.)
+    ‖h‖ ≤ 1e-10 of the larger of ‖h(start)‖ and the terms of the equation there, or when no step
+    decreases ‖h‖; what it has then counts as found below 1e-7. (In single precision the two limits
+    are 1e-5 and 1e-2.) The same loop runs compiled, with lineax, and on the host, with the user's
+    factorisation. (The root finders of optimistix are compiled only and take no preconditioner.)
 
     Reference: Kelley, Solving Nonlinear Equations with Newton's Method (2003).
     """
@@ -274,7 +260,7 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
     if model.linear:
         step, factor = _newton_direction(model, start, theta, first)
         return Kept(axpy(jnp.ones(()), step, start), factor)
-    scale = jnp.maximum(*residual_sizes(model, start, theta))
+    scale = jnp.maximum(*measure_residual(model, start, theta))
     least = ROUNDING * jnp.finfo(scale.dtype).eps
     enough, accepted = jnp.maximum(TOLERANCE, least), jnp.maximum(ACCEPTED, 1e3 * least)
 
@@ -289,7 +275,7 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
         one = jnp.ones_like(it.size)
         t, size, _ = loop(worse, shorter, (one, norm(h(point(one))), jnp.zeros((), int)))
         better = size < it.size
-        field = jax.tree.map(lambda a, b: jnp.where(better, a, b), point(t), it.field)
+        field = pick(better, point(t), it.field)
         size = jnp.where(better, size, it.size)
         return _Iterate(field, h(field), size, it.steps + 1, ~better)
 
@@ -300,21 +286,19 @@ def solve_state(model: "ImplicitModel", theta: PyTree, start: PyTree) -> Kept:
 
 
 def _newton_direction(
-    model: "ImplicitModel", field: PyTree, theta: PyTree, h: PyTree
+    model: ImplicitModel, field: PyTree, theta: PyTree, h: PyTree
 ) -> tuple[PyTree, Any]:
     """−(∂_ρh)⁻¹h, and the factorisation on the host that served."""
-    minus = jax.tree.map(jnp.negative, h)
     if model.factorise is None:
-        return linear_solves(model, field, theta)[0](minus), None
-    factor = model.factorised(field, theta)
-    x = named("solve of the factorisation", factor.solve, to_numpy(minus))
-    return from_numpy("solve", x, field), factor
+        return compiled_solves(model, field, theta)[0](negate(h)), None
+    factor = model.make_factor(Kept(field), theta)
+    return solve_on_host(factor, "solve", negate(h), like=field), factor
 
 
-def as_field(model: "ImplicitModel", field: PyTree, theta: PyTree) -> PyTree:
+def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
     """A field that the user gave, as arrays in the precision of h, which must have its shapes."""
     field = jax.tree.map(jnp.asarray, field)
-    h = named("residual", eqx.filter_eval_shape, model.residual, field, theta)
+    h = call_named("residual", eqx.filter_eval_shape, model.residual, field, theta)
     shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
         raise InputError(
@@ -326,7 +310,7 @@ def as_field(model: "ImplicitModel", field: PyTree, theta: PyTree) -> PyTree:
 
 
 @eqx.filter_jit
-def residual_sizes(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Array, Array]:
+def measure_residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> tuple[Array, Array]:
     """‖h‖ at a field, and what to compare it with: the terms of the equation, whichever is finite.
 
     These are ‖h(0)‖, the right-hand side of a linear equation, and ‖∂_ρh ρ‖, its left-hand side.
@@ -338,5 +322,5 @@ def residual_sizes(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tupl
 
 
 @eqx.filter_jit
-def _residual(model: "ImplicitModel", field: PyTree, theta: PyTree) -> PyTree:
+def _residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
     return model.residual(field, theta)

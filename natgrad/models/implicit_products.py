@@ -1,4 +1,7 @@
-"""Zη and Zᵀξ of h(ρ, θ) = 0: one solve with ∂_ρh or its transpose each."""
+"""Zη, Zᵀξ and ∇²_θ f η of h(ρ, θ) = 0: solves with ∂_ρh and its transpose.
+
+The solves are compiled, by lineax, or on the host, by the user's factorisation.
+"""
 
 import functools
 from collections.abc import Callable
@@ -9,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import hoisted, norm, scaled, structure_of
-from .base import Evaluation, Loss, Products, SecondOrder
-from .external import from_numpy, named, to_numpy
+from ..core.operators import dot, hoisted, negate, norm, scaled, structure_of
+from ..parameters import flatten
+from .base import Evaluation, Loss, Products, SecondOrder, Unravel
+from .external import call_named, from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from .implicit import ImplicitModel
@@ -30,7 +33,7 @@ class Kept(NamedTuple):
     factor: Any = None
 
 
-class ConstraintProducts(Products):
+class CompiledProducts(Products):
     """Products by compiled linear solves; what they share is in the leaves of one closure."""
 
     rho: PyTree
@@ -42,14 +45,14 @@ class ConstraintProducts(Products):
     def at(
         cls,
         model: "ImplicitModel",
-        unravel: Callable[[Array], PyTree],
+        unravel: Unravel,
         flat: Array,
         rho: PyTree,
         field: PyTree,
         evaluations: int,
-    ) -> "ConstraintProducts":
+    ) -> "CompiledProducts":
         """The products at θ = `unravel(flat)`, where h = 0 at `field`."""
-        solve, solve_transposed = linear_solves(model, field, unravel(flat))
+        solve, solve_transposed = compiled_solves(model, field, unravel(flat))
         flat_structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
         _, in_theta = jax.linearize(lambda v: model.residual(field, unravel(v)), flat)
         in_theta_transposed = jax.linear_transpose(in_theta, flat_structure)
@@ -57,8 +60,8 @@ class ConstraintProducts(Products):
         observed_transposed = jax.linear_transpose(observed, structure_of(field))
 
         def both(eta: Array, xi: PyTree) -> tuple[PyTree, Array]:
-            push = observed(_minus(solve(in_theta(eta))))
-            (pull,) = in_theta_transposed(_minus(solve_transposed(observed_transposed(xi)[0])))
+            push = observed(negate(solve(in_theta(eta))))
+            (pull,) = in_theta_transposed(negate(solve_transposed(observed_transposed(xi)[0])))
             return push, pull
 
         closure = hoisted(both, flat_structure, structure_of(rho))
@@ -73,7 +76,7 @@ class ConstraintProducts(Products):
         return self._both(jnp.zeros(self._flat.shape, self._flat.dtype), xi)[1]
 
 
-def linear_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Solve, Solve]:
+def compiled_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Solve, Solve]:
     """b ↦ (∂_ρh)⁻¹b and b ↦ (∂_ρh)⁻ᵀb by lineax, sharing what its solver sets up.
 
     b is scaled to a largest entry of 1, so that an absolute tolerance is relative to b. A solve
@@ -84,7 +87,7 @@ def linear_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple
     operator = lx.FunctionLinearOperator(tangent, structure_of(field), model.tags)
     options: dict[str, Any] = {}
     if model.preconditioner is not None:
-        options["preconditioner"] = named("preconditioner", model.preconditioner, field, theta)
+        options["preconditioner"] = call_named("preconditioner", model.preconditioner, field, theta)
     solver: Any = model.linear_solver
     state = solver.init(operator, options)
 
@@ -107,101 +110,86 @@ def linear_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple
     return lambda b: solve(operator, state, options, b), transposed
 
 
+def solve_on_host(factor: Any, method: str, b: PyTree, like: PyTree) -> PyTree:
+    """A solution by the user's factorisation, `method` being "solve" or "solve_transposed"."""
+    solve = getattr(factor, method)
+    return from_numpy(
+        method, call_named(f"{method} of the factorisation", solve, to_numpy(b)), like
+    )
+
+
+class Constraint(eqx.Module):
+    """h and what is observed, near a field with h(field, θ) = 0; a program for each derivative."""
+
+    model: "ImplicitModel"
+    theta: PyTree
+    field: PyTree
+
+    def residual(self, v: Array) -> PyTree:
+        """h at the field, as a function of the flat parameters."""
+        return self.model.residual(self.field, flatten(self.theta)[1](v))
+
+    @eqx.filter_jit
+    def push_theta(self, eta: Array) -> PyTree:
+        """∂_θh η."""
+        flat, _ = flatten(self.theta)
+        return jax.jvp(self.residual, (flat,), (eta.astype(flat.dtype),))[1]
+
+    @eqx.filter_jit
+    def pull_theta(self, b: PyTree) -> Array:
+        """(∂_θh)ᵀ b."""
+        return jax.vjp(self.residual, flatten(self.theta)[0])[1](b)[0]
+
+    @eqx.filter_jit
+    def push_observed(self, tangent: PyTree) -> PyTree:
+        """What is observed of a tangent of the field."""
+        observe = self.model.observe
+        return tangent if observe is None else jax.jvp(observe, (self.field,), (tangent,))[1]
+
+    @eqx.filter_jit
+    def pull_observed(self, xi: PyTree) -> PyTree:
+        """The transpose of `push_observed`."""
+        observe = self.model.observe
+        return xi if observe is None else jax.vjp(observe, self.field)[1](xi)[0]
+
+
 class FactorisedProducts(Products):
     """Products by the user's factorisation on the host; JAX does the derivatives of h."""
 
     rho: PyTree
     evaluations: int = eqx.field(static=True)
-    model: "ImplicitModel"
-    theta: PyTree
-    field: PyTree
+    constraint: Constraint
     factor: Any = eqx.field(static=True)
 
     def push(self, eta: Array) -> PyTree:
-        b = _residual_push(self.model, self.field, self.theta, eta)
-        return _observed_push(self.model, self.field, self._solve("solve", b))
+        tangent = self._solve("solve", self.constraint.push_theta(eta))
+        return self.constraint.push_observed(tangent)
 
     def pull(self, xi: PyTree) -> Array:
-        b = _observed_pull(self.model, self.field, xi)
-        adjoint = self._solve("solve_transposed", b)
-        return _residual_pull(self.model, self.field, self.theta, adjoint)
+        adjoint = self._solve("solve_transposed", self.constraint.pull_observed(xi))
+        return self.constraint.pull_theta(adjoint)
 
     def columns(self) -> PyTree:
         """All columns of Z, from one call with p right-hand sides where the factor takes them."""
-        basis = jnp.eye(_flat(self.theta).size)
-        b = _residual_columns(self.model, self.field, self.theta, basis)
+        basis = jnp.eye(flatten(self.constraint.theta)[0].size)
+        b = _map(self.constraint.push_theta, basis)
         if getattr(self.factor, "leading_axes", False):
             columns = self._solve("solve", b)
         else:
             columns = each(lambda column: self._solve("solve", column), b)
-        return _observed_columns(self.model, self.field, columns)
+        return _map(self.constraint.push_observed, columns)
 
     def _solve(self, method: str, b: PyTree) -> PyTree:
-        x = named(f"{method} of the factorisation", getattr(self.factor, method), to_numpy(b))
-        return _minus(from_numpy(method, x, b))
-
-
-def _minus(tree: PyTree) -> PyTree:
-    return jax.tree.map(jnp.negative, tree)
-
-
-def _shifted(theta: PyTree, eta: Array) -> PyTree:
-    """θ with its parameters replaced by the flat vector, and the other leaves kept."""
-    parameters, rest = eqx.partition(theta, eqx.is_inexact_array)
-    flat, unravel = ravel_pytree(parameters)
-    return eqx.combine(unravel(eta.astype(flat.dtype)), rest)
-
-
-def _flat(theta: PyTree) -> Array:
-    return ravel_pytree(eqx.filter(theta, eqx.is_inexact_array))[0]
+        return negate(solve_on_host(self.factor, method, b, like=b))
 
 
 @eqx.filter_jit
-def _residual_push(model: "ImplicitModel", field: PyTree, theta: PyTree, eta: Array) -> PyTree:
-    """∂_θh η."""
-    flat = _flat(theta)
-    h = lambda v: model.residual(field, _shifted(theta, v))
-    return jax.jvp(h, (flat,), (eta.astype(flat.dtype),))[1]
+def _map(function: Callable[[Any], PyTree], xs: PyTree) -> PyTree:
+    return jax.vmap(function)(xs)
 
 
-@eqx.filter_jit
-def _residual_columns(model: "ImplicitModel", field: PyTree, theta: PyTree, basis: Array) -> PyTree:
-    return jax.vmap(lambda eta: _residual_push(model, field, theta, eta))(basis)
-
-
-@eqx.filter_jit
-def _residual_pull(model: "ImplicitModel", field: PyTree, theta: PyTree, b: PyTree) -> Array:
-    """(∂_θh)ᵀ b."""
-    return jax.vjp(lambda v: model.residual(field, _shifted(theta, v)), _flat(theta))[1](b)[0]
-
-
-@eqx.filter_jit
-def _observed_push(model: "ImplicitModel", field: PyTree, tangent: PyTree) -> PyTree:
-    """What is observed of a tangent of the field."""
-    return tangent if model.observe is None else jax.jvp(model.observe, (field,), (tangent,))[1]
-
-
-@eqx.filter_jit
-def _observed_columns(model: "ImplicitModel", field: PyTree, tangents: PyTree) -> PyTree:
-    return jax.vmap(lambda tangent: _observed_push(model, field, tangent))(tangents)
-
-
-@eqx.filter_jit
-def _observed_pull(model: "ImplicitModel", field: PyTree, xi: PyTree) -> PyTree:
-    """The transpose of `_observed_push`."""
-    return xi if model.observe is None else jax.vjp(model.observe, field)[1](xi)[0]
-
-
-if TYPE_CHECKING:
-    from .implicit import ImplicitModel
-
-
-def constrained_twice(
-    model: "ImplicitModel",
-    unravel: Callable[[Array], PyTree],
-    flat: Array,
-    known: Evaluation | None,
-    loss: Loss,
+def differentiate_implicitly_twice(
+    model: "ImplicitModel", unravel: Unravel, flat: Array, known: Evaluation | None, loss: Loss
 ) -> SecondOrder:
     """For h(u, θ) = 0, from the Lagrangian ℓ(u, θ) = f(u) + ⟨λ, h(u, θ)⟩ with ∂_u ℓ = 0.
 
@@ -216,73 +204,46 @@ def constrained_twice(
         known, evaluations = model.evaluate(unravel(flat)), 1
     theta, field = unravel(flat), known.kept.field
     if model.factorise is None:
-        solve, solve_transposed = linear_solves(model, field, theta)
+        solve, solve_transposed = compiled_solves(model, field, theta)
     else:
-        factor = known.kept.factor
-        factor = model.factorised(field, theta) if factor is None else factor
-        solve, solve_transposed = _on_host(factor.solve), _on_host(factor.solve_transposed)
-    problem = _Lagrangian(model, loss, theta, field)
-    value, slope = problem.loss_slope()
-    adjoint = _minus(solve_transposed(slope))
+        factor = model.make_factor(known.kept, theta)
+        solve = lambda b: solve_on_host(factor, "solve", b, like=b)
+        solve_transposed = lambda b: solve_on_host(factor, "solve_transposed", b, like=b)
+    constraint = Constraint(model, theta, field)
+    lagrangian = _Lagrangian(constraint, loss)
+    value, slope = lagrangian.differentiate_loss()
+    adjoint = negate(solve_transposed(slope))
 
     def product(eta: Array) -> Array:
-        motion = _minus(solve(problem.pushed(eta)))
-        in_field, in_theta = problem.curved(adjoint, motion, eta)
-        return in_theta + problem.pulled(_minus(solve_transposed(in_field)))
+        motion = negate(solve(constraint.push_theta(eta)))
+        in_field, in_theta = lagrangian.push_gradient(adjoint, motion, eta)
+        return in_theta + constraint.pull_theta(negate(solve_transposed(in_field)))
 
     if model.factorise is None:
         product = hoisted(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
-    return SecondOrder(known.rho, value, problem.pulled(adjoint), evaluations, product)
+    return SecondOrder(known.rho, value, constraint.pull_theta(adjoint), evaluations, product)
 
 
 class _Lagrangian(eqx.Module):
-    """ℓ and its derivatives at one point; compiled by themselves where the solves are not."""
+    """ℓ near one point; its derivatives are compiled by themselves where the solves are not."""
 
-    model: "ImplicitModel"
+    constraint: Constraint
     loss: Loss
-    theta: PyTree
-    field: PyTree
-
-    def _flat(self) -> tuple[Array, Callable[[Array], PyTree]]:
-        parameters, rest = eqx.partition(self.theta, eqx.is_inexact_array)
-        flat, unravel = ravel_pytree(parameters)
-        return flat, lambda v: eqx.combine(unravel(v), rest)
 
     def _f(self, field: PyTree) -> Array:
-        return self.loss(field if self.model.observe is None else self.model.observe(field))
-
-    def _h(self, v: Array) -> PyTree:
-        return self.model.residual(self.field, self._flat()[1](v))
+        observe = self.constraint.model.observe
+        return self.loss(field if observe is None else observe(field))
 
     @eqx.filter_jit
-    def loss_slope(self) -> tuple[Array, PyTree]:
+    def differentiate_loss(self) -> tuple[Array, PyTree]:
         """f and ∂_u f."""
-        return jax.value_and_grad(self._f)(self.field)
+        return jax.value_and_grad(self._f)(self.constraint.field)
 
     @eqx.filter_jit
-    def pushed(self, eta: Array) -> PyTree:
-        """∂_θh η."""
-        return jax.jvp(self._h, (self._flat()[0],), (eta,))[1]
-
-    @eqx.filter_jit
-    def pulled(self, adjoint: PyTree) -> Array:
-        """(∂_θh)ᵀ λ."""
-        return jax.vjp(self._h, self._flat()[0])[1](adjoint)[0]
-
-    @eqx.filter_jit
-    def curved(self, adjoint: PyTree, motion: PyTree, eta: Array) -> tuple[PyTree, Array]:
+    def push_gradient(self, adjoint: PyTree, motion: PyTree, eta: Array) -> tuple[PyTree, Array]:
         """The derivative of (∂_u ℓ, ∂_θ ℓ) along (û, η)."""
-        flat, unravel = self._flat()
-
-        def lagrangian(field: PyTree, v: Array) -> Array:
-            h = self.model.residual(field, unravel(v))
-            terms = jax.tree.map(lambda a, b: jnp.sum(a * b), adjoint, h)
-            return self._f(field) + sum(jax.tree.leaves(terms))
-
-        slopes = jax.grad(lagrangian, argnums=(0, 1))
-        return jax.jvp(slopes, (self.field, flat), (motion, eta))[1]
-
-
-def _on_host(solve: Callable[[Any], Any]) -> Callable[[PyTree], PyTree]:
-    name = "the factorisation's solve"
-    return lambda b: from_numpy(name, named(name, solve, to_numpy(b)), b)
+        at = self.constraint
+        flat, unravel = flatten(at.theta)
+        value = lambda u, v: self._f(u) + dot(adjoint, at.model.residual(u, unravel(v)))
+        gradient = jax.grad(value, argnums=(0, 1))
+        return jax.jvp(gradient, (at.field, flat), (motion, eta))[1]

@@ -12,12 +12,12 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.sharding import check_divides, in_parts, on_each_device, placed, with_mesh
 from ..errors import InputError
-from .base import Evaluation, Model, Products, linearised
-from .explicit import chunk_size, mapped
+from .base import Evaluation, Model, Products, Unravel, differentiate
 
 DEFAULT_MEMORY = 2 * 2**30
 # Rows of Z made at once on a CPU: as many as stay in its cache (benchmarks/bench_rows.py).
@@ -37,7 +37,7 @@ class Part(eqx.Module):
         return jax.vmap(lambda x: self.function(theta, x))(self.points)
 
     def rows(
-        self, unravel: Callable[[Array], PyTree], flat: Array, points: Array, memory: int
+        self, unravel: Unravel, flat: Array, points: Array, memory: int
     ) -> tuple[Array, Array]:
         """The values at some of the points, and their gradients along a new last axis.
 
@@ -58,13 +58,11 @@ class Part(eqx.Module):
         cached = min(chunk, max(SMALLEST_CHUNK, cached))
         return jax.lax.platform_dependent(
             points,
-            cpu=lambda xs: mapped(one, xs, cached),
-            default=lambda xs: mapped(one, xs, chunk),
+            cpu=lambda xs: map_in_chunks(one, xs, cached),
+            default=lambda xs: map_in_chunks(one, xs, chunk),
         )
 
-    def all_rows(
-        self, unravel: Callable[[Array], PyTree], flat: Array, memory: int
-    ) -> tuple[Array, Array]:
+    def all_rows(self, unravel: Unravel, flat: Array, memory: int) -> tuple[Array, Array]:
         """The values at all points and their gradients, each device those of its own points."""
         local = lambda flat, points: self.rows(unravel, flat, points, memory)
         return on_each_device(local, self.mesh, whole=1)(flat, self.points)
@@ -88,7 +86,7 @@ class RowModel(Model):
         return self.shaped(jax.tree.map(lambda p: p.values(theta), self.parts(), is_leaf=is_part))
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
         both = [part.all_rows(unravel, flat, self.memory) for part in parts]
@@ -96,10 +94,8 @@ class RowModel(Model):
         columns = jax.vmap(collect)([jnp.moveaxis(rows, -1, 0) for _, rows in both])
         return collect([values for values, _ in both]), columns, Counts(forward=1, adjoint=1)
 
-    def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
-    ) -> Products:
-        return linearised(lambda v: self(unravel(v)), flat)
+    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
+        return differentiate(lambda v: self(unravel(v)), flat)
 
 
 def is_part(x: Any) -> bool:

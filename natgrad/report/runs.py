@@ -46,7 +46,7 @@ def comparison_page(comparison: Comparison) -> Page:
         *([Section("Iterates", iterates)] if iterates else []),
     ]
     leaders = ", ".join(f"{name} by {axis}" for axis, name in comparison.leaders.items())
-    limits = {name: value for name in AXES if (value := getattr(comparison.budget, name))}
+    limits = {name: value for name in AXES if (value := getattr(comparison.stop, name))}
     lead = f"Ahead in the end: {leaders}."
     return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
 

@@ -8,7 +8,7 @@ from jax import Array
 
 from ..errors import InputError
 from ..metrics.base import PyTree
-from .dual import check_cloud
+from .potentials import check_cloud
 
 
 class EnergyDistance(eqx.Module):

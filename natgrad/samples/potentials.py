@@ -1,12 +1,14 @@
-"""Potentials φ on a point cloud: Gaussians around some of the samples, as O(Nm) numbers."""
+"""Point clouds, and potentials φ on them: Gaussians around some of the samples."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PyTree
 
 from ..core.dense import accurate_product as product
+from ..errors import InputError
 
 
 class Potentials(NamedTuple):
@@ -46,7 +48,7 @@ class Potentials(NamedTuple):
         """How many of the coefficients are those of a."""
         return self.samples.shape[1] if self.linear else 0
 
-    def paired(self, v: Array) -> Array:
+    def pairings(self, v: Array) -> Array:
         """⟨ζ, ψ_j⟩ = (1/N) Σᵢ ∇ψ_j(xᵢ)·vᵢ for every basis function: what φ sees of a motion v."""
         along = self.centres * product(self.kernel.T, v)
         radial = product(self.kernel.T, jnp.sum(self.samples * v, axis=1))
@@ -55,7 +57,7 @@ class Potentials(NamedTuple):
         return jnp.concatenate([jnp.mean(v, axis=0), pairs]) if self.linear else pairs
 
     def gradients(self, coefficients: Array) -> Array:
-        """(1/N) ∇φ(xᵢ): the transpose of `paired`."""
+        """(1/N) ∇φ(xᵢ): the transpose of `pairings`."""
         u = product(self.basis, coefficients[self.extra :])
         towards = product(self.kernel, self.centres * u[:, None])
         slope = towards - self.samples * product(self.kernel, u)[:, None]
@@ -72,13 +74,13 @@ class Potentials(NamedTuple):
             return product(slopes.T, slopes), jnp.mean(slopes, axis=0)
 
         squares, means = jax.lax.map(coordinate, (self.samples.T, self.centres.T))
-        S = self.restricted(jnp.sum(squares, axis=0)) / len(self.samples)
+        S = self.in_basis(jnp.sum(squares, axis=0)) / len(self.samples)
         if not self.linear:
             return S
         cross = product(means, self.basis)
         return jnp.block([[jnp.eye(self.extra, dtype=S.dtype), cross], [cross.T, S]])
 
-    def restricted(self, Q: Array) -> Array:
+    def in_basis(self, Q: Array) -> Array:
         """CᵀQC, a form on the coefficients u in terms of w."""
         return product(self.basis.T, product(Q, self.basis))
 
@@ -89,6 +91,17 @@ class Potentials(NamedTuple):
     def separations(self) -> Array:
         """|c_i − c_j|²."""
         return _squared_distances(self.centres, self.centres)
+
+
+def check_cloud(state: PyTree) -> None:
+    """The state must be one array of N points in d dimensions, N > d."""
+    shape = tuple(state.shape) if hasattr(state, "shape") else None
+    if shape is None or len(shape) != 2:
+        what = f"has shape {shape}" if shape is not None else f"is a {type(state).__name__}"
+        raise InputError("model", f"the state {what}", "one array (N, d), a row for each sample")
+    if shape[0] <= shape[1]:
+        what = f"the state has {shape[0]} samples in {shape[1]} dimensions"
+        raise InputError("model", what, "an array (N, d) with many more samples than dimensions")
 
 
 def spread(x: Array) -> Array:

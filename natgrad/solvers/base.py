@@ -62,16 +62,9 @@ class Solver(eqx.Module):
 
     def aim(self, prepared: Any, b: PyTree, g: Array) -> Any:
         """The same G with g = Yᵀb in place of ∂_θ f: what `solve` then gives is −(G + λD)⁻¹g."""
-        raise InputError(
-            "solver",
-            f"{self.name} does not solve for another right-hand side, as order and momentum need",
-            "Cholesky, Kernel or CG; or order=1 and momentum=0",
-        )
-
-    @property
-    def name(self) -> str:
-        """How the solver is called in `info`."""
-        return type(self).__name__
+        name = type(self).__name__
+        what = f"{name} does not solve for another right-hand side, as order and momentum need"
+        raise InputError("solver", what, "Cholesky, Kernel or CG; or order=1 and momentum=0")
 
 
 class DenseSolver(Solver):

@@ -124,7 +124,7 @@ def only_identity(solver: MatrixFreeSolver, system: System) -> None:
     if system.parameter is not None:
         raise InputError(
             "damping",
-            f"{solver.name} damps with the identity only",
+            f"{type(solver).__name__} damps with the identity only",
             "CG for an operator D, or AbsoluteDamping in parameters scaled so that D = I",
         )
 

@@ -285,11 +285,11 @@ class Recycled(Preconditioner):
         damped = jax.vmap(system.damp)(directions)
         images = images + damping * damped
         hard = prepared.last is not None  # the newest pair is a step, not the softest direction
-        return lambda r: _two_loops(directions, images, prepared.count, hard, r)
+        return lambda r: two_loops(directions, images, prepared.count, hard, r)
 
 
 @eqx.filter_jit
-def _two_loops(directions: Array, images: Array, count: Array, hard: bool, r: Array) -> Array:
+def two_loops(directions: Array, images: Array, count: Array, hard: bool, r: Array) -> Array:
     """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980)."""
     length, eps = len(directions), jnp.finfo(r.dtype).eps
     rows = (count - 1 - jnp.arange(length)) % length  # from the newest

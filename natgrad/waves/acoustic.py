@@ -1,6 +1,6 @@
 """Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.sharding import row_mesh, with_mesh
-from ..models.base import Evaluation, Products
+from ..models.base import Evaluation, Products, Unravel
 from .base import DEFAULT_MEMORY, M_PER_KM, Storage, WaveModel, check_start, make_layer, take_shots
 from .propagation import Gathers, Simulator
 from .scheme import Layer, Scheme
@@ -100,7 +100,7 @@ class Acoustic(WaveModel):
         return self.scheme.order
 
     def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> "WaveProducts":
         theta = unravel(flat)
         found = self.evaluate(theta) if known is None else known
@@ -108,7 +108,7 @@ class Acoustic(WaveModel):
         return WaveProducts(found.rho, made, m, found.kept, self, flat.dtype)
 
     def jacobian(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         products = self.products(unravel, flat, known)
         columns = jax.lax.map(products.push, jnp.eye(flat.size, dtype=flat.dtype))

@@ -4,7 +4,6 @@
 """
 
 import abc
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,8 +15,8 @@ from jaxtyping import PyTree
 from ..core.selection import Selection
 from ..core.settings import check_integer
 from ..errors import InputError
-from ..models.base import Evaluation, Model
-from ..models.external import HostModel, HostProducts, named
+from ..models.base import Evaluation, Model, Unravel
+from ..models.external import HostModel, HostProducts, call_named
 from .scheme import Layer, halo
 from .survey import Survey, highest_frequency
 
@@ -240,11 +239,11 @@ class OutsideWaves(WaveModel, HostModel):
 
     def _simulate(self, theta: Array, keep: bool) -> Evaluation:
         m, shots = np.array(self.medium(theta)), np.asarray(self.shots)
-        traces, kept = named(self.propagator.name, self.propagator.simulate, m, shots, keep)
+        traces, kept = call_named(self.propagator.name, self.propagator.simulate, m, shots, keep)
         return Evaluation(jnp.asarray(traces), kept)
 
     def products(
-        self, unravel: Callable[[Array], PyTree], flat: Array, known: Evaluation | None = None
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> HostProducts:
         theta = unravel(flat)
         found = self.evaluate(theta) if known is None else known
@@ -253,10 +252,10 @@ class OutsideWaves(WaveModel, HostModel):
 
         def push(eta: Array) -> Array:
             change = (weights * np.asarray(eta).reshape(m.shape)).astype(m.dtype)
-            return jnp.asarray(named(waves.name, waves.push, m, change, found.kept))
+            return jnp.asarray(call_named(waves.name, waves.push, m, change, found.kept))
 
         def pull(xi: Array) -> Array:
-            image = named(waves.name, waves.pull, m, np.array(xi, m.dtype), found.kept)
+            image = call_named(waves.name, waves.pull, m, np.array(xi, m.dtype), found.kept)
             return jnp.asarray((weights * image).ravel(), flat.dtype)
 
         return HostProducts(found.rho, int(known is None), push, pull)

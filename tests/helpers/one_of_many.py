@@ -17,7 +17,6 @@ import numpy as np
 
 import natgrad as ng
 from natgrad import waves as ngwaves
-from quick_compilation import compile_quickly
 
 START = np.array([0.4, 0.35, 0.6, 0.55])  # no array of JAX before the processes have met
 TRUTH = np.array([0.3, 0.3, 0.7, 0.6])
@@ -81,7 +80,6 @@ def numbers(theta):
 
 
 def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
-    compile_quickly()
     jax.config.update("jax_enable_x64", True)
     address = f"127.0.0.1:{port}"
     jax.distributed.initialize(address, count, number, heartbeat_timeout_seconds=10)

@@ -1,9 +1,11 @@
 """Small problems shared by the tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -85,6 +87,33 @@ FURTHER_METRICS = ("H1", "H-1", "dotH1", "dotH-1", "Mobility")
 def with_slow(values, slow):
     """The values as parameters of a test, those in `slow` marked: they add to a fast one."""
     return [pytest.param(v, marks=[pytest.mark.slow] * (v in slow)) for v in values]
+
+
+@contextmanager
+def compiled() -> Iterator[list[str]]:
+    """The names of the functions that JAX compiles meanwhile."""
+    names = []
+
+    def listen(event: str, seconds: float, **about) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def minimize_compiling_once(problem: ng.Problem, theta, **options) -> ng.Result:
+    """A run that compiles nothing after its first iteration."""
+    counts = []
+    with compiled() as names:
+        count = lambda progress: counts.append(len(names))
+        result = ng.minimize(problem, theta, callbacks=[count], **options)
+    assert len(counts) > 1
+    assert counts[-1] == counts[0], names[counts[0] :]
+    return result
 
 
 def close(actual, expected, tolerance: float = 1e-8):

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from natgrad.metrics.elliptic.block_qr import BlockQR
 
 from natgrad.metrics.elliptic import stencils as S
-from natgrad.metrics.elliptic.block_qr import BlockQR
 from natgrad.metrics.elliptic.elimination import BlockElimination, dominant_factor
 from natgrad.metrics.elliptic.equation import factorise
 

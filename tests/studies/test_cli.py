@@ -405,7 +405,7 @@ def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypat
 
 def test_programs_are_kept_in_the_folder_named(tmp_path):
     script = (
-        "import jax, natgrad.program_cache as cache;"
+        "import jax, natgrad_studies.program_cache as cache;"
         "cache.LEAST_COMPILE_SECONDS = 0.0;"
         "print(cache.keep_programs());"
         "jax.jit(lambda x: x + 1)(1.0)"

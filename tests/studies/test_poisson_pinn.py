@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import SHARED
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from conftest import SHARED
 from natgrad.report import plain
 from natgrad_studies.kept import Kept
 from natgrad_studies.poisson_pinn import study

@@ -52,11 +52,10 @@ def normalised(u: np.ndarray, sigma, reference: np.ndarray, axes: tuple[int, ...
     return value / mean, slope / mean
 
 
-def dense_metric(u: np.ndarray, grid: ng.Grid, sigma, reference: np.ndarray | None) -> np.ndarray:
+def dense_metric(u: np.ndarray, grid: ng.Grid, sigma, reference: np.ndarray) -> np.ndarray:
     """A of all shots as one matrix, block by block."""
     S, axes = block_means(), tuple(range(-grid.dimension, 0))
-    known = u if reference is None else reference
-    rho, D = normalised(u @ S.T, sigma, known @ S.T, axes)
+    rho, D = normalised(u @ S.T, sigma, reference @ S.T, axes)
     coarse = ng.Grid(grid.lower, grid.upper, (*grid.shape[:-1], 4))
     fine = np.kron(np.eye(grid.size // 11), S)
     functions = zip(rho.reshape(-1, *coarse.shape), D.reshape(-1, coarse.size), strict=True)
@@ -100,9 +99,8 @@ def test_metric_against_the_dense_oracle(case: str):
     metric = waves.DataWasserstein(grid, every=EVERY, normalisation=sigma, reference=reference)
     u, c = data(1), data(2)
     columns = jnp.asarray(np.random.default_rng(3).normal(size=(2, *SHAPE)))
-    A = dense_metric(
-        np.asarray(u), grid, sigma, None if reference is None else np.asarray(reference)
-    )
+    known = np.asarray(u if reference is None else reference)
+    A = dense_metric(np.asarray(u), grid, sigma, known)
     L, transpose, gram, image, remainder, rows, G = map(
         np.asarray, everything(metric, u, c, columns)
     )
@@ -113,7 +111,7 @@ def test_metric_against_the_dense_oracle(case: str):
     np.testing.assert_allclose(image + remainder, c, atol=1e-10)
     # what is left vanishes on tangents that are constant in each block and conserve the mass of ρ̃
     axes, S = tuple(range(-grid.dimension, 0)), block_means()
-    _, D = metric._normalised(u)
+    _, D = normalised(u @ S.T, sigma, known @ S.T, axes)
     y = np.asarray(data(4))[..., :4] / (S @ S.T).diagonal()
     y -= np.sum(D * (y @ (S @ S.T)), axes, keepdims=True) / np.sum(
         D @ (S @ S.T), axes, keepdims=True
@@ -208,7 +206,15 @@ def test_inversion_by_transport(inversion):
     problem, theta, rho, _ = inversion
     recorded = problem.loss.target
     misfit = waves.TraceWasserstein(recorded, every=2)
-    result = ng.minimize(ng.Problem(problem.model, misfit), theta, ng.NaturalGradient(misfit.metric(), solver=ng.CG(0.0, max_iterations=3), damping=0.0, step=ng.ModelStep()), stop=ng.Stop(iterations=3), batch=ng.MiniBatch(1, of="functions"))
+    result = ng.minimize(
+        ng.Problem(problem.model, misfit),
+        theta,
+        ng.NaturalGradient(
+            misfit.metric(), solver=ng.CG(0.0, max_iterations=3), damping=0.0, step=ng.ModelStep()
+        ),
+        stop=ng.Stop(iterations=3),
+        batch=ng.MiniBatch(1, of="functions"),
+    )
     moved = simulated(problem.model, result.theta)
     assert misfit(moved) < 0.7 * misfit(rho)
 

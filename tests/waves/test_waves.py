@@ -171,7 +171,13 @@ def small_inversion(**options):
 
 def test_an_inversion_descends_and_stays_within_its_bounds():
     problem, theta, model = small_inversion()
-    result = ng.minimize(problem, theta, ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 4)), stop=ng.Stop(iterations=5), bounds=model.bounds(1500.0, 3500.0))
+    result = ng.minimize(
+        problem,
+        theta,
+        ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 4)),
+        stop=ng.Stop(iterations=5),
+        bounds=model.bounds(1500.0, 3500.0),
+    )
     assert result.loss < 0.02 * result.history["loss"][0]
     assert result.history["forward"][-1] == 1 + np.sum(result.history["halvings"][:-1] + 1)
     velocity = waves.velocity_of(result.theta)
@@ -183,7 +189,13 @@ def test_a_batch_of_shots_propagates_only_those():
     rows = jnp.array([1])
     part = model.restricted(ng.selection.Functions(rows, 2))
     assert np.allclose(simulated(part, theta), simulated(model, theta)[1:], rtol=1e-5, atol=1e-7)
-    result = ng.minimize(problem, theta, ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 3)), stop=ng.Stop(iterations=4), batch=ng.MiniBatch(1, of="functions"))
+    result = ng.minimize(
+        problem,
+        theta,
+        ng.NaturalGradient(ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, 3)),
+        stop=ng.Stop(iterations=4),
+        batch=ng.MiniBatch(1, of="functions"),
+    )
     assert result.loss < problem.value(theta, simulated(model, theta))
     with pytest.raises(ng.InputError, match="whole shots"):
         ng.minimize(problem, theta, ng.NaturalGradient(ng.L2()), batch=ng.MiniBatch(5))
@@ -351,7 +363,11 @@ BAD = {
         "shots: 0",
     ),
     "theta": (
-        lambda: ng.minimize(ng.Problem(model_of(), ng.LeastSquares(jnp.zeros(survey_of().data_shape))), jnp.ones((3, 3)), ng.NaturalGradient(ng.L2())),
+        lambda: ng.minimize(
+            ng.Problem(model_of(), ng.LeastSquares(jnp.zeros(survey_of().data_shape))),
+            jnp.ones((3, 3)),
+            ng.NaturalGradient(ng.L2()),
+        ),
         "theta",
     ),
 }
@@ -366,5 +382,7 @@ def test_bad_input_is_named(name):
 
 def test_a_grid_too_coarse_for_the_wavelet_is_warned_of():
     fine = survey_with(wavelet=waves.ricker(45.0, DT, STEPS))
-    with pytest.warns(ng.errors.PrecisionWarning, match=r"waves will be dispersed. Try: a spacing of"):
+    with pytest.warns(
+        ng.errors.PrecisionWarning, match=r"waves will be dispersed. Try: a spacing of"
+    ):
         waves.Acoustic(fine, velocity_of() * 0.5, absorbing=2)

@@ -1,8 +1,8 @@
-"""Elimination without subtractions for two-point stencils, where K = BBᵀ is a graph Laplacian.
+"""Elimination without subtractions: a direct solve with graph Laplacians on tensor grids.
 
 The cells are ordered by slabs across one axis, so that K is block tridiagonal with dense blocks,
-and `lax.scan` runs over the blocks. No contrast of the weights loses digits. Everything can be
-compiled, mapped over weights and run on any device.
+and `lax.scan` runs over the blocks. No contrast of the conductances loses digits. Everything can be
+compiled, mapped over conductances and run on any device.
 
 Cost: with k cells in blocks of b, about (10/3)kb² flops and kb numbers stored, and 8kb flops for
 each right-hand side. On an n × n grid b = n, so kb = n³: past n of a few hundred an iterative solve
@@ -11,100 +11,39 @@ is the better choice.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from ...core.dense import accurate_product
-from .stencils import Factor, Stencil, cell_shape, conservative_classes, graph_links
+from .divergence import Divergence, Factor
 
 # Blocks up to this size are inverted pivot by pivot, larger ones by halves: smaller leaves run
 # no faster and take longer to compile, larger ones spend their time in rank-one updates.
 LEAF_SIZE = 32
 
 
-class _Layout(NamedTuple):
-    """Where cells and links go, as index arrays into flattened grids (k, or n, points to a 0)."""
+class EliminationFactor(Factor):
+    """K = BBᵀ by elimination, one cell grounded."""
 
-    cells: np.ndarray  # (classes, blocks, b) -> cell
-    place: np.ndarray  # cell -> position in cells.ravel()
-    slab_axis: int
-    slabs: int
-    pairs: np.ndarray  # (2, edges): the two ends of each link inside a block
-    inside: np.ndarray  # (classes, blocks, edges) -> axis · (k + 1) + lower cell
-    onward: np.ndarray  # (classes, blocks, slabs, slabs', m) -> lower cell of the slab axis
-    grounded: np.ndarray  # (classes,): no flux of the class leaves the grid
+    B: Divergence
+    inverse: "BlockInverse"
+
+    def solve(self, zeta: Array) -> Array:
+        return self.inverse.solve(zeta)
 
 
-@functools.lru_cache(maxsize=64)
-def _layout(stencils: tuple[Stencil, ...], shape: tuple[int, ...]) -> _Layout:
-    """Slabs across the longest axis, preferably one that is not periodic."""
-    dim, k = len(shape), math.prod(shape)
-    gaps = [stencil.gap for stencil in stencils]
-    coarse = [-(-n // gap) for n, gap in zip(shape, gaps, strict=True)]
-    slab_axis = max(range(dim), key=lambda axis: (coarse[axis], not stencils[axis].wrap))
-    wrap, n = stencils[slab_axis].wrap, coarse[slab_axis]
-    slabs = 2 if wrap else 1
-    cross = [coarse[axis] for axis in range(dim) if axis != slab_axis]
-    m = math.prod(cross)
-
-    # Sublattices that do not see each other become classes: (classes, slab axis + 1, cross).
-    padded = np.full([c * gap for c, gap in zip(coarse, gaps, strict=True)], k)
-    padded[tuple(map(slice, shape))] = np.arange(k).reshape(shape)
-    padded = padded.reshape([size for pair in zip(coarse, gaps, strict=True) for size in pair])
-    padded = padded.transpose(*range(1, 2 * dim, 2), *range(0, 2 * dim, 2))
-    padded = np.moveaxis(padded.reshape(-1, *coarse), 1 + slab_axis, 1).reshape(-1, n, m)
-    slab_cells = np.concatenate([padded, np.full_like(padded[:, :1], k)], axis=1)
-
-    order = slab_order(n, slabs, wrap)
-    cells = slab_cells[:, order].reshape(len(slab_cells), len(order), slabs * m)
-    place = np.empty(k, int)
-    place[cells[cells < k]] = np.flatnonzero(cells.ravel() < k)
-
-    inner = np.full((len(order), slabs, slabs), n)
-    onward = np.full((len(order), slabs, slabs), n)
-    position = np.argsort(order.ravel())
-    for slab in range(n if wrap else n - 1):
-        block, side = divmod(position[slab], slabs)
-        next_block, next_side = divmod(position[(slab + 1) % n], slabs)
-        if block == next_block:
-            inner[block, side, next_side] = slab
-        elif block < next_block:
-            onward[block, side, next_side] = slab
-        else:
-            onward[next_block, next_side, side] = slab
-
-    slot = np.arange(slabs * m).reshape(slabs, *cross)
-    pairs, inside = [], []
-    for axis in range(dim):
-        if axis != slab_axis:
-            neighbour = np.roll(slot, -1, axis=1 + axis - (axis > slab_axis))
-            pairs.append([slot.ravel(), neighbour.ravel()])
-            inside.append(axis * (k + 1) + cells)
-    for side, next_side in [(0, 1), (1, 0)] if wrap else []:
-        pairs.append([slot[side].ravel(), slot[next_side].ravel()])
-        inside.append(slab_axis * (k + 1) + slab_cells[:, inner[:, side, next_side]])
-
-    starts = {tuple(s.start for s in c) for c in conservative_classes(stencils, shape)}
-    return _Layout(
-        cells=as_index(cells),
-        place=as_index(place),
-        slab_axis=slab_axis,
-        slabs=slabs,
-        pairs=as_index(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
-        inside=as_index(np.concatenate([cells[..., :0], *inside], axis=2)),
-        onward=as_index(slab_cells[:, onward]),
-        grounded=np.array([start in starts for start in np.ndindex(*gaps)]),
-    )
+def elimination_factor(B: Divergence) -> EliminationFactor:
+    """Eliminate block after block."""
+    return EliminationFactor(B, eliminate(B.conductances, (B.periodic,) * B.dimension))
 
 
-class BlockElimination(Factor):
-    """K⁻¹ for two-point stencils as a chain of dense blocks, from an elimination without
-    subtractions (see `dominant_factor`).
+class BlockInverse(eqx.Module):
+    """The inverse of a graph Laplacian as a chain of dense blocks.
 
     Block i holds the links and the excess e left by the blocks before it; with C the links to
     block i + 1 (diagonal between two slabs) and S_i⁻¹ = JPJᵀ, P = diag(p), the next block receives
@@ -112,69 +51,71 @@ class BlockElimination(Factor):
 
         y_i = PJᵀz_i,   z_{i+1} = ζ_{i+1} + CᵀJy_i,      φ_i = J(y_i + PJᵀCφ_{i+1}).
 
-    Sublattices that do not interact (the 2ᵈ parities of the central scheme) are factorised
-    side by side as a batch. Zero weights are allowed: every disconnected part of the grid is
-    grounded in one of its cells, and `rank` counts the pivots that are not zero.
+    Zero links are allowed: every disconnected part of the grid is grounded in one of its cells, and
+    `rank` counts the pivots that are not zero.
     """
 
-    stencils: tuple[Stencil, ...] = eqx.field(static=True)
-    weights: tuple[Array, ...]
     walks: Array
     pivots: Array
     onward: Array
     rank: Array
+    shape: tuple[int, ...] = eqx.field(static=True)
+    periodic: tuple[bool, ...] = eqx.field(static=True)
 
     def solve(self, zeta: Array) -> Array:
-        layout = _layout(self.stencils, cell_shape(self.stencils, self.weights))
+        """φ with Kφ = ζ; the grid is on the trailing axes, any batch axes lead."""
+        layout = _layout(self.shape, self.periodic)
         flat = zeta.reshape(-1, len(layout.place))
         loads = jnp.moveaxis(gather(flat, layout.cells), 0, -2)
         loads = loads.astype(jnp.result_type(loads, self.walks))
-        phi = jax.vmap(_solve_chain)(self.walks, self.pivots, self.onward, loads)
+
+        def forward(received, block):
+            walk, pivot, links, load = block
+            scaled = accurate_product(load + received, walk) * pivot
+            return _pass_on(links, accurate_product(scaled, walk.T)), scaled
+
+        def backward(later, block):
+            walk, pivot, links, scaled = block
+            received = _pass_on(jnp.swapaxes(links, 0, 1), later)
+            phi = accurate_product(scaled + accurate_product(received, walk) * pivot, walk.T)
+            return phi, phi
+
+        chain, start = (self.walks, self.pivots, self.onward), jnp.zeros_like(loads[0])
+        _, scaled = lax.scan(forward, start, (*chain, loads))
+        _, phi = lax.scan(backward, start, (*chain, scaled), reverse=True)
         phi = jnp.moveaxis(phi, -2, 0).reshape(len(flat), -1)
         return phi[:, layout.place].reshape(zeta.shape)
 
 
-def _pass_on(onward: Array, rows: Array) -> Array:
-    """rows · C, with C = onward of shape (slabs, slabs', m) diagonal in the cells of a slab."""
-    slabs, _, m = onward.shape
-    rows = rows.reshape(len(rows), slabs, 1, m)
-    return jnp.sum(rows * onward, axis=1).reshape(len(rows), slabs * m)
+def eliminate(
+    links: Sequence[Array], periodic: Sequence[bool], leak: Array | None = None
+) -> BlockInverse:
+    """The inverse of K, for links to the nearest neighbours and a leak from each cell:
 
+        (Kφ)_r = Σ_i [ link_i(r)(φ_r − φ_{r+eᵢ}) + link_i(r−eᵢ)(φ_r − φ_{r−eᵢ}) ] + leak(r) φ_r.
 
-def _solve_chain(walks: Array, pivots: Array, onward: Array, loads: Array) -> Array:
-    """The two sweeps of `BlockElimination`, right-hand sides as rows."""
+    `links[i][r]` joins r and r + eᵢ; at the upper end of axis i it is zero, or leads round to the
+    first cell where `periodic[i]`. Without any leak K is singular, and the cell with the largest
+    links is grounded.
 
-    def forward(received, block):
-        walk, pivot, links, load = block
-        scaled = accurate_product(load + received, walk) * pivot
-        return _pass_on(links, accurate_product(scaled, walk.T)), scaled
-
-    def backward(later, block):
-        walk, pivot, links, scaled = block
-        received = _pass_on(jnp.swapaxes(links, 0, 1), later)
-        phi = accurate_product(scaled + accurate_product(received, walk) * pivot, walk.T)
-        return phi, phi
-
-    start = jnp.zeros_like(loads[0])
-    _, scaled = lax.scan(forward, start, (walks, pivots, onward, loads))
-    return lax.scan(backward, start, (walks, pivots, onward, scaled), reverse=True)[1]
-
-
-def block_elimination(
-    stencils: tuple[Stencil, ...], weights: tuple[Array, ...]
-) -> BlockElimination:
-    """Eliminate block after block, with one cell of every conservative class grounded."""
-    layout = _layout(stencils, cell_shape(stencils, weights))
-    links, leak = graph_links(stencils, weights)
-    classes, blocks, b = layout.cells.shape
+    >>> inverse = eliminate((jnp.array([1.0, 2.0, 0.0]),), (False,))
+    >>> inverse.solve(jnp.array([1.0, 0.0, -1.0])).tolist()
+    [1.0, 0.0, -0.5]
+    """
+    shape = links[0].shape
+    layout = _layout(shape, tuple(periodic))
+    blocks, b = layout.cells.shape
     inside = jnp.stack([jnp.pad(link.ravel(), (0, 1)) for link in links]).ravel()[layout.inside]
     onward = gather(links[layout.slab_axis].ravel(), layout.onward)
-    heaviest = gather(sum(links[1:], links[0]).ravel(), layout.cells).reshape(classes, -1)
-    is_ground = jnp.arange(blocks * b) == jnp.argmax(heaviest, axis=1)[:, None]
-    ground = jnp.where(is_ground & layout.grounded[:, None], heaviest, 0.0)
-    excess = gather(leak.ravel(), layout.cells) + ground.reshape(classes, blocks, b)
+    total = gather(sum(links[1:], links[0]).ravel(), layout.cells).ravel()
+    ground = jnp.where(jnp.arange(blocks * b) == jnp.argmax(total), total, 0.0).reshape(blocks, b)
+    if leak is not None:
+        ground = jnp.where(jnp.any(leak > 0), 0.0, ground)
+        excess = gather(leak.ravel(), layout.cells) + ground
+    else:
+        excess = ground
 
-    def eliminate(received, block):
+    def eliminate_block(received, block):
         links, excess = received
         inside, onward, own_excess = block
         half = jnp.zeros((b, b), links.dtype).at[layout.pairs[0], layout.pairs[1]].add(inside)
@@ -185,10 +126,16 @@ def block_elimination(
         return (_pass_on(onward, reached.T), accurate_product(excess, reached)), (walk, pivot)
 
     start = (jnp.zeros((b, b), excess.dtype), jnp.zeros(b, excess.dtype))
-    chain = jax.vmap(lambda *block: lax.scan(eliminate, start, block)[1])
-    walks, pivots = chain(inside, onward, excess)
+    _, (walks, pivots) = lax.scan(eliminate_block, start, (inside, onward, excess))
     rank = jnp.sum(pivots > 0.0) - jnp.sum(ground > 0.0)
-    return BlockElimination(stencils, weights, walks, pivots, onward, rank)
+    return BlockInverse(walks, pivots, onward, rank, shape, tuple(periodic))
+
+
+def _pass_on(onward: Array, rows: Array) -> Array:
+    """rows · C, with C = onward of shape (slabs, slabs', m) diagonal in the cells of a slab."""
+    slabs, _, m = onward.shape
+    rows = rows.reshape(len(rows), slabs, 1, m)
+    return jnp.sum(rows * onward, axis=1).reshape(len(rows), slabs * m)
 
 
 def dominant_factor(links: Array, excess: Array) -> tuple[Array, Array]:
@@ -215,7 +162,7 @@ def dominant_factor(links: Array, excess: Array) -> tuple[Array, Array]:
     """
     size = excess.shape[0]
     if size <= LEAF_SIZE:
-        return _dominant_factor_by_pivots(links, excess)
+        return _factor_by_pivots(links, excess)
     half = size // 2
     across = links[:half, half:]
     first, p_first = dominant_factor(links[:half, :half], excess[:half] + jnp.sum(across, axis=1))
@@ -229,7 +176,7 @@ def dominant_factor(links: Array, excess: Array) -> tuple[Array, Array]:
     return J, jnp.concatenate([p_first, p_second])
 
 
-def _dominant_factor_by_pivots(links: Array, excess: Array) -> tuple[Array, Array]:
+def _factor_by_pivots(links: Array, excess: Array) -> tuple[Array, Array]:
     """The same pivot by pivot. Above the diagonal, columns up to the pivot hold J, the later ones
     the hitting probabilities of eliminated cells and the links among the remaining ones."""
     size = excess.shape[0]
@@ -248,6 +195,67 @@ def _dominant_factor_by_pivots(links: Array, excess: Array) -> tuple[Array, Arra
     start = (links, excess, jnp.zeros_like(excess))
     table, _, inverses = lax.fori_loop(0, size, eliminate, start)
     return jnp.triu(table, 1) + jnp.eye(size, dtype=table.dtype), inverses
+
+
+class _Layout(NamedTuple):
+    """Where cells and links go, as index arrays into flattened grids (k, or n, points to a 0)."""
+
+    cells: np.ndarray  # (blocks, b) -> cell
+    place: np.ndarray  # cell -> position in cells.ravel()
+    slab_axis: int
+    pairs: np.ndarray  # (2, edges): the two ends of each link inside a block
+    inside: np.ndarray  # (blocks, edges) -> axis · (k + 1) + lower cell
+    onward: np.ndarray  # (blocks, slabs, slabs', m) -> lower cell of the slab axis
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> _Layout:
+    """Slabs across the longest axis, preferably one that is not periodic."""
+    dim, k = len(shape), math.prod(shape)
+    slab_axis = max(range(dim), key=lambda axis: (shape[axis], not periodic[axis]))
+    wrap, n = periodic[slab_axis], shape[slab_axis]
+    slabs = 2 if wrap else 1
+    cross = [shape[axis] for axis in range(dim) if axis != slab_axis]
+    m = math.prod(cross)
+
+    slab_cells = np.moveaxis(np.arange(k).reshape(shape), slab_axis, 0).reshape(n, m)
+    slab_cells = np.concatenate([slab_cells, np.full((1, m), k)])
+    order = slab_order(n, slabs, wrap)
+    cells = slab_cells[order].reshape(len(order), slabs * m)
+    place = np.empty(k, int)
+    place[cells[cells < k]] = np.flatnonzero(cells.ravel() < k)
+
+    inner = np.full((len(order), slabs, slabs), n)
+    onward = np.full((len(order), slabs, slabs), n)
+    position = np.argsort(order.ravel())
+    for slab in range(n if wrap else n - 1):
+        block, side = divmod(position[slab], slabs)
+        next_block, next_side = divmod(position[(slab + 1) % n], slabs)
+        if block == next_block:
+            inner[block, side, next_side] = slab
+        elif block < next_block:
+            onward[block, side, next_side] = slab
+        else:
+            onward[next_block, next_side, side] = slab
+
+    slot = np.arange(slabs * m).reshape(slabs, *cross)
+    pairs, inside = [], []
+    for axis in range(dim):
+        if axis != slab_axis:
+            neighbour = np.roll(slot, -1, axis=1 + axis - (axis > slab_axis))
+            pairs.append([slot.ravel(), neighbour.ravel()])
+            inside.append(axis * (k + 1) + cells)
+    for side, next_side in [(0, 1), (1, 0)] if wrap else []:
+        pairs.append([slot[side].ravel(), slot[next_side].ravel()])
+        inside.append(slab_axis * (k + 1) + slab_cells[inner[:, side, next_side]])
+    return _Layout(
+        cells=as_index(cells),
+        place=as_index(place),
+        slab_axis=slab_axis,
+        pairs=as_index(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
+        inside=as_index(np.concatenate([cells[:, :0], *inside], axis=1)),
+        onward=as_index(slab_cells[onward]),
+    )
 
 
 def as_index(array: np.ndarray) -> np.ndarray:

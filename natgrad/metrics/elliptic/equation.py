@@ -1,10 +1,11 @@
-"""The transport equation −∇·(a∇φ) = ζ on a grid: its schemes, and how it is solved."""
+"""The transport equation −∇·(a∇φ) = ζ on a grid, and how it is solved."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -14,36 +15,17 @@ from ...core.compiled import can_call_back
 from ...errors import InputError
 from ...grids import Grid
 from ..base import Report, grid_axes
-from .block_qr import block_qr, truncated_inverse
-from .elimination import block_elimination
+from .divergence import Divergence, Factor, Solution
+from .elimination import elimination_factor
 from .iterative import Precision, iterative_factor
 from .line import LineFactor
 from .sparse_direct import available_backend
-from .stencils import (
-    Factor,
-    Solution,
-    Stencil,
-    cell_shape,
-    collocated_central,
-    collocated_forward,
-    collocated_fourth_order,
-    remove_null_component,
-    staggered_neumann,
-    staggered_periodic,
-)
 
 Method = Literal["line", "elimination", "sparse", "multigrid"]
 METHODS = ("auto", *get_args(Method))
 
 # Flops up to which elimination is the first choice: it compiles fast and is exact.
 ELIMINATION_FLOPS = 1e8
-
-TransportScheme = Literal["staggered", "collocated", "forward", "fourth_order"]
-COLLOCATED = {
-    "collocated": collocated_central,
-    "forward": collocated_forward,
-    "fourth_order": collocated_fourth_order,
-}
 
 
 @dataclass(frozen=True)
@@ -113,17 +95,14 @@ class Elliptic:
             return "sparse"
         return "multigrid"
 
-    def factorise(
-        self, method: Method, stencils: Sequence[Stencil], weights: Sequence[Array]
-    ) -> Factor:
-        """K = BBᵀ for staggered stencils, set up for `method`."""
+    def factorise(self, method: Method, B: Divergence) -> Factor:
+        """K = BBᵀ set up for `method`."""
         if method == "line":
-            return LineFactor(tuple(stencils), tuple(weights))
+            return LineFactor(B)
         if method == "elimination":
-            return factorise(stencils, weights, method="elimination")
+            return elimination_factor(B)
         return iterative_factor(
-            stencils,
-            weights,
+            B,
             method,
             tolerance=self.tolerance,
             precision=self.precision,
@@ -138,121 +117,44 @@ def _sparse_pays(shape: Sequence[int], columns: int) -> bool:
     return columns >= (16 if available_backend() == "cholmod" else 48) and max(shape) <= 600
 
 
-@dataclass(frozen=True)
-class TransportEquation:
-    """B v = −∇·(√a v) and K = BBᵀ for a mobility a on `grid`, in one of the schemes of `Mobility`.
+class TransportEquation(eqx.Module):
+    """Kφ = √w Pζ at one mobility a: K = BBᵀ is −∇·(a∇φ), w the cell volume.
 
-    Static and hashable: a is always an argument.
+    Pζ = ζ − a Σζ/Σa removes the mass of ζ along a, because transport conserves mass.
     """
 
-    grid: Grid
-    scheme: TransportScheme
-    elliptic: Elliptic
+    a: Array
+    factor: Factor
+    root: float = eqx.field(static=True)
 
-    def __post_init__(self):
-        if self.scheme != "staggered" and self.scheme not in COLLOCATED:
-            raise InputError(
-                "scheme", f"{self.scheme!r} is unknown", f"one of {('staggered', *COLLOCATED)}"
-            )
-        if self.scheme == "staggered" and self.grid.boundary == "dirichlet":
-            raise InputError(
-                "grid",
-                "transport conserves mass, so it needs a zero-flux or a periodic boundary",
-                'Grid(..., boundary="neumann") or boundary="periodic"',
-            )
-        if self.scheme != "staggered" and self.grid.boundary == "periodic":
-            raise InputError(
-                "scheme",
-                "the schemes of appendix B.1 take zero outside the grid, not periodic values",
-                "a neumann or dirichlet grid, or scheme='staggered'",
-            )
-        if not isinstance(self.elliptic, Elliptic):
-            raise InputError("elliptic", f"is {self.elliptic!r}", 'ng.Elliptic("multigrid")')
-        if self.scheme != "staggered" and self.elliptic.method != "auto":
-            raise InputError("elliptic", "is for the staggered scheme", "Elliptic()")
-        self.elliptic.choose(self.grid.shape)
+    @classmethod
+    def at(cls, grid: Grid, a: Array, elliptic: Elliptic, method: Method) -> "TransportEquation":
+        """The equation on `grid`, with K factorised."""
+        factor = elliptic.factorise(method, divergence_at(grid, a))
+        return cls(a, factor, math.sqrt(grid.cell_volume))
 
-    @property
-    def stencils(self) -> tuple[Stencil, ...]:
-        """One difference stencil for each axis."""
-        if self.scheme != "staggered":
-            return tuple(COLLOCATED[self.scheme](h) for h in self.grid.spacing)
-        if self.grid.boundary == "periodic":
-            return tuple(staggered_periodic(h) for h in self.grid.spacing)
-        return tuple(staggered_neumann(h) for h in self.grid.spacing)
+    def source(self, zeta: Array) -> Array:
+        """√w Pζ."""
+        return self.root * self.project(zeta)
 
-    @property
-    def annihilates(self) -> bool:
-        """Whether some ζ has no flux: mass, or the mean of a sublattice without outflow."""
-        odd_central = self.scheme in ("collocated", "fourth_order") and all(
-            n % 2 for n in self.grid.shape
-        )
-        return self.scheme == "staggered" or odd_central
+    def source_transpose(self, phi: Array) -> Array:
+        """√w Pᵀφ."""
+        return self.root * self.project_transpose(phi)
 
-    def weights(self, a: Array) -> tuple[Array, ...]:
-        """√a at the flux positions: on faces by the arithmetic mean, or at the points."""
-        if self.scheme != "staggered":
-            return (jnp.sqrt(a),) * self.grid.dimension
-        return tuple(
-            jnp.sqrt(_face_mean(a, axis, self.grid.boundary == "periodic"))
-            for axis in grid_axes(self.grid)
-        )
+    def project(self, zeta: Array) -> Array:
+        """Pζ."""
+        return zeta - self.a * (jnp.sum(zeta) / jnp.sum(self.a))
 
-    def project(self, a: Array, zeta: Array) -> Array:
-        """P ζ = ζ − a Σζ/Σa; the paper's schemes lose only the mean of a class without outflow."""
-        if self.scheme != "staggered":
-            return remove_null_component(self.stencils, zeta)
-        return zeta - a * (jnp.sum(zeta) / jnp.sum(a))
-
-    def project_transpose(self, a: Array, phi: Array) -> Array:
+    def project_transpose(self, phi: Array) -> Array:
         """Pᵀφ = φ − Σ(aφ)/Σa."""
-        if self.scheme != "staggered":
-            return remove_null_component(self.stencils, phi)
-        return phi - jnp.sum(a * phi) / jnp.sum(a)
-
-    def method(self, columns: int | None = None) -> Method | None:
-        """How the equation is solved; None for the schemes with a factorisation of their own."""
-        if self.scheme != "staggered":
-            return None
-        return self.elliptic.choose(self.grid.shape, columns)
-
-    def factor(self, method: Method | None, a: Array) -> Factor:
-        """K at one a, set up."""
-        if method is not None:
-            return self.elliptic.factorise(method, self.stencils, self.weights(a))
-        deficient = self.scheme == "fourth_order" and self.annihilates
-        truncated = "truncated" if deficient else None
-        return factorise(self.stencils, self.weights(a), method=truncated)
+        return phi - jnp.sum(self.a * phi) / jnp.sum(self.a)
 
 
-def map_densities(
-    method: Method | None, function: Callable[..., PyTree], *batched: PyTree
-) -> PyTree:
-    """`function` for each density of a batch: side by side, or in turn where one fills the device.
-
-    Side by side, an iteration would run on every density until the slowest has converged.
-    """
-    if jax.tree.leaves(batched)[0].shape[0] == 1:
-        alone = jax.tree.map(lambda x: x[0], batched)
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*alone))
-    if method in ("multigrid", "sparse"):
-        return jax.lax.map(lambda arguments: function(*arguments), batched)
-    return jax.vmap(function)(*batched)
-
-
-def report_solution(method: Method | None, solution: Solution) -> Report:
-    """What `info.metric` says of the elliptic solves."""
-    if method is None:
-        return {}
-    if method not in ("multigrid", "sparse"):
-        return {"elliptic": method}
-    finite = jnp.all(jnp.isfinite(solution.error))
-    return {
-        "elliptic": method,
-        "elliptic_iterations": jnp.max(solution.iterations),
-        "elliptic_error": jnp.where(finite, jnp.max(solution.error), jnp.nan),
-        "converged": jnp.all(solution.converged),
-    }
+def divergence_at(grid: Grid, a: Array) -> Divergence:
+    """B v = −∇·(√a v), with the arithmetic mean of a on faces; a may have batch axes in front."""
+    periodic = grid.boundary == "periodic"
+    weights = tuple(jnp.sqrt(_face_mean(a, axis, periodic)) for axis in grid_axes(grid))
+    return Divergence(weights, grid.spacing, periodic)
 
 
 def _face_mean(a: Array, axis: int, periodic: bool) -> Array:
@@ -264,34 +166,27 @@ def _face_mean(a: Array, axis: int, periodic: bool) -> Array:
     return 0.5 * (lower + upper)
 
 
-def factorise(
-    stencils: Sequence[Stencil],
-    weights: Sequence[Array],
-    *,
-    method: str | None = None,
-    tolerance: float | None = None,
-) -> Factor:
-    """Factorise K = BBᵀ for weights s_i at the flux positions of axis i.
+def map_densities(function: Callable[..., PyTree], *batched: PyTree, in_turn: bool) -> PyTree:
+    """`function` for each density of a batch: side by side, or in turn where one fills the device.
 
-    `method` is "elimination" (two-point stencils only), "qr" or "truncated"; None takes the
-    first of these that applies. `tolerance` is the relative truncation of "truncated", by
-    default the rounding error times the number of cells.
-
-    >>> factor = factorise((staggered_neumann(1.0),), (jnp.ones(2),))
-    >>> [flux.round(5).tolist() for flux in factor.pseudo_inverse(jnp.array([1.0, 0.0, -1.0]))]
-    [[-1.0, -1.0]]
+    Side by side, an iteration would run on every density until the slowest has converged.
     """
-    stencils, weights = tuple(stencils), tuple(weights)
-    cell_shape(stencils, weights)
-    is_graph = all(s.is_two_point and (s.gap == 1 or not s.wrap) for s in stencils)
-    if method is None:
-        method = "elimination" if is_graph else "qr"
-    if method == "elimination" and not is_graph:
-        raise ValueError("elimination needs two-point stencils; use method='qr'")
-    if method == "elimination":
-        return block_elimination(stencils, weights)
-    if method == "qr":
-        return block_qr(stencils, weights)
-    if method == "truncated":
-        return truncated_inverse(stencils, weights, tolerance)
-    raise ValueError(f"unknown method {method!r}: use 'elimination', 'qr' or 'truncated'")
+    if jax.tree.leaves(batched)[0].shape[0] == 1:
+        alone = jax.tree.map(lambda x: x[0], batched)
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*alone))
+    if in_turn:
+        return jax.lax.map(lambda arguments: function(*arguments), batched)
+    return jax.vmap(function)(*batched)
+
+
+def report_solution(method: Method, solution: Solution) -> Report:
+    """What `info.metric` says of the elliptic solves."""
+    if method not in ("multigrid", "sparse"):
+        return {"elliptic": method}
+    finite = jnp.all(jnp.isfinite(solution.error))
+    return {
+        "elliptic": method,
+        "elliptic_iterations": jnp.max(solution.iterations),
+        "elliptic_error": jnp.where(finite, jnp.max(solution.error), jnp.nan),
+        "converged": jnp.all(solution.converged),
+    }

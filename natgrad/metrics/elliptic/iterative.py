@@ -1,27 +1,26 @@
 """Solves of Kφ = ζ by preconditioned conjugate gradients: multigrid, or a sparse factorisation."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .multigrid import Hierarchy, build_hierarchy, call_isolated
-from .sparse_direct import sparse_solve
-from .stencils import (
+from .divergence import (
+    Divergence,
     Factor,
     Links,
     Solution,
-    Stencil,
     degrees,
-    graph_links,
     laplacian,
     nearest_links,
     pad_links,
 )
+from .multigrid import Hierarchy, build_hierarchy, call_isolated
+from .sparse_direct import sparse_solve
 
 Precision = Literal["double", "mixed", "single"]
 
@@ -34,6 +33,7 @@ class Cycle(eqx.Module):
     """One V-cycle as a preconditioner, in the precision of its hierarchy."""
 
     hierarchy: Hierarchy
+    on_host: ClassVar[bool] = False
 
     def __call__(self, residual: Array) -> Array:
         hierarchy = self.hierarchy
@@ -45,21 +45,21 @@ class SparseInverse(eqx.Module):
 
     conductances: tuple[Array, ...]
     periodic: bool = eqx.field(static=True)
+    on_host: ClassVar[bool] = True  # where all right-hand sides are solved for in one call
 
     def __call__(self, residual: Array) -> Array:
         return sparse_solve(self.conductances, residual, self.periodic).astype(residual.dtype)
 
 
 class IterativeFactor(Factor):
-    """K = BBᵀ for staggered stencils, solved by conjugate gradients in difference form.
+    """K = BBᵀ, solved by conjugate gradients in difference form.
 
     `solve` returns K⁺ζ with the mass of ζ removed, and the mean of φ, in proportion to the diagonal
     of K, so that it is symmetric and leaves the tails of a density alone. Where the iteration ends
     short of the tolerance φ is NaN: a direction that is not one must not pass for one.
     """
 
-    stencils: tuple[Stencil, ...] = eqx.field(static=True)
-    weights: tuple[Array, ...]
+    B: Divergence
     links: Links  # with a halo, divided by `scale`
     scale: Array
     alive: Array
@@ -73,12 +73,12 @@ class IterativeFactor(Factor):
     def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
         """φ with the iterations and the error of each right-hand side, some at a time."""
         tolerance = max(self.tolerance, tolerance or 0.0)
-        dim = len(self.stencils)
+        dim = self.B.dimension
         shape, lead = zeta.shape[zeta.ndim - dim :], zeta.shape[: zeta.ndim - dim]
         columns = zeta.reshape(-1, *shape)
         cells = CELLS_AT_ONCE_ON_CPU if jax.default_backend() == "cpu" else CELLS_AT_ONCE
         together = max(1, cells // math.prod(shape))
-        if together >= len(columns) or isinstance(self.precondition, SparseInverse):
+        if together >= len(columns) or self.precondition.on_host:
             found = self._solve_together(columns, tolerance)
         else:
             some = lambda stack: self._solve_together(stack, tolerance)
@@ -86,8 +86,7 @@ class IterativeFactor(Factor):
         return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
 
     def _solve_together(self, zeta: Array, tolerance: float) -> Solution:
-        dim, dtype = len(self.stencils), next(iter(self.links.values())).dtype
-        periodic = self.stencils[0].wrap
+        dim, dtype = self.B.dimension, next(iter(self.links.values())).dtype
         axes = tuple(range(-dim, 0))
         share = degrees(self.links)
         share = share / jnp.sum(share)
@@ -96,7 +95,7 @@ class IterativeFactor(Factor):
         unit = unit - share * jnp.sum(unit, axes, keepdims=True)
 
         def product(phi: Array) -> Array:
-            one = lambda links, phi: laplacian(links, phi, periodic)
+            one = lambda links, phi: laplacian(links, phi, self.B.periodic)
             return call_isolated(self.alive, one, self.links, phi)
 
         def iterate(_: Callable[[Array], Array], zeta: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -115,39 +114,34 @@ class IterativeFactor(Factor):
 
 
 def iterative_factor(
-    stencils: Sequence[Stencil],
-    weights: Sequence[Array],
+    B: Divergence,
     preconditioner: Literal["multigrid", "sparse"],
     *,
     tolerance: float,
     precision: Precision = "double",
     max_iterations: int = 200,
 ) -> IterativeFactor:
-    """K for staggered stencils, with its preconditioner set up.
+    """K with its preconditioner set up.
 
     `precision="mixed"` runs the V-cycle in single precision and the iteration around it in that
     of the weights, "single" both in single, "double" both in that of the weights. A tolerance
     below what rounding allows is raised to that.
     """
-    stencils, weights = tuple(stencils), tuple(weights)
-    conductances, _ = graph_links(stencils, weights)
+    conductances, dtype = B.conductances, B.weights[0].dtype
     scale = jnp.max(jnp.stack([jnp.max(c) for c in conductances]))
     conductances = tuple(c / scale for c in conductances)
-    outer = jnp.float32 if precision == "single" else weights[0].dtype
-    inner = weights[0].dtype if precision == "double" else jnp.float32
-    periodic = stencils[0].wrap
-    spacing = [1.0 / abs(stencil.coefficients[0]) for stencil in stencils]
+    outer = jnp.float32 if precision == "single" else dtype
+    inner = dtype if precision == "double" else jnp.float32
     if preconditioner == "multigrid":
         coarse = [c.astype(inner) for c in conductances]
-        precondition = Cycle(build_hierarchy(coarse, spacing, periodic, jnp.dtype(inner)))
+        precondition = Cycle(build_hierarchy(coarse, B.spacing, B.periodic, jnp.dtype(inner)))
     else:
-        precondition = SparseInverse(conductances, periodic)
-    links = pad_links(nearest_links([c.astype(outer) for c in conductances]), periodic)
+        precondition = SparseInverse(conductances, B.periodic)
+    links = pad_links(nearest_links([c.astype(outer) for c in conductances]), B.periodic)
     # Rounding φ alone leaves an error of 0.1 to 0.5 eps n in the energy norm, n cells on a side.
     attainable = 2 * float(jnp.finfo(outer).eps) * max(conductances[0].shape)
     return IterativeFactor(
-        stencils,
-        weights,
+        B,
         links,
         scale,
         conductances[0].ravel()[0] >= 0,

@@ -6,7 +6,7 @@ K is the graph Laplacian with conductances c_i = links[i] ≥ 0 between the cell
 
 f being the flow along link i. On a line f is the sum of ζ to the left of the link; on a ring one
 number, the flow around it, remains free and makes the energy Σ f_i²/c_i least. With B the
-weighted divergence of `stencils.py`, c = (s/dx)² and B†ζ = −f/√c.
+weighted divergence of `divergence.py`, c = (s/h)² and B†ζ = −f/√c.
 
 Nothing is solved, and nothing may be lost: c spans 14 orders of magnitude and more, so that a
 rounding error of the flow, harmless where ζ is large, is huge once divided by c in a tail. Hence
@@ -29,48 +29,49 @@ Reference: Higham, Accuracy and Stability of Numerical Algorithms (2002), chapte
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ...errors import InputError
-from .stencils import Factor, Solution, Stencil, graph_links, grid_shape
+from .divergence import Divergence, Factor, Fluxes, Solution, grid_shape
 
 # Long enough that blocks of blocks are few, short enough for the steps of a GPU to be few.
 BLOCK_LENGTH = 64
 
 
 class LineFactor(Factor):
-    """K for one staggered stencil; nothing to set up, and O(k) for each right-hand side."""
+    """K = BBᵀ in one dimension; nothing to set up, and O(k) for each right-hand side."""
 
-    stencils: tuple[Stencil, ...] = eqx.field(static=True)
-    weights: tuple[Array, ...]
+    B: Divergence
 
+    @property
     def _links(self) -> Array:
-        return graph_links(self.stencils, self.weights)[0][0]
+        return self.B.conductances[0]
 
-    def _faces(self) -> tuple[Array, int]:
-        """√c at the flux positions with the sign of B, and how many there are."""
-        return -self.weights[0] * abs(self.stencils[0].coefficients[0]), len(self.weights[0])
+    @property
+    def _root(self) -> Array:
+        """√c on the faces, with the sign of B."""
+        return -self.B.weights[0] * (1.0 / self.B.spacing[0])
 
     def solve(self, zeta: Array) -> Array:
-        return line_potentials(self._links(), zeta, self.stencils[0].wrap)
+        return line_potentials(self._links, zeta, self.B.periodic)
 
-    def flows(
-        self, zeta: Array, tolerance: float | None = None
-    ) -> tuple[tuple[Array, ...], Solution]:
+    def flows(self, zeta: Array, tolerance: float | None = None) -> tuple[Fluxes, Solution]:
         """B†ζ = −f/√c from the flow f itself, which has more correct digits than φ."""
-        root, faces = self._faces()
-        flow = line_fluxes(self._links(), zeta, self.stencils[0].wrap)[..., :faces]
-        fluxes = (jnp.where(root < 0, flow / jnp.where(root < 0, root, 1.0), 0.0),)
-        return fluxes, self.solution(zeta)
+        root = self._root
+        flow = line_fluxes(self._links, zeta, self.B.periodic)[..., : len(root)]
+        return (_divide(flow, root),), self.solution(zeta)
 
     def pseudo_inverse_transpose(self, fluxes: Sequence[Array]) -> Array:
-        root, faces = self._faces()
-        values = jnp.where(root < 0, fluxes[0] / jnp.where(root < 0, root, 1.0), 0.0)
-        missing = self._links().shape[0] - faces
+        values = _divide(fluxes[0], self._root)
+        missing = len(self._links) - len(self._root)
         padded = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
-        return line_fluxes_transpose(self._links(), padded, self.stencils[0].wrap)
+        return line_fluxes_transpose(self._links, padded, self.B.periodic)
+
+
+def _divide(values: Array, root: Array) -> Array:
+    """values / root, and 0 on faces where nothing can flow."""
+    return jnp.where(root < 0, values / jnp.where(root < 0, root, 1.0), 0.0)
 
 
 def line_fluxes(links: Array, zeta: Array, periodic: bool = False) -> Array:

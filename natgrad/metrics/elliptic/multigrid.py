@@ -38,8 +38,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import PyTree
 
-from .elimination import dominant_factor
-from .stencils import (
+from .divergence import (
     Links,
     Offset,
     degrees,
@@ -51,6 +50,7 @@ from .stencils import (
     shift,
     unit,
 )
+from .elimination import dominant_factor
 
 DENSE_CELLS = 32  # solved directly
 LOOPED_CELLS = 6000  # levels up to this size share one loop,

@@ -1,6 +1,6 @@
 """Sparse direct solves with graph Laplacians in 1D to 3D, on the host.
 
-K is the graph Laplacian of `stencils.py`. A sparse factorisation pays where many right-hand sides
+K is the graph Laplacian of `divergence.py`. A sparse factorisation pays where many right-hand sides
 meet one K on a grid of moderate size. It is computed by SuperLU, through SciPy, or by CHOLMOD where
 scikit-sparse is installed (`pip install natgrad[cholmod]`): faster with many right-hand sides, and
 on large grids if SuiteSparse was built with an optimised BLAS.
@@ -34,7 +34,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
 from ...errors import InputError
-from .stencils import grid_shape
+from .divergence import grid_shape
 
 try:
     cholmod: Any = importlib.import_module("sksparse.cholmod")

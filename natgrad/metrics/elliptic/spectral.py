@@ -7,18 +7,12 @@ Each boundary condition has a real orthonormal transform T (T Tᵀ = I) with −
 | neumann | DCT-II | (2 − 2cos(πj/n))/h², j = 0..n−1 |
 | periodic | Hartley (Re − Im of the FFT) | (2 − 2cos(2πj/n))/h² |
 | dirichlet | DST-I | (2 − 2cos(π(j+1)/(n+1)))/h² |
-| collocated differences, zero outside | DST-I with changed signs | cos²(π(j+1)/(n+1))/h² |
-
-The last row is −Δ := CᵀC for the antisymmetric central difference C of the paper's appendix B.1:
-with σ_j = (−1)^⌊j/2⌋, CᵀC = diag(σ) T² diag(σ) for the symmetric tridiagonal T = tridiag(1,0,1),
-which the DST-I diagonalises.
 
 Cost: O(k log k) for each transform.
 """
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,39 +25,31 @@ from jax.sharding import PartitionSpec as P
 from ...core.sharding import AXIS
 from ...grids import Grid
 
-Scheme = Literal["staggered", "collocated"]
 Part = Callable[[Array], Array]
 
 
-def transform(grid: Grid, scheme: Scheme, values: Array) -> Array:
-    """T applied to the trailing axes of `values`."""
-    for part in _halves(grid, scheme):
-        values = part(values)
-    return values
+def transform(grid: Grid, values: Array, mesh: Mesh | None = None) -> Array:
+    """T applied to the trailing axes of `values`.
 
-
-def inverse_transform(grid: Grid, scheme: Scheme, values: Array) -> Array:
-    """Tᵀ = T⁻¹ applied to the trailing axes of `values`."""
-    for part in _inverse_halves(grid, scheme):
-        values = part(values)
-    return values
-
-
-def transform_in_slabs(grid: Grid, scheme: Scheme, values: Array, mesh: Mesh) -> Array:
-    """T of a function in slabs along its first axis; the modes are cut along the second axis.
-
-    Each device transforms its slab along the other axes; then the slabs are turned. What cannot be
-    cut so, a line for one, is transformed as a whole by all.
+    Over the devices of a mesh the function is in slabs along its first axis and the modes are cut
+    along the second: each device transforms its slab along the other axes, then the slabs are
+    turned. What cannot be cut so, a line for one, is transformed as a whole by all.
     """
-    return _in_slabs(grid, values, mesh, _halves(grid, scheme), (0, 1))
+    before, after = _halves(grid)
+    if mesh is None:
+        return after(before(values))
+    return _transform_in_slabs(grid, values, mesh, (before, after), (0, 1))
 
 
-def inverse_transform_in_slabs(grid: Grid, scheme: Scheme, modes: Array, mesh: Mesh) -> Array:
-    """Tᵀ of modes that are cut along the second axis; the function is cut along the first."""
-    return _in_slabs(grid, modes, mesh, _inverse_halves(grid, scheme), (1, 0))
+def inverse_transform(grid: Grid, modes: Array, mesh: Mesh | None = None) -> Array:
+    """Tᵀ = T⁻¹ applied to the trailing axes of `modes`; over a mesh the slabs are turned back."""
+    before, after = _inverse_halves(grid)
+    if mesh is None:
+        return after(before(modes))
+    return _transform_in_slabs(grid, modes, mesh, (before, after), (1, 0))
 
 
-def _in_slabs(
+def _transform_in_slabs(
     grid: Grid, values: Array, mesh: Mesh, halves: tuple[Part, Part], cuts: tuple[int, int]
 ) -> Array:
     # By hand, since XLA's partitioner has no transform in double precision along an axis it cut.
@@ -83,48 +69,32 @@ def _in_slabs(
     return spread(values)
 
 
-def _halves(grid: Grid, scheme: Scheme) -> tuple[Part, Part]:
+def _halves(grid: Grid) -> tuple[Part, Part]:
     """T along all axes but the first, then along that."""
     first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
-    if scheme == "staggered" and grid.boundary == "periodic":
+    if grid.boundary == "periodic":
         fourier = partial(jnp.fft.fftn, norm="ortho")
         before = lambda v: fourier(v, axes=others) if others else v
         return before, lambda v: _hartley(fourier(v, axes=(first,)))
-    along = lambda v, axis: _transform_axis(grid, scheme, v, axis)
-    return partial(_along, along, others), partial(_along, along, (first,))
+    along = partial(dct, norm="ortho") if grid.boundary == "neumann" else sine_transform
+    return partial(_apply_along, along, others), partial(_apply_along, along, (first,))
 
 
-def _inverse_halves(grid: Grid, scheme: Scheme) -> tuple[Part, Part]:
+def _inverse_halves(grid: Grid) -> tuple[Part, Part]:
     """T⁻¹ along the first axis, then along all others."""
     first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
-    if scheme == "staggered" and grid.boundary == "periodic":
+    if grid.boundary == "periodic":
         fourier = partial(jnp.fft.fftn, norm="ortho")
         after = lambda v: _hartley(fourier(v, axes=others) if others else v)
         return partial(fourier, axes=(first,)), after
-    along = lambda v, axis: _inverse_axis(grid, scheme, v, axis)
-    return partial(_along, along, (first,)), partial(_along, along, others)
+    along = partial(idct, norm="ortho") if grid.boundary == "neumann" else sine_transform
+    return partial(_apply_along, along, (first,)), partial(_apply_along, along, others)
 
 
-def _along(along: Callable[[Array, int], Array], axes: tuple[int, ...], values: Array) -> Array:
+def _apply_along(along: Callable[..., Array], axes: tuple[int, ...], values: Array) -> Array:
     for axis in axes:
-        values = along(values, axis)
+        values = along(values, axis=axis)
     return values
-
-
-def _transform_axis(grid: Grid, scheme: Scheme, values: Array, axis: int) -> Array:
-    if scheme == "collocated":
-        return sine_transform(_signs(values, axis), axis)
-    if grid.boundary == "neumann":
-        return dct(values, axis=axis, norm="ortho")
-    return sine_transform(values, axis)
-
-
-def _inverse_axis(grid: Grid, scheme: Scheme, values: Array, axis: int) -> Array:
-    if scheme == "collocated":
-        return _signs(sine_transform(values, axis), axis)
-    if grid.boundary == "neumann":
-        return idct(values, axis=axis, norm="ortho")
-    return sine_transform(values, axis)
 
 
 def _hartley(spectrum: Array) -> Array:
@@ -142,27 +112,16 @@ def sine_transform(values: Array, axis: int) -> Array:
     return jnp.moveaxis(-spectrum.imag / np.sqrt(2.0 * (n + 1)), -1, axis)
 
 
-def _signs(values: Array, axis: int) -> Array:
-    n = values.shape[axis]
-    signs = np.where(np.arange(n) // 2 % 2 == 0, 1.0, -1.0)
-    shape = [1] * values.ndim
-    shape[axis] = n
-    return values * signs.reshape(shape).astype(values.dtype)
-
-
 @lru_cache(maxsize=64)
-def laplacian_eigenvalues(grid: Grid, scheme: Scheme) -> np.ndarray:
-    """Λ ≥ 0 of −Δ on the grid; modes that the scheme annihilates are exactly zero.
+def laplacian_eigenvalues(grid: Grid) -> np.ndarray:
+    """Λ ≥ 0 of −Δ on the grid; that of the constant is exactly zero.
 
     2 − 2cos is written 4 sin², which keeps the digits of the lowest modes on fine grids.
     """
     total = np.zeros(grid.shape)
     for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
         j = np.arange(n)
-        if scheme == "collocated":
-            values = np.cos(np.pi * (j + 1) / (n + 1)) ** 2
-            values[values < 1e-28] = 0.0  # cos(π/2) in floating point, n odd
-        elif grid.boundary == "neumann":
+        if grid.boundary == "neumann":
             values = 4.0 * np.sin(0.5 * np.pi * j / n) ** 2
         elif grid.boundary == "periodic":
             values = 4.0 * np.sin(np.pi * j / n) ** 2
@@ -174,13 +133,12 @@ def laplacian_eigenvalues(grid: Grid, scheme: Scheme) -> np.ndarray:
     return total
 
 
-def sobolev_symbol(grid: Grid, scheme: Scheme, s: int, homogeneous: bool) -> np.ndarray:
-    """Eigenvalues of (Dˢ)ᵀDˢ: Σ_{j=0..s} Λʲ, or Σ_{j=1..s} Λʲ when homogeneous.
+def sobolev_symbol(eigenvalues: np.ndarray, s: int, homogeneous: bool) -> np.ndarray:
+    """Eigenvalues of (Dˢ)ᵀDˢ from those of −Δ: Σ_{j=0..s} Λʲ, or Σ_{j=1..s} Λʲ when homogeneous.
 
     For s < 0 the inverse of the symbol for −s, and 0 where that is 0 (pseudo-inverse); s = 0
     gives 1 in both families.
     """
-    eigenvalues = laplacian_eigenvalues(grid, scheme)
     if s == 0:
         return np.ones_like(eigenvalues)
     first = 1 if homogeneous else 0

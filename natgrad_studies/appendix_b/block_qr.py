@@ -20,8 +20,9 @@ import scipy.sparse.csgraph
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
-from ...core.dense import accurate_product
-from .elimination import as_index, gather, slab_order
+from natgrad.core.dense import accurate_product
+from natgrad.metrics.elliptic.elimination import as_index, gather, slab_order
+
 from .stencils import Factor, Stencil, cell_shape, conservative_classes
 
 
