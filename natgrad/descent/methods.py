@@ -31,7 +31,7 @@ from ..solvers import Auto
 from ..solvers.base import MatrixFreeSolver, SolveInfo, Solver
 from ..solvers.cg import CG
 from .curves import bend
-from .steps import ModelStep, Outcome, Path, Step, refuse
+from .steps import ModelStep, Outcome, Path, Step, check_step, refuse
 
 LARGEST_ORDER = 5
 MOST_REJECTIONS = 30
@@ -347,7 +347,7 @@ class NaturalGradient(LinearMethod):
     ):
         check_instance("metric", metric, Metric)
         check_instance("solver", solver, Solver)
-        check_instance("step", step, Step)
+        check_step(step)
         if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
             what = f"{order!r} is no integer from 1 to {LARGEST_ORDER}"
             raise InputError("order", what, "order=3")
@@ -383,7 +383,7 @@ class GradientDescent(LinearMethod):
     step_rule: Step
 
     def __init__(self, *, step: Step = ModelStep(), damping: Damping | float = 0.0):
-        check_instance("step", step, Step)
+        check_step(step)
         self.step_rule, self.damping = step, as_damping(damping)
         if self.damping.operator is not None:
             what = "gradient descent has G = I and no system to add an operator to"
@@ -421,7 +421,7 @@ class Newton(LinearMethod):
         step: Step = ModelStep(),
     ):
         check_instance("solver", solver, Solver)
-        check_instance("step", step, Step)
+        check_step(step)
         chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
         if not isinstance(chosen, CG):
             raise InputError(

@@ -376,10 +376,8 @@ def test_weakly_typed_parameters_compile_once():
     minimize_compiling_once(
         problem,
         jnp.full(3, 2.0),
-        metric=ng.MatrixMetric(np.eye(6)),
-        step=ng.FixedStep(0.5),
-        tolerance=0.0,
-        max_iterations=3,
+        ng.NaturalGradient(ng.MatrixMetric(np.eye(6)), step=ng.FixedStep(0.5)),
+        stop=ng.Stop(gradient=0.0, iterations=3),
     )
 
 

@@ -105,12 +105,12 @@ def compiled() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def minimize_compiling_once(problem: ng.Problem, theta, **options) -> ng.Result:
+def minimize_compiling_once(problem: ng.Problem, theta, method, **options) -> ng.Result:
     """A run that compiles nothing after its first iteration."""
     counts = []
     with compiled() as names:
         count = lambda progress: counts.append(len(names))
-        result = ng.minimize(problem, theta, callbacks=[count], **options)
+        result = ng.minimize(problem, theta, method, callbacks=[count], **options)
     assert len(counts) > 1
     assert counts[-1] == counts[0], names[counts[0] :]
     return result
