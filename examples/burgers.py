@@ -81,9 +81,9 @@ def solve(width: int, depth: int, count: int, iterations: int, **settings: Any) 
         initial=ng.Residual(initial, start),
         boundary=ng.Residual(u, sides.reshape(-1, 2)),
     )
-    recipe = {"tolerance": 0.0, "max_iterations": iterations, "batch": ng.Resampled(draw, 10)}
-    recipe |= ng.recipe("levenberg-marquardt") | settings
-    return ng.minimize(pinn.problem, net, ng.NaturalGradient(pinn.metric, **recipe))
+    method = ng.levenberg_marquardt(pinn.metric, **settings)
+    stop, batch = ng.Stop(iterations=iterations, gradient=0.0), ng.Resampled(draw, 10)
+    return ng.minimize(pinn.problem, net, method, stop=stop, batch=batch)
 
 
 def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:

@@ -69,13 +69,8 @@ def solve(network: Network, iterations: int = 40) -> float:
         interior=ng.Residual(equation, jnp.linspace(0, 1, 42)[1:-1, None]),
         boundary=ng.Residual(u, jnp.array([[0.0], [1.0]])),
     )
-    recipe = ng.recipe("levenberg-marquardt")
-    result = ng.minimize(
-        pinn.problem,
-        theta,
-        ng.NaturalGradient(pinn.metric, **recipe),
-        stop=ng.Stop(iterations=iterations),
-    )
+    method = ng.levenberg_marquardt(pinn.metric)
+    result = ng.minimize(pinn.problem, theta, method, stop=ng.Stop(iterations=iterations))
     x = jnp.linspace(0, 1, 201)[:, None]
     exact = jnp.sin(jnp.pi * x[:, 0])
     found = jax.vmap(lambda y: u(result.theta, y))(x)

@@ -57,24 +57,25 @@ def l_shape(refinements: int) -> skfem.MeshTri:
     return mesh.refined(np.flatnonzero(np.hypot(*centres) < 0.4))
 
 
-def metrics(space: ng.fem.Space) -> dict[str, ng.metrics.Metric]:
+def methods(space: ng.fem.Space) -> dict[str, ng.descent.Method]:
+    """Gradient descent, and natural gradients in three metrics, with the same line search."""
     return {
-        "gradient": ng.Euclidean(),
-        "L2": ng.fem.L2(space),
-        "H-1": ng.fem.Sobolev(space, -1),
-        "W2": ng.fem.Wasserstein(space),
+        "gradient": ng.GradientDescent(),
+        "L2": ng.NaturalGradient(ng.fem.L2(space)),
+        "H-1": ng.NaturalGradient(ng.fem.Sobolev(space, -1)),
+        "W2": ng.NaturalGradient(ng.fem.Wasserstein(space)),
     }
 
 
 def run(space: ng.fem.Space, iterations: int) -> dict[str, ng.Result]:
-    """One run for each metric, from the same start, with the same line search."""
+    """One run for each method, from the same start."""
     model = Bumps(space)
     problem = ng.Problem(model, ng.LeastSquares(model(END), space))
-    step = ng.ModelStep()
+    stop, snapshots = ng.Stop(iterations=iterations), iterations + 1
     return {
-        name: ng.minimize(problem, START, ng.NaturalGradient(metric, step=step), stop=ng.Stop(iterations=iterations), snapshots=iterations + 1)
-        for name, metric in metrics(space).items()
-    }  # fmt: skip
+        name: ng.minimize(problem, START, method, stop=stop, snapshots=snapshots)
+        for name, method in methods(space).items()
+    }
 
 
 def draw(space: ng.fem.Space, mesh: skfem.MeshTri, runs: dict[str, ng.Result], path: Path) -> Path:

@@ -66,16 +66,12 @@ def ring(count: int, seed: int) -> Array:
     return jnp.asarray(np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1))
 
 
-def natural(
-    problem: ng.Problem, network: eqx.nn.MLP, metric: ng.metrics.Metric, iterations: int
+def descend(
+    problem: ng.Problem, network: eqx.nn.MLP, method: ng.descent.Method, iterations: int
 ) -> Run:
     """Twice, to leave out the compilation."""
-    damping = 0.0 if isinstance(metric, ng.Euclidean) else DAMPING
     run = lambda iterations: ng.minimize(
-        problem,
-        network,
-        ng.NaturalGradient(metric, damping=damping),
-        stop=ng.Stop(iterations=iterations),
+        problem, network, method, stop=ng.Stop(iterations=iterations)
     )
     run(1)
     result = run(iterations)
@@ -151,6 +147,9 @@ def main(
     problem = ng.Problem(Generator(z), ng.samples.EnergyDistance(data))
     points, transport = (1 / samples) * ng.L2(), ng.samples.Wasserstein()
     metrics = {"points": points, "w2+points": transport + 0.5 * points, "w2": transport}
+    methods: dict[str, ng.descent.Method] = {"gradient": ng.GradientDescent()}
+    for name, metric in metrics.items():
+        methods[name] = ng.NaturalGradient(metric, damping=DAMPING)
     print(f"{samples} samples; {'method':11s}  iterations      loss    s/iteration", flush=True)
     runs = {}
     for name in names:
@@ -158,8 +157,7 @@ def main(
             runs[name] = adam(problem, network, CHEAP * iterations)
         else:
             count = CHEAP * iterations if name == "gradient" else iterations
-            metric = metrics.get(name, ng.Euclidean())
-            runs[name] = natural(problem, network, metric, count)
+            runs[name] = descend(problem, network, methods[name], count)
         losses, seconds, _ = runs[name]
         rate = seconds[-1] / len(losses)
         print(f"{name:>25s} {len(losses) - 1:11d} {losses[-1]:10.3g} {rate:10.3g}", flush=True)
