@@ -4,7 +4,8 @@ A network u(θ, x) is fitted to a function of two variables by mini-batches. Bot
 chains of optax with the same schedule (warm-up, then a cosine), the same decay of the weights and
 the same batches; what differs is the first link:
 
-    optax.chain(ng.interop.scale_by_natural_gradient(...), decay, rate)      optax.chain(scale_by_adam(), …)
+    optax.chain(ng.interop.scale_by_natural_gradient(...), decay, rate)
+    optax.chain(optax.scale_by_adam(), decay, rate)
 
     python examples/training_loops.py
 

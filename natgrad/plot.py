@@ -143,7 +143,7 @@ def fields(
     """θ, or a function of it such as the model, at `count` of the iterates that were kept.
 
     ```python
-    result = ng.minimize(problem, theta0, metric=metric, snapshots=20)
+    result = ng.minimize(problem, theta0, method, snapshots=20)
     ng.plot.fields(result, of=model, grid=grid)
     ```
 

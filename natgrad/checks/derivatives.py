@@ -71,7 +71,7 @@ def check_adjoint(
     a plain function.
 
     ```python
-    assert ng.check_adjoint(model, theta).passed
+    assert ng.checks.check_adjoint(model, theta).passed
     ```
 
     Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
@@ -116,7 +116,7 @@ def check_gradient(
     can name the part at fault; it is printed unless `verbose` is False.
 
     ```python
-    assert ng.check_gradient(problem, theta).passed
+    assert ng.checks.check_gradient(problem, theta).passed
     ```
 
     Cost: one gradient, and for each trial five evaluations of the model.
@@ -325,7 +325,7 @@ def _describe_gradient(problem: Problem, test: Taylor, parts: dict[str, Taylor])
         advice = "a smooth function at theta; look at its custom_vjp or custom_jvp rule"
     else:
         head = "FAILED: ∂_θ f = Zᵀ∂_ρ f is wrong, while the derivative of the loss is right"
-        advice = "ng.check_adjoint(problem.model, theta), which tells jvp from vjp"
+        advice = "ng.checks.check_adjoint(problem.model, theta), which tells jvp from vjp"
     lines = [head, f"  ∂_θ f against finite differences: {_describe(test)}"]
     lines += [f"  {name} by itself: {_describe(part)}" for name, part in parts.items()]
     return "\n".join([*lines, f"  Try: {advice}."] if advice else lines)

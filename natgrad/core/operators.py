@@ -92,7 +92,7 @@ class AdjointOperator(lx.AbstractLinearOperator):
     operator can cross a compiled boundary. `on_host` says that they are code outside JAX.
 
     ```python
-    op = ng.AdjointOperator(lambda x: 2 * x, lambda y: 2 * y, jnp.zeros(3), jnp.zeros(3))
+    op = ng.metrics.AdjointOperator(lambda x: 2 * x, lambda y: 2 * y, jnp.zeros(3), jnp.zeros(3))
     op.mv(jnp.ones(3)), op.T.mv(jnp.ones(3))
     ```
 

@@ -23,8 +23,8 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
     """A lineax operator as a `scipy.sparse.linalg.LinearOperator` on flat NumPy vectors.
 
     ```python
-    G = ng.information_operator(problem, theta, metric=ng.L2(grid))
-    values, vectors = scipy.sparse.linalg.eigsh(ng.as_linear_operator(G), k=5)
+    G = ng.interop.information_operator(problem, theta, metric=ng.L2(grid))
+    values, vectors = scipy.sparse.linalg.eigsh(ng.interop.as_linear_operator(G), k=5)
     ```
 
     Arguments and results that are pytrees are flattened leaf by leaf, as `ravel_pytree` does. Cost:
@@ -93,7 +93,7 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
 
     ```python
     ng.FactorMetric(D), ng.CG(preconditioner=M)       # these call it themselves
-    lx.linear_solve(ng.as_lineax_operator(A), b, lx.GMRES(1e-8, 1e-8))
+    lx.linear_solve(ng.interop.as_lineax_operator(A), b, lx.GMRES(1e-8, 1e-8))
     ```
 
     A sparse matrix becomes arrays of JAX: its products are compiled, differentiated and mapped

@@ -22,9 +22,9 @@ def information_operator(problem: Problem, theta: PyTree, *, metric: Metric) -> 
     """G = ZᵀAZ at θ as a lineax operator on the parameters, without forming it.
 
     ```python
-    G = ng.information_operator(problem, theta, metric=ng.L2(grid))
+    G = ng.interop.information_operator(problem, theta, metric=ng.L2(grid))
     lx.linear_solve(G, v, lx.CG(rtol=1e-8, atol=1e-8))
-    scipy.sparse.linalg.eigsh(ng.as_linear_operator(G), k=5)
+    scipy.sparse.linalg.eigsh(ng.interop.as_linear_operator(G), k=5)
     ```
 
     Vectors have the structure of θ, with None for what is no parameter. With a model outside JAX
@@ -42,8 +42,8 @@ def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> Ad
     """Y = LZ at θ as a lineax operator from parameters to whitened tangents; G = YᵀY.
 
     ```python
-    Y = ng.information_factor(problem, theta, metric=ng.Sobolev(grid, -1))
-    scipy.sparse.linalg.lsmr(ng.as_linear_operator(Y), b)
+    Y = ng.interop.information_factor(problem, theta, metric=ng.Sobolev(grid, -1))
+    scipy.sparse.linalg.lsmr(ng.interop.as_linear_operator(Y), b)
     ```
 
     Cost: one evaluation of the model now; one product of it and one with L, or Lᵀ, each.

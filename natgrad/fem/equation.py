@@ -136,7 +136,7 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     """`elliptic` must be a method for meshes, and the mesh in one piece if it has to be `whole`."""
     check_space(space)
     if not isinstance(elliptic, Elliptic):
-        raise InputError("elliptic", f"is {elliptic!r}", 'ng.Elliptic("multigrid")')
+        raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
     if elliptic.method not in ("auto", "sparse", "multigrid"):
         raise InputError(
             "elliptic", f"{elliptic.method!r} is for grids", "'sparse', 'multigrid' or 'auto'"

@@ -267,7 +267,7 @@ class Wasserstein(_EquationMetric):
 
     ```python
     ng.fem.Wasserstein(space)
-    ng.fem.Wasserstein(space, elliptic=ng.Elliptic("multigrid", tolerance=1e-10))
+    ng.fem.Wasserstein(space, elliptic=ng.metrics.Elliptic("multigrid", tolerance=1e-10))
     ```
 
     Cost, on the host: a factorisation O(k^1.5) and O(k log k) for each tangent in 2D, O(k²) and

@@ -25,7 +25,7 @@ def as_lineax_solver(solver: Solver) -> lx.AbstractLinearSolver:
     """A solver of natgrad for `lineax.linear_solve`: x of minimum norm with ‖Yx − b‖ least.
 
     ```python
-    lx.linear_solve(Y, b, ng.as_lineax_solver(ng.PivotedQR())).value
+    lx.linear_solve(Y, b, ng.interop.as_lineax_solver(ng.PivotedQR())).value
     ```
 
     Y may be of any shape and rank; `stats` has its rank and condition number, as far as the solver

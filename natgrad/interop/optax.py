@@ -60,7 +60,7 @@ def scale_by_natural_gradient(
 
     ```python
     optimiser = optax.chain(
-        ng.scale_by_natural_gradient(model, metric=ng.L2(), damping=1e-3),
+        ng.interop.scale_by_natural_gradient(model, metric=ng.L2(), damping=1e-3),
         optax.add_decayed_weights(1e-4),
         optax.scale_by_learning_rate(optax.linear_schedule(0.0, 1.0, 10)),
     )

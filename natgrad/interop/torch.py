@@ -291,7 +291,9 @@ class TorchModel(HostModel):
 
     ```python
     model = ng.TorchModel(net, points)
-    result = ng.minimize(ng.Problem(model, loss), model.parameters, metric=ng.L2(grid))
+    result = ng.minimize(
+        ng.Problem(model, loss), model.parameters, ng.NaturalGradient(ng.L2(grid))
+    )
     model.assign(result.theta)                       # into the module
     ```
 

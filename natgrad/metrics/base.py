@@ -114,12 +114,12 @@ class Metric(eqx.Module):
     A new metric is one class with two methods; the rest has defaults.
 
     ```python
-    class Weighted(ng.Metric):
+    class Weighted(ng.metrics.Metric):
         weight: jax.Array
 
         def factor(self, rho):
             root = jnp.sqrt(self.weight)
-            return ng.AdjointOperator(lambda x: root * x, lambda y: root * y, rho, rho)
+            return ng.metrics.AdjointOperator(lambda x: root * x, lambda y: root * y, rho, rho)
 
         def whiten(self, rho, c):
             return c / jnp.sqrt(self.weight)

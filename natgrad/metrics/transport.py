@@ -86,7 +86,7 @@ class Mobility(Metric):
                 'Grid(..., boundary="neumann") or boundary="periodic"',
             )
         if not isinstance(elliptic, Elliptic):
-            raise InputError("elliptic", f"is {elliptic!r}", 'ng.Elliptic("multigrid")')
+            raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
         elliptic.choose(grid.shape)
         self.grid, self.exponent, self.floor, self.elliptic = grid, float(exponent), floor, elliptic
 

@@ -32,7 +32,7 @@ class Explicit(Model):
     which with k′ < p includes rows of Z.
 
     ```python
-    ng.Explicit(lambda theta: theta["a"] * x + theta["b"], mode="forward")
+    ng.models.Explicit(lambda theta: theta["a"] * x + theta["b"], mode="forward")
     ```
     """
 

@@ -72,7 +72,7 @@ class ExternalModel(HostModel):
     that is tried. In the counts a call of `linearize` is a forward propagation.
 
     An exception of the outside code passes through, with a note that says which function raised
-    it; `error.natgrad_result` is the run until then. `ng.check_adjoint` finds a `vjp` that is not
+    it; `error.natgrad_result` is the run until then. `ng.checks.check_adjoint` finds a `vjp` that is not
     the transpose of `jvp`.
 
     ```python

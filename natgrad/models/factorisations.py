@@ -37,7 +37,7 @@ class SparseLU:
     then taken from the diagonal, but for those below a hundredth of their column.
 
     ```python
-    factor = ng.SparseLU(scipy.sparse.eye(4) * 2.0)
+    factor = ng.models.SparseLU(scipy.sparse.eye(4) * 2.0)
     factor.solve(np.ones((3, 2, 2)))            # three right-hand sides on a 2 × 2 grid
     ```
 

@@ -148,7 +148,7 @@ class Collocation(RowModel):
         interior=ng.Residual(equation, inside, weight=0.01),
         boundary=ng.Residual(lambda net, x: net(x)[0], edge),
     )
-    ng.minimize(pinn.problem, net, metric=pinn.metric, **ng.recipe("levenberg-marquardt"))
+    ng.minimize(pinn.problem, net, ng.levenberg_marquardt(pinn.metric))
     ```
 
     θ is any pytree: an equinox module, the parameters of a flax network, a dict. At most `memory`

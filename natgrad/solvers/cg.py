@@ -38,7 +38,7 @@ class CG(MatrixFreeSolver):
     "recycled" is a direction without products, see `Recycled`.
 
     ```python
-    ng.minimize(problem, theta, metric=ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
+    ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
     ```
 
     Cost: one linearised and one adjoint product and one with A per iteration; memory for four

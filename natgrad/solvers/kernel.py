@@ -108,7 +108,7 @@ class NystromKernel(DenseSolver):
     samples; exact for `rank` ≥ k. `info.truncation` is √(λ_r/λ₁).
 
     ```python
-    ng.minimize(problem, net, metric=m, solver=ng.NystromKernel(rank=200), damping=1e-8)
+    ng.NaturalGradient(metric, solver=ng.NystromKernel(rank=200), damping=1e-8)
     ```
 
     Cost: 4kp·rank, against k²p of `Kernel`, and 10k·rank². Reference: Frangella, Tropp and Udell,

@@ -53,7 +53,7 @@ class Diagonal(Preconditioner):
     different scales; a smoothing G (an inverse problem) has little in its diagonal.
 
     ```python
-    ng.CG(preconditioner=ng.Diagonal(samples=16))
+    ng.CG(preconditioner=ng.solvers.Diagonal(samples=16))
     ```
 
     Cost: m adjoint products a direction. Reference: Bekas, Kokiopoulou and Saad, Appl. Numer.
@@ -105,7 +105,7 @@ class Nystrom(Preconditioner):
     number of eigenvalues above λ.
 
     ```python
-    ng.CG(preconditioner=ng.Nystrom(rank=20))
+    ng.CG(preconditioner=ng.solvers.Nystrom(rank=20))
     ```
 
     Cost: `rank` linearised and as many adjoint products a direction, and rank · p numbers.
@@ -250,8 +250,8 @@ class Recycled(Preconditioner):
     mini-batches no step is recorded, as two gradients are then of two functions.
 
     ```python
-    ng.CG(max_iterations=5, preconditioner=ng.Recycled(pairs=20))
-    ng.CG(max_iterations=2, preconditioner=ng.Recycled(pairs=80, secants=True))
+    ng.CG(max_iterations=5, preconditioner=ng.solvers.Recycled(pairs=20))
+    ng.CG(max_iterations=2, preconditioner=ng.solvers.Recycled(pairs=80, secants=True))
     ```
 
     Cost: no products with Z; 4 · pairs · p operations an iteration, 2 · pairs · p numbers.

@@ -35,7 +35,8 @@ class TraceWasserstein(eqx.Module):
 
     ```python
     misfit = ng.waves.TraceWasserstein(shots.data, every=4)
-    ng.minimize(ng.Problem(model, misfit), theta, metric=misfit.metric(), solver=ng.CG(...))
+    method = ng.NaturalGradient(misfit.metric(), solver=ng.CG(...))
+    ng.minimize(ng.Problem(model, misfit), theta, method)
     ```
 
     Cost: O(n log n) for each trace. References: Engquist, Froese and Yang, Comm. Math. Sci. 14

@@ -55,7 +55,7 @@ class Elliptic:
     `on_host=False` keeps `"auto"` from factorising on the host, as over several devices.
 
     ```python
-    ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision="single"))
+    ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", precision="single"))
     ```
     """
 
