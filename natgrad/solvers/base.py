@@ -1,7 +1,7 @@
 """What a solver is: from Y, b and r, or from products with Y, to η, in two halves."""
 
 import abc
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 from jax import Array
@@ -48,6 +48,12 @@ class Solver(eqx.Module):
     receives products with it. Either works in two halves: `prepare` does what does not depend on
     λ, `solve` the rest, so that another λ at the same θ costs little.
     """
+
+    name: ClassVar[str]  # as `info.solver` tells it
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.name = cls.__name__
 
     def choose(self, k: int, p: int, damped: bool) -> "Solver":
         """The solver to use for a k × p matrix Y: itself, unless it chooses among others."""

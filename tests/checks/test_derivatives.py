@@ -70,7 +70,7 @@ def test_every_kind_of_model_is_adjoint_and_second_order(kind: str):
         assert 1.9 < report.jvp.order < 2.2
 
 
-def products_of(made: ng.Model, theta, eta, xi):
+def products_of(made: ng.models.Model, theta, eta, xi):
     """ρ, Zη and Zᵀξ."""
     products = made.products(lambda flat: flat, theta)
     return products.rho, products.push(eta), products.pull(xi)
