@@ -100,7 +100,8 @@ class LBFGS(Method):
         )
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
-        return (_try_step if local.on_host else _try_step_compiled)(local, state)
+        on_host = local.setup.problem.model.on_host
+        return (_try_step if on_host else _try_step_compiled)(local, state)
 
 
 class Memory(NamedTuple):
