@@ -9,6 +9,7 @@ import pytest
 
 import dense_oracle as oracle
 import natgrad as ng
+from natgrad_studies.appendix_b import CollocatedSobolev, CollocatedTransport
 
 BOUNDARIES = ("neumann", "periodic", "dirichlet")
 SHAPES = ((7,), (4, 5), (2, 3, 4))
@@ -114,7 +115,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                 Case(
                     f"collocated Sobolev({s})",
                     grid,
-                    ng.Sobolev(grid, s, scheme="collocated"),
+                    CollocatedSobolev(grid, s),
                     lambda rho, s=s: oracle.sobolev(grid, s, False, "collocated"),
                     slow=s not in (-1, 2),
                 )
@@ -124,7 +125,7 @@ def grid_cases(shape: tuple[int, ...], boundary: str) -> list[Case]:
                 Case(
                     f"{scheme} Wasserstein",
                     grid,
-                    ng.Wasserstein(grid, scheme=scheme),
+                    CollocatedTransport(grid, 0.5, scheme),
                     lambda rho, scheme=scheme: oracle.transport(grid, rho, 0.5, scheme),
                     slow=not closed and not plane,  # zero outside on either boundary
                 )

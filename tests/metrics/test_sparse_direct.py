@@ -9,9 +9,9 @@ import pytest
 
 from natgrad.errors import InputError
 from natgrad.metrics.elliptic import sparse_direct
+from natgrad.metrics.elliptic.divergence import degrees, laplacian, nearest_links, pad_links
 from natgrad.metrics.elliptic.line import line_potentials
 from natgrad.metrics.elliptic.sparse_direct import available_backend, sparse_solve
-from natgrad.metrics.elliptic.stencils import degrees, laplacian, nearest_links, pad_links
 
 BACKENDS = sorted({"superlu", available_backend()})
 SHAPES = [(7,), (2,), (1, 4), (5, 4), (2, 3), (3, 4, 2)]

@@ -18,11 +18,7 @@ import natgrad as ng
 from cases import BOUNDARIES
 from natgrad.core.sharding import InParts, in_parts, row_mesh
 from natgrad.devices import Distribution
-from natgrad.metrics.elliptic.spectral import (
-    inverse_transform_in_slabs,
-    transform,
-    transform_in_slabs,
-)
+from natgrad.metrics.elliptic.spectral import inverse_transform, transform
 from natgrad.solvers import Kernel
 from one_of_many import PROBLEMS, START, bumps, numbers
 
@@ -141,14 +137,12 @@ def test_transforms_in_slabs(mesh, boundary, shape):
     row, values = row_mesh(mesh.devices), jax.random.normal(jax.random.key(0), (2, *shape))
     both = jax.jit(
         lambda v: (
-            transform_in_slabs(grid, "staggered", v, row),
-            inverse_transform_in_slabs(
-                grid, "staggered", transform_in_slabs(grid, "staggered", v, row), row
-            ),
+            transform(grid, v, row),
+            inverse_transform(grid, transform(grid, v, row), row),
         )
     )
     modes, again = jax.vmap(both)(values)
-    assert np.allclose(modes, transform(grid, "staggered", values), atol=1e-12)
+    assert np.allclose(modes, transform(grid, values), atol=1e-12)
     assert np.allclose(again, values, atol=1e-12)
 
 
