@@ -67,6 +67,11 @@ def manufactured(rho: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
     return tangents, exact
 
 
+def information_by(metric: ng.Metric):
+    """(ρ, Z) ↦ G with its report, compiled."""
+    return eqx.filter_jit(lambda rho, columns: metric.at(rho).information(columns))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=int, default=128)
@@ -74,10 +79,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n))
     ours = {name: e for name, e in OURS.items() if name != "elimination" or n <= 160}
-    programs = {
-        name: eqx.filter_jit(ng.Wasserstein(grid, elliptic=e).information)
-        for name, e in ours.items()
-    }
+    programs = {name: information_by(ng.Wasserstein(grid, elliptic=e)) for name, e in ours.items()}
     rivals = [m for m, package in RIVALS.items() if importlib.util.find_spec(package)]
     columns = [*programs, *rivals]
     print(f"{n} × {n}; error of G (iterations)")

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from transport_cases import face_weights, log_normal, mixture, prepared
 
+from natgrad.metrics.elliptic.divergence import Divergence
 from natgrad.metrics.elliptic.iterative import iterative_factor
-from natgrad.metrics.elliptic.stencils import staggered_neumann
 
 TOLERANCE = 1e-8
 
@@ -23,15 +23,14 @@ TOLERANCE = 1e-8
 def iterations(density, tangents, spacing) -> int:
     """The larger of the counts of two right-hand sides."""
     a, zeta = prepared(density, tangents)
-    stencils = tuple(map(staggered_neumann, spacing))
+    B = Divergence(tuple(map(jnp.asarray, face_weights(a))), tuple(spacing), periodic=False)
 
     @jax.jit
-    def solve(weights, zeta):
-        factor = iterative_factor(stencils, weights, "multigrid", tolerance=TOLERANCE)
+    def solve(B, zeta):
+        factor = iterative_factor(B, "multigrid", tolerance=TOLERANCE)
         return factor.solution(zeta)[1:]
 
-    weights = [jnp.asarray(w) for w in face_weights(a)]
-    counts, _, converged = solve(weights, jnp.asarray(zeta))
+    counts, _, converged = solve(B, jnp.asarray(zeta))
     return int(jnp.max(counts)) if bool(jnp.all(converged)) else -1
 
 

@@ -131,6 +131,9 @@ class Sobolev(_SpectralMetric):
 
     _homogeneous = False
 
+    def __init__(self, grid: Grid, s: int):
+        super().__init__(grid, s)
+
 
 class HomogeneousSobolev(_SpectralMetric):
     """‖ζ‖²_{Ḣˢ} = Σ_{j=1..s} ∫ |∇ʲζ|² dx for s > 0, the dual norm for s < 0, L² for s = 0.
@@ -147,3 +150,6 @@ class HomogeneousSobolev(_SpectralMetric):
     """
 
     _homogeneous = True
+
+    def __init__(self, grid: Grid, s: int):
+        super().__init__(grid, s)

@@ -7,7 +7,7 @@ from time import perf_counter
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad import Mobility, information_matrix
+from natgrad import information_matrix
 
 from ..kept import Kept
 from ..one_mean import BOWL_START, START
@@ -122,7 +122,7 @@ def _study_method(method: Method, settings: Settings, landscape: Landscape) -> M
 
 def _basins(method: Method, settings: Settings, verdict: Verdict) -> Basins:
     starts, iterations = settings.basin_starts, settings.basin_iterations
-    if isinstance(method.metric, Mobility):
+    if method.transports:
         method = method.on(settings.basin_transport_points)
         iterations = settings.basin_transport_iterations
     return basins(method, verdict, starts, iterations)

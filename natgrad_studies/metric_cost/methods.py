@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from natgrad import L2, Elliptic, FisherRao, Grid, HomogeneousSobolev, Metric, Sobolev, Wasserstein
 from natgrad.metrics.elliptic.sparse_direct import available_backend
 
+from ..appendix_b import CollocatedTransport
 from ..one_mean import cell_grid, paper_grid
 
 Family = str  # a column of the paper's table 2
@@ -125,7 +126,7 @@ def methods() -> dict[str, Method]:
             "collocated W₂",
             r"collocated $W_2$, block QR",
             "W₂",
-            lambda grid: Wasserstein(grid, scheme="collocated"),
+            CollocatedTransport,
             growth=2.0,
             doubles=lambda k: 6.0 * k**1.5,
             scheme="collocated",

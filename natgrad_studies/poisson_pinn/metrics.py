@@ -18,6 +18,7 @@ from natgrad import (
 )
 from natgrad.models.pointwise import Part, RowModel
 
+from ..appendix_b import CollocatedSobolev, CollocatedTransport
 from .clipped import Clipped
 from .equation import Network, Points
 
@@ -65,16 +66,15 @@ def authors_metrics(points: Points) -> dict[str, Metric]:
     per_point = 1 / grid.cell_volume
     edge = Grid(0.0, float(count), count)  # cells of volume 1
     pair = lambda inside, boundary: Blocks(inside=per_point * inside, boundary=boundary)
-    collocated = "collocated"
     return {
         "GD": Euclidean(),
         "L2": pair(L2(grid), L2()),
         "FR": pair(FisherRao(grid), FisherRao(edge)),
-        "H1": pair(Sobolev(grid, 1, collocated), 2.0 * L2()),
-        "dotH1": pair(HomogeneousSobolev(grid, 1, collocated), L2()),
-        "Hm1": pair(Sobolev(grid, -1, collocated), 0.5 * L2()),
-        "dotHm1": pair(HomogeneousSobolev(grid, -1, collocated), L2()),
-        "W2": per_point * Wasserstein(grid, collocated),
+        "H1": pair(CollocatedSobolev(grid, 1), 2.0 * L2()),
+        "dotH1": pair(CollocatedSobolev(grid, 1, homogeneous=True), L2()),
+        "Hm1": pair(CollocatedSobolev(grid, -1), 0.5 * L2()),
+        "dotHm1": pair(CollocatedSobolev(grid, -1, homogeneous=True), L2()),
+        "W2": per_point * CollocatedTransport(grid),
     }
 
 

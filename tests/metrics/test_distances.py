@@ -338,7 +338,6 @@ def test_errors():
     a = density(grid, 0)
     without = (
         ng.Mobility(grid, 0.8),
-        ng.Wasserstein(grid, scheme="collocated"),
         ng.L2(grid) + ng.Mobility(grid, 0.8),
         ng.Euclidean(),
     )

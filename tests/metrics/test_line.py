@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from natgrad.errors import InputError
-from natgrad.metrics.elliptic import line, stencils
+from natgrad.metrics.elliptic import divergence, line
 
 COMPILED = line_fluxes, line_fluxes_transpose, line_potentials = tuple(
     jax.jit(function, static_argnames="periodic")
@@ -161,8 +161,8 @@ def test_single_precision_and_vmap_over_links():
         phi = jax.vmap(lambda c, z: line_potentials(c, z, periodic=True))(links, zeta)
         assert phi.dtype == jnp.float32
         for i in range(2):
-            padded = stencils.pad_links(stencils.nearest_links((links[i],)), True)
-            back = stencils.laplacian(padded, phi[i], True)
+            padded = divergence.pad_links(divergence.nearest_links((links[i],)), True)
+            back = divergence.laplacian(padded, phi[i], True)
             np.testing.assert_allclose(back, zeta[i], atol=1e-6)
 
 
@@ -173,9 +173,8 @@ def test_input_errors():
         line_potentials(jnp.ones(3), jnp.ones((3, 2)))
 
 
-@pytest.mark.parametrize("module", [line, stencils])
-def test_examples_in_docstrings(module):
-    compiled = {f.__name__: f for f in COMPILED} if module is line else {}
-    outcome = doctest.testmod(module, extraglobs=compiled)
+def test_examples_in_docstrings():
+    compiled = {f.__name__: f for f in COMPILED}
+    outcome = doctest.testmod(line, extraglobs=compiled)
     assert outcome.attempted > 0
     assert outcome.failed == 0

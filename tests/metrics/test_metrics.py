@@ -251,6 +251,6 @@ def test_lowest_modes_keep_their_digits_on_fine_grids():
 
     n = 100_000
     for boundary, mode in (("neumann", np.pi), ("periodic", 2 * np.pi), ("dirichlet", np.pi)):
-        lowest = laplacian_eigenvalues(ng.Grid(0.0, 1.0, n, boundary), "staggered")
+        lowest = laplacian_eigenvalues(ng.Grid(0.0, 1.0, n, boundary))
         first = lowest[1] if boundary != "dirichlet" else lowest[0]
         assert first == pytest.approx(mode**2, rel=1e-8)

@@ -5,14 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from natgrad.metrics.elliptic.coarsening import coarsen, prolong, restrict
-from natgrad.metrics.elliptic.factorise import factorise
-from natgrad.metrics.elliptic.lattice import laplacian, nearest_links, padded_links
-from natgrad.metrics.elliptic.stencils import staggered_neumann, staggered_periodic
 
 import natgrad as ng
-from natgrad.metrics.elliptic import methods, multigrid
+from natgrad.metrics.elliptic import equation, multigrid
+from natgrad.metrics.elliptic.divergence import Divergence, laplacian, nearest_links, pad_links
+from natgrad.metrics.elliptic.elimination import elimination_factor
 from natgrad.metrics.elliptic.iterative import iterative_factor
+from natgrad.metrics.elliptic.multigrid import coarsen, prolong, restrict
+from problems_for_tests import with_slow
 
 
 def random_links(shape, periodic, seed=0):
@@ -33,7 +33,7 @@ def as_matrix(function, shape):
 
 def dense(links, periodic):
     shape = next(iter(links.values())).shape
-    product = jax.jit(lambda x: laplacian(padded_links(links, periodic), x, periodic))
+    product = jax.jit(lambda x: laplacian(pad_links(links, periodic), x, periodic))
     return as_matrix(product, shape)
 
 
@@ -58,7 +58,7 @@ def dense_by_hand(links, periodic):
 
 
 @pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("shape", [(7,), (6, 5), (4, 3, 5)])
+@pytest.mark.parametrize("shape", with_slow([(7,), (6, 5), (4, 3, 5)], [(6, 5), (4, 3, 5)]))
 def test_coarse_operator_is_the_galerkin_product(shape, periodic):
     """PᵀKP and restriction = Pᵀ, for one axis after the other, on even and odd sides."""
     dim = len(shape)
@@ -79,7 +79,7 @@ def test_coarse_operator_is_the_galerkin_product(shape, periodic):
 
 
 @pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("shape", [(12, 11), (6, 5, 4)])
+@pytest.mark.parametrize("shape", with_slow([(12, 11), (6, 5, 4)], [(6, 5, 4)]))
 def test_cycle_is_symmetric_and_positive(shape, periodic, monkeypatch):
     """With levels written out, levels in the loop and the direct solve all present."""
     monkeypatch.setattr(multigrid, "LOOPED_CELLS", 60)
@@ -103,35 +103,41 @@ def test_cycle_is_symmetric_and_positive(shape, periodic, monkeypatch):
 
 
 def problem(shape, periodic, spread=1.0, seed=0):
-    """Stencils, weights of a rough density, and three right-hand sides without mass."""
+    """B of a rough density, and three right-hand sides without mass."""
     generator = np.random.default_rng(seed)
     a = np.exp(spread * generator.standard_normal(shape))
     means = [0.5 * (a + np.roll(a, -1, axis)) for axis in range(len(shape))]
     if not periodic:
         means = [np.delete(mean, -1, axis) for axis, mean in enumerate(means)]
-    stencil = staggered_periodic if periodic else staggered_neumann
-    stencils = tuple(stencil(1.0 / n) for n in shape)
+    weights = tuple(jnp.sqrt(jnp.asarray(m)) for m in means)
     zeta = generator.standard_normal((3, *shape))
     zeta -= zeta.mean(axis=tuple(range(1, zeta.ndim)), keepdims=True)
-    return stencils, tuple(jnp.sqrt(jnp.asarray(m)) for m in means), jnp.asarray(zeta)
+    return Divergence(weights, tuple(1.0 / n for n in shape), periodic), jnp.asarray(zeta)
 
 
-@pytest.mark.parametrize("preconditioner", ["multigrid", "sparse"])
 @pytest.mark.parametrize(
-    ("shape", "periodic"), [((13, 10), False), ((9, 8), True), ((5, 4, 6), False)]
+    "preconditioner", [pytest.param("multigrid", marks=pytest.mark.slow), "sparse"]
+)
+@pytest.mark.parametrize(
+    ("shape", "periodic"),
+    [
+        pytest.param((13, 10), False, marks=pytest.mark.slow),
+        ((9, 8), True),
+        pytest.param((5, 4, 6), False, marks=pytest.mark.slow),
+    ],
 )
 def test_iterative_solves_agree_with_elimination(shape, periodic, preconditioner):
-    stencils, weights, zeta = problem(shape, periodic)
-    expected = factorise(stencils, weights, method="elimination").pseudo_inverse(zeta)
+    B, zeta = problem(shape, periodic)
+    expected = elimination_factor(B).pseudo_inverse(zeta)
 
     @jax.jit
-    def ours(weights, zeta, fluxes):
-        factor = iterative_factor(stencils, weights, preconditioner, tolerance=1e-13)
+    def ours(B, zeta, fluxes):
+        factor = iterative_factor(B, preconditioner, tolerance=1e-13)
         return *factor.flows(zeta), factor.pseudo_inverse_transpose(fluxes)
 
     generator = np.random.default_rng(1)
     fluxes = tuple(jnp.asarray(generator.standard_normal(v.shape)) for v in expected)
-    found, solution, transposed = ours(weights, zeta, fluxes)
+    found, solution, transposed = ours(B, zeta, fluxes)
     for flux, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(flux, other, atol=1e-11 * float(jnp.abs(other).max()))
     forwards = sum(float(jnp.vdot(v, y)) for v, y in zip(found, fluxes, strict=True))
@@ -156,14 +162,10 @@ def mixture():
 
 def information(grid, rho, tangents, **settings):
     metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", **settings))
-    return compiled_information(metric)(rho, tangents)
+    return eqx.filter_jit(metric.information)(rho, tangents)
 
 
-def compiled_information(metric):
-    return eqx.filter_jit(lambda rho, columns: metric.at(rho).information(columns))
-
-
-@pytest.mark.parametrize("n", [40, 160])
+@pytest.mark.parametrize("n", with_slow([40, 160], [160]))
 def test_iterations_do_not_grow_with_the_grid(mixture, n):
     _, report = information(*mixture(n), tolerance=1e-12)
     assert report["elliptic"] == "multigrid"
@@ -171,13 +173,12 @@ def test_iterations_do_not_grow_with_the_grid(mixture, n):
     assert report["converged"]
 
 
+@pytest.mark.slow
 def test_error_of_the_information_matrix_is_squared(mixture):
     """Stopped at √tolerance, G has an error below the tolerance; in single precision too."""
     grid, rho, tangents = mixture(40)
     exact, _ = (
-        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
-        .at(rho)
-        .information(tangents)
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination")).at(rho).information(tangents)
     )
     for settings, bound in (
         ({"tolerance": 1e-6}, 1e-6),
@@ -238,24 +239,21 @@ def hard_grid():
 
     def compute(rho, tangents, precision):
         if precision not in programs:
-            metric = ng.Wasserstein(
-                grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision)
-            )
-            programs[precision] = compiled_information(metric)
+            metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision))
+            programs[precision] = eqx.filter_jit(metric.information)
         return programs[precision](rho, tangents)
 
     return grid, compute
 
 
+@pytest.mark.slow
 def test_mass_across_a_vacuum(hard_grid):
     """Mass that must leave one island for another: right in double, a status in mixed precision."""
     grid, compute = hard_grid
     rho = jnp.asarray(hard_density("two separated bumps", grid.shape[0]))
     tangents = rho * jnp.stack([grid.points[..., 0], grid.points[..., 1] ** 2])
     exact, _ = (
-        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
-        .at(rho)
-        .information(tangents)
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination")).at(rho).information(tangents)
     )
     G, report = compute(rho, tangents, "double")
     assert report["converged"]
@@ -276,24 +274,21 @@ def test_giving_up_is_a_status(mixture):
     assert direction.info.status == "metric_not_converged"
     assert direction.info.metric["elliptic_error"] > 1e-6
     assert bool(jnp.all(jnp.isnan(direction.eta)))
-    result = ng.minimize(
-        fit, theta, ng.NaturalGradient(metric, solver=ng.Cholesky()), stop=ng.Stop(iterations=3)
-    )
+    result = ng.minimize(fit, theta, ng.NaturalGradient(metric, solver=ng.Cholesky()), stop=ng.Stop(iterations=3))
     assert result.status == ng.Status.NOT_FINITE
     assert result.info is not None
     assert result.info.status == "metric_not_converged"
     np.testing.assert_array_equal(result.theta, theta)
 
 
+@pytest.mark.slow
 def test_batches_and_sums_take_the_same_road():
     """Several densities, one after the other; sums and scalings with multigrid inside."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (12, 10))
     generator = np.random.default_rng(0)
     rho = jnp.asarray(np.exp(generator.standard_normal((2, 12, 10))))
     columns = jnp.asarray(generator.standard_normal((3, 2, 12, 10)))
-    by = lambda method: (
-        0.5 * ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method)) + ng.L2(grid)
-    )
+    by = lambda method: 0.5 * ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method)) + ng.L2(grid)
     rows, information_ = jax.jit(
         lambda: (
             by("multigrid").at(rho).image(columns)[0],
@@ -319,12 +314,10 @@ def test_choice_of_the_method():
 
 def test_a_single_cpu_has_no_host_to_call(monkeypatch):
     """There a callback would wait for itself: another method, or an error, not a hang."""
-    monkeypatch.setattr(methods, "can_call_back", lambda: False)
+    monkeypatch.setattr(equation, "can_call_back", lambda: False)
     assert ng.metrics.Elliptic().choose((300, 300), 1000) == "multigrid"
     with pytest.raises(ng.InputError, match="second CPU"):
-        ng.Wasserstein(
-            ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.metrics.Elliptic("sparse")
-        )
+        ng.Wasserstein(ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.metrics.Elliptic("sparse"))
 
 
 def test_potential_and_its_errors():

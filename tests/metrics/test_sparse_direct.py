@@ -10,6 +10,7 @@ from natgrad.metrics.elliptic.stencils import degrees, laplacian, nearest_links,
 
 from natgrad.errors import InputError
 from natgrad.metrics.elliptic import sparse_direct
+from natgrad.metrics.elliptic.divergence import degrees, laplacian, nearest_links, pad_links
 from natgrad.metrics.elliptic.line import line_potentials
 from natgrad.metrics.elliptic.sparse_direct import available_backend, sparse_solve
 
