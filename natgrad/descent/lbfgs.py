@@ -165,8 +165,10 @@ def find_cauchy_point(model: Model, gradient: Array, lower: Array, upper: Array)
     direction d of the parameters still free and the displacement z at its beginning, the model has
     the slope ⟨∂_θ f, d⟩ + dᵀBz and the curvature dᵀBd: sums over the sorted parameters.
     """
-    end = jnp.where(gradient < 0, upper, lower)
+    held = ((lower >= 0) & (gradient >= 0)) | ((upper <= 0) & (gradient <= 0))
+    end = jnp.where(held, 0.0, jnp.where(gradient < 0, upper, lower))
     t = jnp.where(gradient == 0, jnp.inf, -end / jnp.where(gradient == 0, 1.0, gradient))
+    t = jnp.where(held, 0.0, t)
     order = jnp.argsort(t)
     ends, g = t[order], gradient[order]
     begins = jnp.concatenate([jnp.zeros(1, t.dtype), ends[:-1]])
