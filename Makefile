@@ -52,6 +52,8 @@ demo: $(INSTALLED)
 
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu
+# The two processes have a core each: more threads of BLAS would only wait for each other.
+test test-slow: export OPENBLAS_NUM_THREADS ?= 1
 
 # The pages of reports are tested in a real browser; without one those tests are skipped.
 BROWSER = command -v chromium >/dev/null && command -v chromedriver >/dev/null
@@ -78,8 +80,8 @@ endif
 test: $(READY) browser torch
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 
-test-slow: $(READY)
-	@$(BIN)/pytest -q -m slow
+test-slow: $(READY) torch
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m slow
 
 bench: $(READY)
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
