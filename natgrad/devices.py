@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .core.archive import digest
-from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
+from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, put_on_mesh
 from .errors import InputError, PeerError, check_instance
 from .metrics.base import Metric
 from .models.base import check_model
@@ -71,7 +71,7 @@ class Distribution(NamedTuple):
             check_divides(mesh, state[0].shape, "the state")
         place = lambda shape: (in_parts if shape in cut else everywhere)(mesh)
         spread = eqx.tree_at(lambda p: p.model, problem, model)
-        return placed((spread, metric.distributed(mesh)), place)
+        return put_on_mesh((spread, metric.distributed(mesh)), place)
 
     def whole(self, tree: PyTree) -> PyTree:
         """The arrays on every device, whole."""
@@ -144,7 +144,7 @@ ALONE = Distribution()  # one process on its own devices
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
     sharding = everywhere(mesh)
-    there: Array = placed(x, lambda _: sharding)
+    there: Array = put_on_mesh(x, lambda _: sharding)
     return there if there.is_fully_replicated else jax.device_put(there, sharding)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from .core.archive import HEADER, named_leaves, read_archive, with_leaves, write_archive
+from .core.archive import HEADER, named_leaves, read_archive, replace_leaves, write_archive
 from .core.outcomes import Counts
 from .errors import InputError
 
@@ -264,7 +264,7 @@ def saved_where(path: str | Path) -> dict[str, dict[str, str]]:
 
 def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:
     if like is not None:
-        return with_leaves(like, leaves, KIND)
+        return replace_leaves(like, leaves, KIND)
     return leaves[""] if set(leaves) == {""} else leaves
 
 

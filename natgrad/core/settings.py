@@ -13,7 +13,7 @@ from ..errors import InputError
 Number = Array | np.ndarray | float
 
 
-def number(
+def check_number(
     value: Number,
     name: str,
     *,
@@ -43,8 +43,8 @@ def setting(
     above: float = -math.inf,
     below: float = math.inf,
 ):
-    """A dataclass field that holds a `number`."""
-    convert = lambda value: number(value, name, positive=positive, above=above, below=below)
+    """A dataclass field that holds a number, see `check_number`."""
+    convert = lambda value: check_number(value, name, positive=positive, above=above, below=below)
     if default is None:
         return eqx.field(converter=convert)
     return eqx.field(converter=convert, default=default)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from ..core.archive import digest, named_leaves, read_archive, with_leaves, write_archive
+from ..core.archive import digest, named_leaves, read_archive, replace_leaves, write_archive
 from ..devices import ALONE, Distribution
 from ..direction.inputs import evaluated
 from ..errors import InputError
@@ -150,4 +150,4 @@ def _read(path: Path) -> bytes | None:
 
 def restored(like: PyTree, leaves: dict[str, Any]) -> PyTree:
     """A tree that was saved, in the structure of `like`."""
-    return with_leaves(like, leaves, KIND)
+    return replace_leaves(like, leaves, KIND)

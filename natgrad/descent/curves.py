@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..core.settings import Number, number
+from ..core.settings import Number, check_number
 from ..direction.dense import in_coordinates
 from ..direction.linearisation import Linearisation, solve
 from ..direction.rows import has_rows, row_factor
@@ -79,7 +79,7 @@ def as_route(order: int, momentum: Number, size: int, dtype: Any) -> Route:
     """The route as given to `minimize`, checked, for this many parameters."""
     if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
         raise InputError("order", f"{order!r} is no integer from 1 to {LARGEST_ORDER}", "order=3")
-    share = number(momentum, "momentum", below=1.0)
+    share = check_number(momentum, "momentum", below=1.0)
     return Route(order) if share == 0 else Route(order, share, jnp.zeros(size, dtype))
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from scipy.optimize import minimize as scipy_minimize
 
-from ..core.sharding import local
+from ..core.sharding import take_local
 from ..devices import Distribution
 from ..direction.damping import Undamped
 from ..direction.inputs import check_inputs
@@ -225,7 +225,7 @@ class _Search:
             raise _Stopped(Status.CONVERGED)
         if first:
             return
-        progress = Progress(recorder.accepted, local(self.run.theta), loss, recorder.last())
+        progress = Progress(recorder.accepted, take_local(self.run.theta), loss, recorder.last())
         if self.watch is not None:
             self.watch.update(recorder.accepted, loss, progress.row)
         asked = [bool(callback(progress)) for callback in self.callbacks]

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import MiniBatch
-from ..core.sharding import local
+from ..core.sharding import take_local
 from ..devices import Distribution
 from ..direction.damping import Damping, as_damping
 from ..direction.inputs import check_inputs, evaluated
@@ -247,7 +247,7 @@ def _iterations(
             continue
         run.theta, run.loss = unflattened(theta, point), float(outcome.value)
         run.snapshots.note(iteration + 1, point)
-        seen = Progress(iteration + 1, local(run.theta), run.loss, recorder.last())
+        seen = Progress(iteration + 1, take_local(run.theta), run.loss, recorder.last())
         asked = [bool(callback(seen)) for callback in goal.callbacks]
         if asked and spread.agreed(any(asked)):
             yield Status.STOPPED

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..core.sharding import local
+from ..core.sharding import take_local
 from ..devices import ALONE
 from ..errors import InputError
 from ..parameters import flatten
@@ -237,7 +237,7 @@ class Run:
         if not recorder.rows or recorder.rows[-1]["step"] > 0:  # which led to a point not recorded
             recorder.begin(self.loss, np.nan)
         recorder.close()
-        theta, loss, history = local(self.theta), float(self.loss), recorder.history()
+        theta, loss, history = take_local(self.theta), float(self.loss), recorder.history()
         iterates = self.snapshots.iterates(len(recorder.rows) - 1, theta)
         return Result(theta, loss, status, taken, history, self.info, iterates)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core.compiled import loop
-from ..core.settings import Number, number, setting
+from ..core.settings import Number, check_number, setting
 
 ACCEPTED, NO_DECREASE, NOT_FINITE, INADMISSIBLE = range(4)
 
@@ -86,7 +86,8 @@ class FixedStep(Step):
     size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
     limit: Array | None = eqx.field(
-        converter=lambda x: None if x is None else number(x, "limit", positive=True), default=None
+        converter=lambda x: None if x is None else check_number(x, "limit", positive=True),
+        default=None,
     )
 
     def take(self, path: Path) -> tuple[Outcome, Any]:

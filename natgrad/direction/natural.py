@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..core.sharding import local
+from ..core.sharding import take_local
 from ..devices import Distribution
 from ..metrics.base import Metric
 from ..metrics.diagonal import Euclidean
@@ -56,7 +56,7 @@ def natural_gradient(
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     unravel = ravel_pytree(parameters)[1]
     return Direction(
-        eta=local(unravel(eta)),
+        eta=take_local(unravel(eta)),
         info=describe(
             lin,
             info,
@@ -66,7 +66,7 @@ def natural_gradient(
             int(known is not None),
         ),
         loss=float(lin.loss),
-        gradient=local(unravel(lin.gradient)),
+        gradient=take_local(unravel(lin.gradient)),
     )
 
 

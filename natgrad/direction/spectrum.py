@@ -13,7 +13,7 @@ from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decomposed, range_basis
-from ..core.settings import Number, check_integer, number
+from ..core.settings import Number, check_integer, check_number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..metrics.diagonal import Euclidean
@@ -186,7 +186,7 @@ def information_spectrum(
     rank = check_integer(rank, "rank", 1)
     oversampling = check_integer(oversampling, "oversampling", 0)
     power_iterations = check_integer(power_iterations, "power_iterations", 0)
-    strength = number(strength, "strength", positive=True)
+    strength = check_number(strength, "strength", positive=True)
     if isinstance(metric, Euclidean):
         raise InputError("metric", "Euclidean has G = I on parameters", "a metric on states")
     known = check_inputs(problem, theta, metric, CG(), Undamped())

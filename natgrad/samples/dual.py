@@ -10,7 +10,7 @@ from jax import Array
 
 from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
-from ..core.settings import Number, check_integer, number
+from ..core.settings import Number, check_integer, check_number
 from ..errors import InputError
 from ..metrics.base import Metric, PyTree, Report
 from .potentials import Potentials, spread
@@ -116,7 +116,7 @@ def check_cloud(state: PyTree) -> None:
 
 def optional_number(name: str):
     """A field that holds a positive number as a leaf, or None."""
-    convert = lambda value: None if value is None else number(value, name, positive=True)
+    convert = lambda value: None if value is None else check_number(value, name, positive=True)
     return eqx.field(converter=convert, default=None)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.operators import axpy, dot, norm, pick, scaled
+from ..core.operators import axpy, dot, norm, pick, scale
 from .base import BREAKDOWN, CONVERGED, MAX_ITERATIONS, NOT_FINITE
 from .recurrences import Precondition, Stop, first_reason, right_hand_side
 
@@ -172,4 +172,4 @@ def _normalised_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
 
 def _normalised(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:
     length = jnp.sqrt(dot(x, x)).astype(dtype)
-    return length, scaled(1.0 / jnp.where(length > 0, length, 1.0), x)
+    return length, scale(1.0 / jnp.where(length > 0, length, 1.0), x)

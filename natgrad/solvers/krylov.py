@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
-from ..core.operators import pick, scaled
+from ..core.operators import pick, scale
 from ..core.outcomes import Counts
 from ..core.settings import Number, count, setting
 from ..errors import InputError
@@ -242,4 +242,4 @@ def _solution(
         reason=state.reason,
         counts=Counts(linearised=steps, adjoint=steps),
     )
-    return Solution(state.scale * state.eta, info, scaled(state.scale, state.motion), memory)
+    return Solution(state.scale * state.eta, info, scale(state.scale, state.motion), memory)
