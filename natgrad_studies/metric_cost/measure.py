@@ -12,7 +12,7 @@ from jax import Array
 from natgrad.direction.linearisation import linearise, solve
 
 from natgrad import Cholesky, Grid, Metric, Problem
-from natgrad.core.operators import hoisted, structure_of
+from natgrad.core.operators import hoist, structure_of
 from natgrad.direction.damping import Undamped
 
 from ..one_mean import START, problem_on
@@ -106,7 +106,7 @@ def _with_natgrad(metric: Metric, problem: Problem) -> Operations:
 
 @eqx.filter_jit
 def _factorised(metric: Metric, rho: Array) -> Callable[[Array], Any]:
-    return hoisted(metric.factor(rho).mv, structure_of(rho))
+    return hoist(metric.factor(rho).mv, structure_of(rho))
 
 
 @eqx.filter_jit
