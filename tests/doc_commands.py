@@ -14,10 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from natgrad.errors import InputError
-from natgrad_studies.cli.compare import Compare
+from natgrad_studies.cli.commands import Compare, RunStudy
 from natgrad_studies.cli.output import UsageError
 from natgrad_studies.cli.parsing import parse
-from natgrad_studies.cli.study import RunStudy
 from natgrad_studies.comparing import CompareSettings
 from natgrad_studies.registry import STUDIES
 

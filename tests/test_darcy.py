@@ -10,25 +10,25 @@ import pytest
 
 import natgrad as ng
 from natgrad.report.folder import plain
-from natgrad_studies.darcy import study
-from natgrad_studies.darcy.flow import (
+from natgrad_studies.darcy import run as study
+from natgrad_studies.darcy.methods import METRICS, Method
+from natgrad_studies.darcy.page import expected, level_table, propagation_table, summary
+from natgrad_studies.darcy.problem import (
     Balance,
+    Inversion,
+    Smoothness,
     centres,
-    coarsened,
+    coarsen,
     inflows,
+    log_permeability,
+    observe,
     pressure,
     stiffness,
     wells,
 )
-from natgrad_studies.darcy.inversion import Inversion
-from natgrad_studies.darcy.methods import METRICS, methods
-from natgrad_studies.darcy.posterior import Posterior
-from natgrad_studies.darcy.prior import Smoothness
-from natgrad_studies.darcy.runs import Run
 from natgrad_studies.darcy.settings import ENTRANTS, METHODS, PRESETS, Settings
-from natgrad_studies.darcy.tables import expected, level_table, propagation_table, summary
-from natgrad_studies.darcy.truth import log_permeability, observed
-from natgrad_studies.kept import Kept
+from natgrad_studies.keeping import Kept
+from natgrad_studies.running import run_study
 
 TINY = Settings(
     cells=16,
@@ -117,7 +117,7 @@ def test_sources_have_unit_mass_and_lie_where_the_wells_are():
 
 def test_finer_grids_sample_the_same_permeability():
     coarse, fine = log_permeability(64, 2), log_permeability(128, 2)
-    assert np.abs(coarsened(fine) - coarse).mean() < 0.01
+    assert np.abs(coarsen(fine) - coarse).mean() < 0.01
     assert np.ptp(fine) > np.log(50)
 
 
@@ -163,7 +163,7 @@ def test_products_of_the_model_are_adjoint_and_those_of_its_derivative(inversion
         float(products.pull(jnp.asarray(xi)) @ eta), rel=1e-10
     )
     field = (lambda v: inversion.field(v)) if white else np.asarray
-    state = lambda t: observed(
+    state = lambda t: observe(
         pressure(field(shaped(np.asarray(flat) + t * eta)), inversion.data.inflow), 4
     )
     errors = [np.linalg.norm((state(t) - state(-t)) / (2 * t) - image) for t in (2e-3, 1e-3)]
@@ -212,7 +212,7 @@ def tiny(tmp_path_factory):
     """The folder of a tiny run, its result, and what it said."""
     output = tmp_path_factory.mktemp("darcy") / "result"
     said: list[str] = []
-    page, result = study.run(replace(TINY, output=output), said.append)
+    page, result = run_study(replace(TINY, output=output), said.append)
     assert page == output / "index.html"
     return output, result, said
 
@@ -240,7 +240,7 @@ def test_finished_runs_are_taken_up(tiny, monkeypatch):
     never = lambda *parts: pytest.fail("computed again")
     monkeypatch.setattr(study, "run_method", never)
     monkeypatch.setattr(study, "posterior", never)
-    kept = Kept(output / "runs", Run, Posterior)
+    kept = Kept(output / "runs", *study.KEPT)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["variants"]) == plain(result.numbers()["variants"])
     one, other = (found.variants["wells"]["L2_prior"] for found in (again, result))
@@ -257,7 +257,7 @@ def test_runs_stop_at_the_noise_and_not_before(tiny):
         there = run.misfit <= TINY.discrepancy
         assert there[-1] == run.reached
         assert not there[:-1].any()
-        rms = np.sqrt(np.mean((observed(pressure(run.field, data.inflow), 4) - data.observed) ** 2))
+        rms = np.sqrt(np.mean((observe(pressure(run.field, data.inflow), 4) - data.observed) ** 2))
         assert run.misfit[-1] == pytest.approx(rms / data.noise, rel=1e-6)
         assert run.error[-1] == pytest.approx(variant.inversion.error(run.field), rel=1e-6)
 
@@ -286,7 +286,7 @@ def test_the_posterior_is_narrower_than_the_prior(tiny):
 
 
 def test_every_method_of_the_settings_is_there():
-    assert set(methods()) == set(METHODS)
+    assert all(Method(key).name for key in METHODS)
     assert set(METRICS) | {"LBFGS", "LBFGS_long"} == set(ENTRANTS)
     for preset in PRESETS.values():
         preset.check()

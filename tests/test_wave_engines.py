@@ -14,7 +14,7 @@ import natgrad as ng
 from natgrad import waves
 from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
-from natgrad_studies.waveform_inversion import study
+from natgrad_studies.running import run_study
 from problems_for_tests import assert_input_error
 from test_waveform_inversion import TINY
 
@@ -153,7 +153,7 @@ def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
     settings = replace(
         TINY, output=tmp_path, engine=engine, devices=0, methods=("L2_secants",), batch=batch
     )
-    _, result = study.run(settings)
+    _, result = run_study(settings)
     assert result.runs[0].loss[-1] < 0.2
     numbers = json.loads((tmp_path / "results.json").read_text())
     assert numbers["settings"]["engine"] == engine
@@ -166,7 +166,7 @@ def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
 def test_a_study_without_the_package_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "devito", None)
     settings = replace(TINY, output=tmp_path / "out", engine="devito", devices=0)
-    assert_input_error("engine", r"not installed.*natgrad\[devito\]", lambda: study.run(settings))
+    assert_input_error("engine", r"not installed.*natgrad\[devito\]", lambda: run_study(settings))
     assert not settings.output.exists()
 
 

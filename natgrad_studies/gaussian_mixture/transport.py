@@ -11,8 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from natgrad import Problem, Wasserstein, information_matrix
 
-from ..mixtures import isotropic
-from ..one_mean import START, VARIANCE, cell_grid, paper_grid, problem_on
+from ..mixtures import START, VARIANCE, cell_grid, isotropic, paper_grid, problem_on
 
 PARITIES = ((0, 0), (0, 1), (1, 0), (1, 1))  # of the indices (i, j) counted from zero
 
@@ -41,7 +40,7 @@ class TransportComparison:
         }
 
 
-def compare(points: int, refinement: tuple[int, ...]) -> TransportComparison:
+def compare_schemes(points: int, refinement: tuple[int, ...]) -> TransportComparison:
     """Evaluate both metrics at (5, 3)."""
     grid = paper_grid(points)
     problem, metric = problem_on(grid), Wasserstein(grid, scheme="collocated")
