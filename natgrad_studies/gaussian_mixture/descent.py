@@ -18,7 +18,7 @@ from jax import Array
 from natgrad import Metric, Problem
 from natgrad.direction.natural import traced_direction
 
-from ..one_mean import LOWER, UPPER
+from ..mixtures import LOWER, UPPER
 from .landscape import ESCAPES, REACHES, UNDECIDED, Verdict
 from .methods import Method
 from .settings import MAX_ITERATIONS

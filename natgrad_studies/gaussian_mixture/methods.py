@@ -1,13 +1,34 @@
-"""The methods compared on the paper's problem (section 4.1)."""
+"""The methods compared on the paper's problem (section 4.1), and in the fit of a whole mixture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from natgrad import L2, Euclidean, FisherRao, Grid, Metric, Problem, Wasserstein
+import jax.numpy as jnp
 
-from ..appendix_b import CollocatedSobolev, CollocatedTransport
-from ..one_mean import cell_grid, paper_grid, problem_on
+import natgrad as ng
+
+from .. import methods as shared
+from ..methods import LABELS, METRICS, Comparable, Recipe
+from ..mixtures import BOWL_START, cell_grid, paper_grid, problem_on
+from .settings import FIT_METHODS, Settings
+
+DAMPING = 1e-6  # relative to the mean eigenvalue of G; also settles the common shift of the logits
+NAMES = shared.NAMES | {"GD": "GD", "FR": "FR", "mobility": "mobility ρ^½", "L2_LM": "L² adaptive"}
+STEPS = {  # those of the paper
+    **{"GD": 0.3, "L2": 0.04, "FR": 0.8, "H1": 0.2, "Hm1": 0.2},
+    **{"W2": 3.0, "dotH1": 0.2, "dotHm1": 0.2},
+}
+SCHEMES: dict[str, Callable[[ng.Grid], ng.Metric]] = {  # of the paper's appendix B.1
+    "GD": lambda grid: ng.Euclidean(),
+    "L2": ng.L2,
+    "FR": ng.FisherRao,
+    "H1": lambda grid: ng.Sobolev(grid, 1, scheme="collocated"),
+    "Hm1": lambda grid: ng.Sobolev(grid, -1, scheme="collocated"),
+    "W2": lambda grid: ng.Wasserstein(grid, scheme="collocated"),
+    "dotH1": lambda grid: ng.HomogeneousSobolev(grid, 1, scheme="collocated"),
+    "dotHm1": lambda grid: ng.HomogeneousSobolev(grid, -1, scheme="collocated"),
+}
 
 
 @dataclass(frozen=True)
@@ -17,17 +38,17 @@ class Method:
     key: str
     name: str
     label: str
-    grid: Grid
-    make: Callable[[Grid], Metric]
+    grid: ng.Grid
+    make: Callable[[ng.Grid], ng.Metric]
     paper_step: float
 
     @cached_property
-    def metric(self) -> Metric:
+    def metric(self) -> ng.Metric:
         """The metric on the grid."""
         return self.make(self.grid)
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> ng.Problem:
         """The paper's problem on the grid."""
         return problem_on(self.grid)
 
@@ -49,34 +70,69 @@ class Method:
     def on(self, points: int) -> "Method":
         """The same on a grid with another number of points per side."""
         old = self.grid
-        return replace(self, grid=Grid(old.lower, old.upper, (points, points), old.boundary))
+        return replace(self, grid=ng.Grid(old.lower, old.upper, (points, points), old.boundary))
 
 
 def paper_methods(points: int) -> list[Method]:
     """Gradient descent and the seven metrics, discretised as in the paper's appendix B.1."""
-    grid = paper_grid(points)
-    sobolev = lambda s, homogeneous=False: lambda grid: CollocatedSobolev(grid, s, homogeneous)
-    table = [
-        ("GD", "GD", "GD", lambda grid: Euclidean(), 0.3),
-        ("L2", "L²", r"$L^2$", L2, 0.04),
-        ("FR", "FR", "Fisher–Rao", FisherRao, 0.8),
-        ("H1", "H¹", r"$H^1$", sobolev(1), 0.2),
-        ("Hm1", "H⁻¹", r"$H^{-1}$", sobolev(-1), 0.2),
-        ("W2", "W₂", r"$W_2$, paper's scheme", CollocatedTransport, 3.0),
-        ("dotH1", "Ḣ¹", r"$\dot H^1$", sobolev(1, homogeneous=True), 0.2),
-        ("dotHm1", "Ḣ⁻¹", r"$\dot H^{-1}$", sobolev(-1, homogeneous=True), 0.2),
+    labels, grid = LABELS | {"W2": r"$W_2$, paper's scheme"}, paper_grid(points)
+    return [
+        Method(key, NAMES[key], labels[key], grid, make, STEPS[key])
+        for key, make in SCHEMES.items()
     ]
-    return [Method(key, name, label, grid, make, step) for key, name, label, make, step in table]
 
 
 def corrected_wasserstein(points: int) -> Method:
     """W₂ by staggered finite volumes with zero flux, with the paper's step."""
     names = ("W2_staggered", "W₂ staggered", r"$W_2$, staggered")
-    return Method(*names, cell_grid(points), Wasserstein, 3.0)
+    return Method(*names, cell_grid(points), ng.Wasserstein, STEPS["W2"])
 
 
 def floored_wasserstein(points: int, floor: float) -> Method:
     """The paper's W₂ with its density kept above a fraction of its maximum."""
     names = ("W2_floor", f"W₂ floor {floor:g}", rf"$W_2$, paper's scheme, floor {floor:g}")
-    make = lambda grid: CollocatedTransport(grid, floor=floor)
-    return Method(*names, paper_grid(points), make, 3.0)
+    make = lambda grid: ng.Wasserstein(grid, scheme="collocated", floor=floor)
+    return Method(*names, paper_grid(points), make, STEPS["W2"])
+
+
+def comparable(settings: Settings) -> Comparable:
+    """One free mean from (4.5, 2), in the bowl of the global minimum, on cells with zero flux."""
+    grid = cell_grid(settings.points)
+    recipes = {"GD": {"metric": ng.Euclidean()}}
+    recipes |= {key: {"metric": make(grid)} for key, make in METRICS.items()}
+    budget = ng.Budget(iterations=50)
+    return Comparable(problem_on(grid), jnp.array(BOWL_START), recipes, budget)
+
+
+# --- the fit of a whole mixture ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A metric with its damping and step rule."""
+
+    key: str
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return NAMES[self.key]
+
+    @property
+    def label(self) -> str:
+        """For figures."""
+        own = {"mobility": r"mobility $\rho^{1/2}$", "L2_LM": r"$L^2$, Levenberg–Marquardt"}
+        return (LABELS | own)[self.key]
+
+
+def contestants(grid: ng.Grid) -> list[Contestant]:
+    """Nine metrics with one step rule and one damping, and L² with adaptive damping."""
+    same = {"damping": ng.RelativeDamping(DAMPING), "step": ng.ModelStep()}
+    adaptive = {"damping": ng.LevenbergMarquardt(), "step": ng.Backtracking()}
+    metrics = {"GD": ng.Euclidean(), "mobility": ng.Mobility(grid, 0.25), "L2_LM": ng.L2(grid)}
+    metrics |= {key: make(grid) for key, make in METRICS.items()}
+    return [
+        Contestant(key, {"metric": metrics[key]} | (adaptive if key == "L2_LM" else same))
+        for key in FIT_METHODS
+    ]

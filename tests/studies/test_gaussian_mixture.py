@@ -13,8 +13,7 @@ import natgrad as ng
 from natgrad.report import FolderError, ResultFolder
 from natgrad_studies.gaussian_mixture import descent, landscape, methods
 from natgrad_studies.gaussian_mixture.settings import PRESETS
-from natgrad_studies.mixtures import Mixture, density, isotropic
-from natgrad_studies.one_mean import BOWL_START, START
+from natgrad_studies.mixtures import BOWL_START, START, Mixture, density, isotropic
 
 # --- the model -----------------------------------------------------------------------------------
 

@@ -7,30 +7,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import SHARED
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.report import plain
-from natgrad_studies.kept import Kept
-from natgrad_studies.poisson_pinn import study
-from natgrad_studies.poisson_pinn.batches import resampled, value_batch
-from natgrad_studies.poisson_pinn.claims import claims
-from natgrad_studies.poisson_pinn.clipped import Clipped
-from natgrad_studies.poisson_pinn.doubling import doubling_descent
-from natgrad_studies.poisson_pinn.equation import Points, solution, source
-from natgrad_studies.poisson_pinn.methods import methods
+from conftest import SHARED
+from natgrad.report.folder import plain
+from natgrad_studies.keeping import Kept
+from natgrad_studies.poisson_pinn import run as study
+from natgrad_studies.poisson_pinn.descents import doubling_descent
+from natgrad_studies.poisson_pinn.methods import Method
 from natgrad_studies.poisson_pinn.metrics import (
+    Clipped,
     InsideAndBoundary,
     authors_metrics,
     mean_part,
     our_metrics,
 )
-from natgrad_studies.poisson_pinn.network import initial, network
-from natgrad_studies.poisson_pinn.pinn import Pinn
-from natgrad_studies.poisson_pinn.runs import Run
+from natgrad_studies.poisson_pinn.page import claim_table, run_table, summary, time_table
+from natgrad_studies.poisson_pinn.problem import (
+    Pinn,
+    Points,
+    initial,
+    network,
+    resample,
+    solution,
+    source,
+    value_batch,
+)
+from natgrad_studies.poisson_pinn.run import Run, claims
 from natgrad_studies.poisson_pinn.settings import BATCHED, METHODS, METRICS, PRESETS, Settings
-from natgrad_studies.poisson_pinn.tables import claim_table, run_table, summary, time_table
+from natgrad_studies.running import run_study
 
 TINY = Settings(
     points=8,
@@ -71,7 +77,7 @@ def values() -> jax.Array:
     return jax.jit(lambda theta: model(theta))(PAPER.start)
 
 
-def information(metric: ng.metrics.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
+def information(metric: ng.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
     """G from a Z at hand."""
     return jax.jit(lambda rho, columns: metric.information(rho, columns)[0])(rho, columns)
 
@@ -135,14 +141,14 @@ def test_the_authors_operators(reference: dict, values: jax.Array, columns: jax.
         "inside": x[..., 1:-1, 1:-1],
         "boundary": x.reshape(*x.shape[:-2], -1)[..., edge],
     }
-    metric = authors_metrics(PAPER.points)[key]
+    metric = authors_metrics(PAPER.points.inner_grid, len(PAPER.points.boundary))[key]
     rows = jax.jit(lambda rho, zetas: metric.image(rho, zetas)[0])(split(values), split(columns))
     trace = reference["metrics"][AUTHORS[key]]["traceG"]
     assert float(jnp.sum(rows**2)) == pytest.approx(trace, rel=1e-8)
 
 
 def test_the_authors_wasserstein_metric(reference: dict, values: jax.Array, columns: jax.Array):
-    metric = authors_metrics(PAPER.points)["W2"]
+    metric = authors_metrics(PAPER.points.inner_grid, len(PAPER.points.boundary))["W2"]
     inner = lambda x: x[..., 1:-1, 1:-1]
     G = information(metric, inner(values), inner(columns))
     known = reference["metrics"]["W2_auth"]
@@ -191,12 +197,11 @@ def marquardt(iterations: int) -> ng.Result:
     return ng.minimize(
         PAPER.residuals.problem,
         PAPER.start,
-        ng.NaturalGradient(
-            PAPER.residuals.metric,
-            damping=ng.LevenbergMarquardt(initial=2e-3),
-            step=ng.Backtracking(max_halvings=12),
-        ),
-        stop=ng.Stop(gradient=0.0, iterations=iterations),
+        metric=PAPER.residuals.metric,
+        damping=ng.LevenbergMarquardt(initial=2e-3),
+        step=ng.Backtracking(max_halvings=12),
+        tolerance=0.0,
+        max_iterations=iterations,
     )
 
 
@@ -253,7 +258,7 @@ def test_batches_estimate_the_loss_without_bias():
 
 
 def test_resampled_points_lie_in_the_square_and_on_its_boundary():
-    drawn = resampled(Pinn(TINY)).draw(jax.random.key(3))
+    drawn = resample(Pinn(TINY)).draw(jax.random.key(3))
     inside, edge = np.asarray(drawn["interior"]), np.asarray(drawn["boundary"])
     assert len(inside) + len(edge) == TINY.batch
     assert np.abs(inside).max() < 1
@@ -264,7 +269,7 @@ def test_resampled_points_lie_in_the_square_and_on_its_boundary():
 
 
 def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
-    report, result = study.run(replace(TINY, output=tmp_path / "out"))
+    report, result = run_study(replace(TINY, output=tmp_path / "out"))
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     text = report.read_text()
     assert text.count("<figure>") == 2
@@ -283,7 +288,7 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
     assert [value is None for value in known] == [False, True, False, True]
     never = lambda *parts: pytest.fail("computed again")
     monkeypatch.setattr(study, "run_method", never)  # what is finished is taken up
-    kept = Kept(tmp_path / "out" / "runs", Run)
+    kept = Kept(tmp_path / "out" / "runs", *study.KEPT)
     again = study.compute(replace(TINY, output=tmp_path / "out"), lambda line: None, kept)
     assert plain(again.numbers()["runs"]) == numbers["runs"]
     for run in again.batched.values():
@@ -293,7 +298,7 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
 def test_the_authors_algorithm_runs():
     chosen = ("GD", "L2", "dotH1", "W2")
     pinn = Pinn(replace(TINY, fidelity="authors", batched=(), methods=chosen))
-    for method in methods(pinn):
+    for method in map(Method, chosen):
         losses = []
         status = method.run(pinn, lambda progress, found=losses: found.append(progress.loss), 4)
         assert status in ("max_iterations", "no_decrease")
@@ -303,9 +308,8 @@ def test_the_authors_algorithm_runs():
 
 def fake(key: str, losses: list[float]) -> Run:
     """A run with these losses, one a second."""
-    method = next(m for m in methods(Pinn(replace(TINY, methods=METHODS))) if m.key == key)
     seconds = np.arange(len(losses), dtype=float)
-    return Run(method, "max_seconds", np.array(losses), seconds, [], (), 0.0)
+    return Run(Method(key), "max_seconds", np.array(losses), seconds, [], (), 0.0)
 
 
 def test_claims_compare_what_they_say():
