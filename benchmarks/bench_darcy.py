@@ -16,7 +16,7 @@ from dataclasses import replace
 import jax
 
 import natgrad as ng
-from natgrad.report.folder import versions
+from natgrad.report import versions
 from natgrad_studies.darcy.methods import METRICS, Method
 from natgrad_studies.darcy.problem import Inversion
 from natgrad_studies.darcy.run import run_method

@@ -50,44 +50,40 @@ class CompareSettings:
         check_names("solvers", self.solvers, SOLVERS)
         if self.metrics == (BASELINE,):
             raise input_error("metrics", "L-BFGS is alone", "some of " + ", ".join(known))
-        self.budget()
+        self.stop()
         self.of.check()
 
-    def budget(self) -> Any:
-        """What is asked for, an `ng.Budget`; an empty one, if the study is to say."""
-        from natgrad import Budget
+    def stop(self, own: Any = None) -> Any:
+        """The `ng.Stop` of a study, with the budget that is asked for, if one is."""
+        from natgrad import Stop
 
-        return Budget(self.iterations, self.propagations, self.seconds)
+        budget = {name: getattr(self, name) for name in ("iterations", "propagations", "seconds")}
+        asked = any(value is not None for value in budget.values())
+        return replace(own or Stop(), **budget) if asked else own or Stop()
 
 
 def run_comparison(settings: CompareSettings, say: Callable[[str], None]) -> tuple[Path, Any]:
     """Run the comparison into its folder, or go on with it; returns the page and the comparison."""
     import natgrad as ng
-    from natgrad.report.comparison_page import comparison_page
-    from natgrad.report.folder import ResultFolder, plain, versions
-    from natgrad.report.stored import save_page
+    from natgrad.report import ResultFolder, comparison_page, plain, save_page, versions
 
     settings.check()
     folder = ResultFolder(settings.output)
     folder.claim(NAME, settings)
     say("making the problem")
     found = STUDIES[settings.study].load("methods").comparable(settings.of)
-    keys = settings.metrics or (*found.metrics, BASELINE)
-    metrics = {key: found.metrics[key] for key in keys if key != BASELINE}
-    solvers = {name: getattr(ng, SOLVERS[name])() for name in settings.solvers} or None
-    if solvers is not None:
-        without = lambda recipe: {k: v for k, v in recipe.items() if k != "solver"}
-        metrics = {key: without(recipe) for key, recipe in metrics.items()}
-    asked = settings.budget()
+    keys = settings.metrics or (*found.recipes, BASELINE)
+    solvers = {name: getattr(ng, SOLVERS[name])() for name in settings.solvers}
+    entries = found.entries([key for key in keys if key != BASELINE], solvers)
+    if BASELINE in keys:
+        entries["L-BFGS"] = (found.problem, ng.LBFGS(10))
     comparison = ng.compare(
         found.problem,
         found.theta0,
-        metrics=metrics,
-        solvers=solvers,
-        budget=found.budget if asked == ng.Budget() else asked,
-        lbfgs=BASELINE in keys,
+        entries,
+        stop=settings.stop(found.stop),
         folder=folder.path / "runs",
-        **found.settings,
+        **found.options,
     )
     folder.write("results.json", {"versions": versions()} | _numbers(comparison))
     own, of = plain(settings), plain(settings.of)

@@ -1,14 +1,14 @@
 """What the studies compare: metrics by key with their names and lines, and how a method is run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import natgrad as ng
-from natgrad.descent.progress import named
-from natgrad.report.palette import PALETTE
+from natgrad.descent import Method, label_runs
+from natgrad.plot import PALETTE
 
-METRICS: dict[str, Callable[[ng.Grid], ng.Metric]] = {
+METRICS: dict[str, Callable[[ng.Grid], ng.metrics.Metric]] = {
     "L2": ng.L2,
     "FR": ng.FisherRao,
     "H1": lambda grid: ng.Sobolev(grid, 1),
@@ -39,40 +39,46 @@ LINES = {  # a colour and a dash for each method, the same in every study
 }
 
 
-@dataclass(frozen=True)
-class LBFGS:
-    """L-BFGS with so many pairs, in the place of the settings of a descent."""
-
-    pairs: int = 10
+# Makes a method; settings such as `solver` replace its own.
+Recipe = Callable[..., Method]
 
 
-# What makes an iteration: the metric, solver, damping, step, ... of `ng.minimize`, or L-BFGS.
-Recipe = Mapping[str, Any] | LBFGS
+def gradient_descent(solver: ng.solvers.Solver | None = None, **settings: Any) -> Method:
+    """`ng.GradientDescent` as a recipe: there is no system for a solver."""
+    return ng.GradientDescent(**settings)
 
 
 def minimize(
-    problem: ng.Problem, theta0: Any, recipe: Recipe, *, name: str = "", **options: Any
+    problem: ng.Problem, theta0: Any, method: Method, *, name: str = "", **options: Any
 ) -> ng.Result:
-    """`ng.minimize`, or `ng.lbfgs`, with what they have in common: budgets, bounds, callbacks.
-
-    The run is shown under its name.
-    """
-    with named(name):
-        if isinstance(recipe, LBFGS):
-            return ng.lbfgs(problem, theta0, memory=recipe.pairs, **options)
-        return ng.minimize(problem, theta0, **recipe, **options)
+    """`ng.minimize`, shown under this name."""
+    with label_runs(name):
+        return ng.minimize(problem, theta0, method, **options)
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """What a study offers for comparison: one problem, and recipes with its metrics by key.
+    """What a study offers for comparison: one problem, and recipes by the keys of its metrics.
 
-    A recipe may have a `problem` of its own; `settings` are those of all. `budget` is what the
-    study has the runs spend where nothing else is asked for.
+    Some recipes have a problem of their own, among `problems`. `stop` is what the study has the
+    runs spend and reach where nothing else is asked for; `options` are those of `ng.compare`.
     """
 
     problem: ng.Problem
     theta0: Any
-    metrics: Mapping[str, Any]
-    budget: ng.Budget
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    recipes: Mapping[str, Recipe]
+    stop: ng.Stop
+    problems: Mapping[str, ng.Problem] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def entries(self, keys: Iterable[str], solvers: Mapping[str, Any]) -> dict[str, Any]:
+        """Problem and method for each key and each solver; without any, the recipe's own."""
+        chosen = solvers or {"": None}
+        return {
+            f"{key}, {label}" if label else key: (
+                self.problems.get(key, self.problem),
+                self.recipes[key]() if solver is None else self.recipes[key](solver=solver),
+            )
+            for key in keys
+            for label, solver in chosen.items()
+        }

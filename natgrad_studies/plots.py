@@ -7,8 +7,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.curves import Curves
-from natgrad.report.palette import PALETTE
+from natgrad.plot import PALETTE
+from natgrad.report import Curves
 
 GRID = {"color": "#e6e6e6", "lw": 0.6}
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import jax
 
-from natgrad.descent.progress import BOARD, busy
-from natgrad.report.folder import ResultFolder, machine, versions
-from natgrad.report.stored import save_page
-from natgrad.report.style import figure_style
+from natgrad.descent import BOARD, show_busy
+from natgrad.plot import figure_style
+from natgrad.report import ResultFolder, machine, save_page, versions
 
 from .keeping import Kept, replace_file
 from .registry import study_of
@@ -40,7 +39,7 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     text = to_toml(settings, f"natgrad study {study.name} --config settings.toml")
     replace_file(folder.path / "settings.toml", text.encode())
     start = perf_counter()
-    with busy(study.name):
+    with show_busy(study.name):
         result = run.compute(settings, say, Kept(folder.path / "runs", *run.KEPT))
     made_by = {"study": study.name, "settings": settings, "versions": versions()}
     seconds = {"seconds": perf_counter() - start}

@@ -65,7 +65,7 @@ def _run(given: list[str], output: Output) -> None:
         raise SystemExit(1) from None
     except ValueError as error:
         from natgrad import InputError  # not before: JAX comes with it
-        from natgrad.report.folder import FolderError
+        from natgrad.report import FolderError
 
         if not isinstance(error, (InputError, FolderError)):
             raise

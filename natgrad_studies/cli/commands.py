@@ -82,7 +82,7 @@ def _run_study(settings: Any, output: Output) -> None:
 @contextmanager
 def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
     """Get ready to compute; say how to go on after a stop, and what the disk refuses."""
-    from natgrad.report.folder import ResultFolder
+    from natgrad.report import ResultFolder
 
     from ..running import prepare_process
 
@@ -183,7 +183,7 @@ class Resume:
         folder = self.run_folder
         if not folder.is_dir():
             raise UsageError(f"there is no folder {folder}")
-        from natgrad.report.folder import MARKER, ResultFolder
+        from natgrad.report import MARKER, ResultFolder
 
         name, values = ResultFolder(folder).origin()
         marker = str(folder / MARKER)
@@ -216,7 +216,7 @@ class Report:
         """Write the page."""
         if not self.runs:
             raise input_error("RUN", "is missing", "natgrad report results/demo")
-        from natgrad.report.combine import write_report
+        from natgrad.report import write_report
 
         output.done(report=write_report(self.runs, self.output))
 

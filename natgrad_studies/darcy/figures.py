@@ -6,8 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.palette import PALETTE
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
 
 from ..plots import axes_grid
 from .problem import centres, observe, wells

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,11 @@ import numpy as np
 import natgrad as ng
 
 from .. import methods as shared
-from ..methods import LBFGS, Comparable, Recipe, minimize
+from ..methods import Comparable, Recipe, minimize
 from .problem import Inversion
 from .settings import ENTRANTS, PRIOR, Settings
 
-METRICS: dict[str, Callable[[ng.Grid], ng.Metric]] = {
-    "GD": lambda grid: ng.Euclidean(),
-    "Newton": lambda grid: ng.Newton(),
+METRICS: dict[str, Callable[[ng.Grid], ng.metrics.Metric]] = {
     **{key: shared.METRICS[key] for key in ("L2", "H1", "dotH1", "Hm1", "dotHm1", "W2")},
     "L2_H1": lambda grid: ng.L2(grid) + 0.02**2 * ng.HomogeneousSobolev(grid, 1),
     "W2_L2": lambda grid: ng.Wasserstein(grid) + 10.0 * ng.L2(grid),
@@ -61,16 +60,20 @@ class Method:
         iterations before."""
         settings, grid = inversion.settings, inversion.grid
         if self.entrant.startswith("LBFGS"):
-            return LBFGS(settings.pairs if self.entrant == "LBFGS_long" else 10)
+            return partial(ng.LBFGS, settings.pairs if self.entrant == "LBFGS_long" else 10)
+        if self.entrant == "GD":
+            return shared.gradient_descent
         if self.key == "L2_damped":
             return _damp_by_prior(inversion)
-        solver = ng.CG(0.0, settings.krylov, preconditioner=ng.Recycled(settings.pairs))
-        return {"metric": METRICS[self.entrant](grid), "solver": solver}
+        solver = ng.CG(0.0, settings.krylov, preconditioner=ng.solvers.Recycled(settings.pairs))
+        if self.entrant == "Newton":
+            return partial(ng.Newton, solver=solver)
+        return partial(ng.NaturalGradient, METRICS[self.entrant](grid), solver=solver)
 
     def run(self, inversion: Inversion, **options: Any) -> ng.Result:
         """Minimise from the start; the options are those of `minimize`."""
         problem = inversion.white_problem if self.white else inversion.problem
-        return minimize(problem, inversion.start, self.recipe(inversion), **options)
+        return minimize(problem, inversion.start, self.recipe(inversion)(), **options)
 
 
 def _damp_by_prior(inversion: Inversion) -> Recipe:
@@ -80,11 +83,12 @@ def _damp_by_prior(inversion: Inversion) -> Recipe:
     gradients are those in the prior's coordinates, but there is nothing recycled.
     """
     prior, sigma, grid = inversion.prior, inversion.data.noise, inversion.grid
-    return {
-        "metric": ng.L2(grid),
-        "solver": ng.CG(0.0, inversion.settings.krylov, preconditioner=prior.covariance()),
-        "damping": ng.ParameterDamping(prior.precision(), grid.cell_volume * sigma**2),
-    }
+    return partial(
+        ng.NaturalGradient,
+        ng.L2(grid),
+        solver=ng.CG(0.0, inversion.settings.krylov, preconditioner=prior.covariance()),
+        damping=ng.ParameterDamping(prior.precision(), grid.cell_volume * sigma**2),
+    )
 
 
 def comparable(settings: Settings) -> Comparable:
@@ -93,7 +97,10 @@ def comparable(settings: Settings) -> Comparable:
     return Comparable(
         inversion.problem,
         inversion.start,
-        {key: Method(key).recipe(inversion) for key in ENTRANTS if key in METRICS},
-        ng.Budget(propagations=settings.max_propagations),
-        {"loss_target": settings.discrepancy**2 * inversion.noise_loss, "snapshots": 12},
+        {key: Method(key).recipe(inversion) for key in ENTRANTS if not key.startswith("LBFGS")},
+        ng.Stop(
+            propagations=settings.max_propagations,
+            loss=settings.discrepancy**2 * inversion.noise_loss,
+        ),
+        options={"snapshots": 12},
     )

@@ -16,7 +16,9 @@ import numpy as np
 from jax import Array
 from scipy import sparse
 
-from natgrad import AdjointOperator, Grid, ImplicitModel, LeastSquares, Problem, Sobolev, SparseLU
+from natgrad import Grid, ImplicitModel, LeastSquares, Problem, Sobolev
+from natgrad.metrics import AdjointOperator
+from natgrad.models import SparseLU
 
 from .settings import EVERY, Settings
 

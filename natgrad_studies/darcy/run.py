@@ -1,7 +1,7 @@
 """The study: every method to the noise, and what the data leave open there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import process_time
 from typing import Any
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad import L2, Progress, Result, information_spectrum
+from natgrad import L2, Result, Stop, information_spectrum
+from natgrad.result import Progress
 
 from ..keeping import Kept
 from ..running import Say, pick
@@ -76,12 +77,13 @@ class Run:
 def run_method(method: Method, inversion: Inversion) -> Run:
     """From the constant start to the noise. An iteration before that compiles, uncounted."""
     settings = inversion.settings
-    budget = {
-        "max_propagations": settings.max_propagations,
-        "loss_target": settings.discrepancy**2 * inversion.noise_loss,
-        "tolerance": NEVER_SMALL,
-    }
-    method.run(inversion, max_iterations=1, **budget)
+    stop = Stop(
+        iterations=settings.max_propagations,
+        propagations=settings.max_propagations,
+        gradient=NEVER_SMALL,
+        loss=settings.discrepancy**2 * inversion.noise_loss,
+    )
+    method.run(inversion, stop=replace(stop, iterations=1))
     errors = [inversion.error(method.field(inversion, inversion.start))]
 
     def record(progress: Progress) -> None:
@@ -89,8 +91,7 @@ def run_method(method: Method, inversion: Inversion) -> Run:
 
     inversion.factorisations = 0
     clock = process_time()
-    most = {"max_iterations": settings.max_propagations, "callbacks": [record]}
-    found = method.run(inversion, name=method.full_name, **most, **budget)
+    found = method.run(inversion, name=method.full_name, stop=stop, callbacks=[record])
     return _describe(method, inversion, found, np.array(errors), process_time() - clock)
 
 

@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from scipy.interpolate import RectBivariateSpline
 
-from natgrad.report.palette import PALETTE
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
 
 from ..mixtures import LOWER, START, UPPER
 from ..plots import axes_grid

@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 from jax import Array
 
-from natgrad import Grid, LeastSquares, Problem, Result, load_result
+from natgrad import Grid, LeastSquares, Problem, Result, Stop, load_result
 
 from ..methods import minimize
 from ..mixtures import Mixture, density
@@ -107,12 +107,8 @@ def fit_problem(grid: Grid) -> Problem:
 
 def run_fit(problem: Problem, contestant: Contestant, iterations: int) -> Result:
     """Minimise from the common start; one iteration compiles what a later run is timed without."""
-    return minimize(
-        *(problem, guess(), contestant.recipe),
-        name=contestant.name,
-        max_iterations=iterations,
-        tolerance=1e-10,
-    )
+    stop = Stop(iterations=iterations, gradient=1e-10)
+    return minimize(problem, guess(), contestant.method, name=contestant.name, stop=stop)
 
 
 def keep_fit(

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 import natgrad as ng
 
 from .. import methods as shared
+from ..appendix_b import CollocatedSobolev, CollocatedTransport
 from ..methods import LABELS, METRICS, Comparable, Recipe
 from ..mixtures import BOWL_START, cell_grid, paper_grid, problem_on
 from .settings import FIT_METHODS, Settings
@@ -19,33 +22,45 @@ STEPS = {  # those of the paper
     **{"GD": 0.3, "L2": 0.04, "FR": 0.8, "H1": 0.2, "Hm1": 0.2},
     **{"W2": 3.0, "dotH1": 0.2, "dotHm1": 0.2},
 }
-SCHEMES: dict[str, Callable[[ng.Grid], ng.Metric]] = {  # of the paper's appendix B.1
-    "GD": lambda grid: ng.Euclidean(),
+SCHEMES: dict[str, Callable[[ng.Grid], ng.metrics.Metric | None]] = {  # the paper's appendix B.1
+    "GD": lambda grid: None,
     "L2": ng.L2,
     "FR": ng.FisherRao,
-    "H1": lambda grid: ng.Sobolev(grid, 1, scheme="collocated"),
-    "Hm1": lambda grid: ng.Sobolev(grid, -1, scheme="collocated"),
-    "W2": lambda grid: ng.Wasserstein(grid, scheme="collocated"),
-    "dotH1": lambda grid: ng.HomogeneousSobolev(grid, 1, scheme="collocated"),
-    "dotHm1": lambda grid: ng.HomogeneousSobolev(grid, -1, scheme="collocated"),
+    "H1": lambda grid: CollocatedSobolev(grid, 1),
+    "Hm1": lambda grid: CollocatedSobolev(grid, -1),
+    "W2": CollocatedTransport,
+    "dotH1": lambda grid: CollocatedSobolev(grid, 1, homogeneous=True),
+    "dotHm1": lambda grid: CollocatedSobolev(grid, -1, homogeneous=True),
 }
 
 
 @dataclass(frozen=True)
 class Method:
-    """A metric on a grid, and the fixed step that the paper quotes for it."""
+    """A metric on a grid, None for gradient descent, and the step that the paper quotes for it."""
 
     key: str
     name: str
     label: str
     grid: ng.Grid
-    make: Callable[[ng.Grid], ng.Metric]
+    make: Callable[[ng.Grid], ng.metrics.Metric | None]
     paper_step: float
 
     @cached_property
-    def metric(self) -> ng.Metric:
+    def metric(self) -> ng.metrics.Metric | None:
         """The metric on the grid."""
         return self.make(self.grid)
+
+    @cached_property
+    def descent(self) -> ng.descent.Method:
+        """The method whose directions are followed."""
+        metric = self.metric
+        return ng.GradientDescent() if metric is None else ng.NaturalGradient(metric)
+
+    def information(self, mu: Any) -> Array:
+        """G at μ; the identity for gradient descent."""
+        if self.metric is None:
+            return jnp.eye(2)
+        return ng.information_matrix(self.problem, jnp.asarray(mu), metric=self.metric)
 
     @cached_property
     def problem(self) -> ng.Problem:
@@ -91,17 +106,17 @@ def corrected_wasserstein(points: int) -> Method:
 def floored_wasserstein(points: int, floor: float) -> Method:
     """The paper's W₂ with its density kept above a fraction of its maximum."""
     names = ("W2_floor", f"W₂ floor {floor:g}", rf"$W_2$, paper's scheme, floor {floor:g}")
-    make = lambda grid: ng.Wasserstein(grid, scheme="collocated", floor=floor)
+    make = lambda grid: CollocatedTransport(grid, floor=floor)
     return Method(*names, paper_grid(points), make, STEPS["W2"])
 
 
 def comparable(settings: Settings) -> Comparable:
     """One free mean from (4.5, 2), in the bowl of the global minimum, on cells with zero flux."""
     grid = cell_grid(settings.points)
-    recipes = {"GD": {"metric": ng.Euclidean()}}
-    recipes |= {key: {"metric": make(grid)} for key, make in METRICS.items()}
-    budget = ng.Budget(iterations=50)
-    return Comparable(problem_on(grid), jnp.array(BOWL_START), recipes, budget)
+    recipes: dict[str, Recipe] = {"GD": shared.gradient_descent}
+    recipes |= {key: partial(ng.NaturalGradient, make(grid)) for key, make in METRICS.items()}
+    stop = ng.Stop(iterations=50)
+    return Comparable(problem_on(grid), jnp.array(BOWL_START), recipes, stop)
 
 
 # --- the fit of a whole mixture ------------------------------------------------------------------
@@ -109,10 +124,10 @@ def comparable(settings: Settings) -> Comparable:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A metric with its damping and step rule."""
+    """A method, by its key."""
 
     key: str
-    recipe: Recipe
+    method: ng.descent.Method
 
     @property
     def name(self) -> str:
@@ -128,11 +143,13 @@ class Contestant:
 
 def contestants(grid: ng.Grid) -> list[Contestant]:
     """Nine metrics with one step rule and one damping, and L² with adaptive damping."""
-    same = {"damping": ng.RelativeDamping(DAMPING), "step": ng.ModelStep()}
-    adaptive = {"damping": ng.LevenbergMarquardt(), "step": ng.Backtracking()}
-    metrics = {"GD": ng.Euclidean(), "mobility": ng.Mobility(grid, 0.25), "L2_LM": ng.L2(grid)}
+    metrics = {"mobility": ng.Mobility(grid, 0.25)}
     metrics |= {key: make(grid) for key, make in METRICS.items()}
-    return [
-        Contestant(key, {"metric": metrics[key]} | (adaptive if key == "L2_LM" else same))
-        for key in FIT_METHODS
-    ]
+    methods: dict[str, ng.descent.Method] = {
+        key: ng.NaturalGradient(metric, damping=DAMPING) for key, metric in metrics.items()
+    }
+    methods["GD"] = ng.GradientDescent(damping=DAMPING)
+    methods["L2_LM"] = ng.NaturalGradient(
+        ng.L2(grid), damping=ng.LevenbergMarquardt(), step=ng.Backtracking()
+    )
+    return [Contestant(key, methods[key]) for key in FIT_METHODS]

@@ -4,11 +4,19 @@ from pathlib import Path
 
 import numpy as np
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.page import Figure, Page, Part, Section, Table
-from natgrad.report.palette import PALETTE
-from natgrad.report.paths import Landscape, Paths, Track
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
+from natgrad.report import (
+    Curves,
+    Figure,
+    Landscape,
+    Page,
+    Part,
+    Paths,
+    Section,
+    Series,
+    Table,
+    Track,
+)
 
 from ..methods import LINES as SHARED_LINES
 from ..mixtures import START

@@ -5,10 +5,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-
-from natgrad import information_matrix
 
 from ..keeping import Kept
 from ..mixtures import BOWL_START, START
@@ -201,9 +198,7 @@ def study_method(method: Method, settings: Settings, landscape: Landscape) -> Me
     start, bowl = np.array(START), np.array(BOWL_START)
     path = descend(method, start, verdict, Rule.of(tolerance=1e-10), settings.iterations)
     _, points = starts_in_domain(settings.arrows)
-    matrix = lambda mu: np.asarray(
-        information_matrix(method.problem, jnp.asarray(mu), metric=method.metric)
-    )
+    matrix = lambda mu: np.asarray(method.information(mu))
     search = lambda point: largest_step(
         method, point, verdict, settings.step_iterations, settings.bisections
     )
@@ -235,5 +230,4 @@ def run_floored(settings: Settings, landscape: Landscape) -> FlooredRun | None:
     method = floored_wasserstein(settings.points, settings.floor)
     rule = Rule.of(tolerance=1e-10)
     path = descend(method, np.array(START), landscape.verdict, rule, MAX_ITERATIONS)
-    matrix = information_matrix(method.problem, jnp.array(START), metric=method.metric)
-    return FlooredRun(path, np.asarray(matrix))
+    return FlooredRun(path, np.asarray(method.information(START)))

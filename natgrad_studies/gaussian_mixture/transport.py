@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from natgrad import Problem, Wasserstein, information_matrix
 
+from ..appendix_b import CollocatedTransport
 from ..mixtures import START, VARIANCE, cell_grid, isotropic, paper_grid, problem_on
 
 PARITIES = ((0, 0), (0, 1), (1, 0), (1, 1))  # of the indices (i, j) counted from zero
@@ -43,7 +44,7 @@ class TransportComparison:
 def compare_schemes(points: int, refinement: tuple[int, ...]) -> TransportComparison:
     """Evaluate both metrics at (5, 3)."""
     grid = paper_grid(points)
-    problem, metric = problem_on(grid), Wasserstein(grid, scheme="collocated")
+    problem, metric = problem_on(grid), CollocatedTransport(grid)
     mu = jnp.array(START)
     blocks = np.asarray(_parity_blocks(problem, mu, metric))  # (4, 2, 4, 2)
     collocated = blocks.sum(axis=(0, 2))

@@ -8,8 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from natgrad.report.palette import PALETTE
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
 
 from ..methods import LINES as SHARED_LINES
 from ..plots import GRID

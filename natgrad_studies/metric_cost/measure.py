@@ -13,8 +13,8 @@ import numpy as np
 from jax import Array
 from jax.experimental.compilation_cache import compilation_cache
 
-from natgrad import Cholesky, Grid, Metric, Problem, Undamped
-from natgrad.direction.linearisation import linearise, solve
+from natgrad import Cholesky, Grid, NaturalGradient, Problem
+from natgrad.metrics import Metric
 
 from ..mixtures import START, problem_on
 from .methods import Method
@@ -152,10 +152,12 @@ def _finite(tree: Any) -> bool:
 
 def _with_natgrad(metric: Metric, problem: Problem) -> Operations:
     """Compiled programs, split where the loop of `minimize` splits them."""
+    method = NaturalGradient(metric, solver=Cholesky())
+    state = method.init(problem, jnp.array(START))
 
     def direction(theta: Array) -> tuple[Array, Any]:
-        lin = linearise(problem, theta, metric, Cholesky(), Undamped(), None)
-        return solve(lin, jnp.zeros(())).eta, lin.report.get("elliptic_iterations")
+        local = method.linearise(problem, theta, state)
+        return local.solve(jnp.zeros(())).eta, local.report.get("elliptic_iterations")
 
     return Operations(
         set_up=lambda rho: _factorise(metric, rho),

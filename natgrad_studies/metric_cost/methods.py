@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-from natgrad import Elliptic, Grid, Metric, Wasserstein
+from natgrad import Grid, Wasserstein
+from natgrad.metrics import Elliptic, Metric
 
+from ..appendix_b import CollocatedTransport
 from ..methods import LABELS, METRICS, NAMES
 from ..mixtures import cell_grid, paper_grid
 
@@ -107,7 +109,7 @@ def methods() -> dict[str, Method]:
         ),
         Method(
             *("W2_collocated", "collocated W₂", r"collocated $W_2$, block QR", "W₂"),
-            lambda grid: Wasserstein(grid, scheme="collocated"),
+            CollocatedTransport,
             growth=2.0,
             doubles=lambda k: 6.0 * k**1.5,
             scheme="collocated",

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.page import Figure, Page, Part, Section, Table
+from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
 
 from .figures import LINES, draw_iterations, draw_times
 from .run import OPERATIONS, Growth, MethodCosts, StudyResult, local_exponent

@@ -1,6 +1,7 @@
-"""Descents that natgrad does not have: a line search that remembers, the authors' algorithm, Adam.
+"""What natgrad does not have: a line search that remembers, the authors' algorithm, Adam.
 
-Each takes `max_iterations` and a callback that may end it, and returns why it ended.
+The two algorithms take `max_iterations` and a callback that may end them, and return why they
+ended.
 """
 
 import warnings
@@ -15,74 +16,31 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize as scipy_minimize
 
-from natgrad import (
-    Auto,
-    Backtracking,
-    Damping,
-    Metric,
-    MiniBatch,
-    Problem,
-    Progress,
-    Status,
-)
-from natgrad.descent.attempt import attempt
-from natgrad.descent.curves import Route
-from natgrad.descent.minimize import REASONS
-from natgrad.direction.damping import as_damping
-from natgrad.direction.inputs import check_inputs
-from natgrad.direction.linearisation import linearise
-from natgrad.parameters import flatten
+from natgrad import Backtracking, Problem, Status
+from natgrad.descent import Outcome, Path, Step
+from natgrad.metrics import Metric
+from natgrad.result import Progress
 
 Callback = Callable[[Progress], bool]
 Objective = Callable[[Any], Array]
-SOLVER, STRAIGHT = Auto(), Route(1)
-PATIENCE = 10  # mini-batches in a row without a step that end a run
 LINE_SEARCH_FAILED = 2  # SciPy's status
 DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.999, 1e-8  # the usual ones of Adam
 
 
-def doubling_descent(
-    problem: Problem,
-    theta: Any,
-    metric: Metric,
-    damping: Damping | float,
-    *,
-    max_iterations: int,
-    callback: Callback,
-    batch: MiniBatch | None = None,
-) -> Status:
-    """Natural gradient descent with a line search that remembers; returns why it ended.
+class Doubling(Step):
+    """Backtracking that remembers: it starts from twice the last length, and from 2 at first.
 
     The length of a natural gradient step differs between metrics by orders of magnitude, and
-    `Backtracking` in `minimize` starts every search from the same one. Here it starts from 2τ for
-    the last τ, and from 2 at first. Everything else is an iteration of `minimize`.
+    `Backtracking` starts every search from the same one.
     """
-    damping = as_damping(damping)
-    check_inputs(problem, theta, metric, SOLVER, damping)
-    state = jax.eval_shape(problem.model, theta)
-    draws = None if batch is None else batch.sampler(problem, metric, state)
-    memory, unravel = jnp.zeros(()), flatten(theta)[1]
-    tau, refused = 1.0, 0
-    for iteration in range(max_iterations):
-        if draws is not None:
-            problem, metric = draws(iteration)
-        lin = linearise(problem, theta, metric, SOLVER, damping, None)
-        step = Backtracking(initial=2 * tau, max_halvings=60)
-        tried = attempt(problem, theta, metric, lin, damping, memory, step, None, STRAIGHT)
-        outcome = tried.outcome
-        accepted, reason, length, value, norm = jax.device_get(
-            (outcome.accepted, outcome.reason, outcome.tau, outcome.value, lin.gradient_norm)
-        )
-        if not accepted:
-            refused += 1
-            if draws is None or refused == PATIENCE:
-                return REASONS[int(reason)]
-            continue
-        theta, tau, refused = unravel(outcome.theta), float(length), 0
-        row = {"loss": float(value), "gradient_norm": float(norm), "step": tau}
-        if callback(Progress(iteration + 1, theta, float(value), row)):
-            return Status.STOPPED
-    return Status.MAX_ITERATIONS
+
+    def init(self, theta: Array) -> Array:
+        return jnp.ones((), theta.dtype)
+
+    def take(self, path: Path, memory: Array) -> tuple[Outcome, Array]:
+        search = Backtracking(initial=2 * memory.astype(path.value.dtype), max_halvings=60)
+        outcome, _ = search.take(path, None)
+        return outcome, jnp.where(outcome.accepted, outcome.tau.astype(memory.dtype), memory)
 
 
 def newton_cg(
@@ -148,7 +106,7 @@ def _value_and_gradient(problem: Problem, theta: Any) -> tuple[Array, Array]:
 def _information(problem: Problem, metric: Any, theta: Any) -> Array:
     flat, unravel = ravel_pytree(theta)
     rho, columns, _ = problem.model.jacobian(unravel, flat)
-    return metric.information(rho, columns)[0]
+    return metric.at(rho).information(columns)[0]
 
 
 def adam(

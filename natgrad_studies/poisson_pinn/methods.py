@@ -1,23 +1,24 @@
 """The methods that are compared, all from the same network."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import natgrad as ng
 
 from .. import methods as shared
-from ..methods import LBFGS, Comparable, minimize
-from .descents import Callback, adam, doubling_descent, newton_cg
+from ..methods import Comparable, Recipe, gradient_descent, minimize
+from .descents import Callback, Doubling, adam, newton_cg
 from .problem import Pinn, resample, value_batch
 from .settings import METRICS, Settings
 
 NAMES = shared.NAMES | {
     **{"Adam": "Adam", "GN": "Gauss–Newton", "LM": "LM, straight", "LM3": "LM, third order"},
 }
-RESIDUAL_SETTINGS = {
-    "GN": ng.recipe("gauss-newton"),
-    "LM": {"damping": ng.LevenbergMarquardt(), "step": ng.Backtracking()},
-    "LM3": ng.recipe("levenberg-marquardt"),
+RESIDUAL_RECIPES = {
+    "GN": ng.gauss_newton,
+    "LM": partial(ng.NaturalGradient, damping=ng.LevenbergMarquardt(), step=ng.Backtracking()),
+    "LM3": ng.levenberg_marquardt,
 }
 CHEAP = ("GD", "LBFGS", "Adam")
 
@@ -46,44 +47,50 @@ class Method:
             return adam(pinn.objective, pinn.start, rate=pinn.settings.rate, **ends)
         if self.key in METRICS:
             return self._run_on_values(pinn, ends)
-        on_all = {"max_iterations": most, "callbacks": [callback], "tolerance": 0.0}
+        stop = ng.Stop(iterations=most, gradient=0.0)
         if self.key == "LBFGS":
-            problem, recipe = pinn.values_problem("L2"), LBFGS(pinn.settings.memory)
+            problem, method = pinn.values_problem("L2"), ng.LBFGS(pinn.settings.memory)
         else:
-            problem, recipe = pinn.residuals.problem, residual_recipe(self.key, pinn)
-        batch: dict[str, Any] = {"batch": resample(pinn)} if self.batched else {}
-        return minimize(problem, pinn.start, recipe, **on_all, **batch).status
+            problem = pinn.residuals.problem
+            method = RESIDUAL_RECIPES[self.key](pinn.residuals.metric)
+        batch = resample(pinn) if self.batched else None
+        options = {"stop": stop, "callbacks": [callback], "batch": batch}
+        return minimize(problem, pinn.start, method, **options).status
 
     def _run_on_values(self, pinn: Pinn, ends: dict[str, Any]) -> ng.Status:
         """Natural gradients in a metric on the values of the network, ours or the authors'."""
         problem, metric = pinn.values_problem(self.key), pinn.metrics[self.key]
         if pinn.authors:
-            return newton_cg(problem, pinn.start, None if self.key == "GD" else metric, **ends)
+            return newton_cg(problem, pinn.start, metric, **ends)
         damping = pinn.settings.batch_damping if self.batched else pinn.settings.damping
-        batch = value_batch(pinn) if self.batched else None
-        damping = 0.0 if self.key == "GD" else damping
-        return doubling_descent(problem, pinn.start, metric, damping, batch=batch, **ends)
-
-
-def residual_recipe(key: str, pinn: Pinn) -> dict[str, Any]:
-    """Gauss–Newton: natural gradients whose state is the residual."""
-    return {"metric": pinn.residuals.metric, **RESIDUAL_SETTINGS[key]}
+        if metric is None:
+            method = ng.GradientDescent(step=Doubling())
+        else:
+            method = ng.NaturalGradient(metric, damping=damping, step=Doubling())
+        options = {
+            "stop": ng.Stop(iterations=ends["max_iterations"], gradient=0.0),
+            "callbacks": [ends["callback"]],
+            "batch": value_batch(pinn) if self.batched else None,
+        }
+        return minimize(problem, pinn.start, method, **options).status
 
 
 def comparable(settings: Settings) -> Comparable:
     """Metrics on the values of the network, and Gauss–Newton on the residuals (GN, LM3)."""
     pinn = Pinn(settings)
-    on_values = {
-        key: {"metric": pinn.metrics[key], "problem": pinn.values_problem(key)} for key in METRICS
-    }
-    on_residuals = {
-        key: {"problem": pinn.residuals.problem, **residual_recipe(key, pinn)}
-        for key in ("GN", "LM3")
-    }
+    same: dict[str, Any] = {"damping": ng.LevenbergMarquardt(), "step": ng.Backtracking()}
+    recipes: dict[str, Recipe] = {}
+    for key in METRICS:
+        metric = pinn.metrics[key]
+        made = (gradient_descent,) if metric is None else (ng.NaturalGradient, metric)
+        recipes[key] = partial(*made, **same)
+    for key in ("GN", "LM3"):
+        recipes[key] = partial(RESIDUAL_RECIPES[key], pinn.residuals.metric)
     return Comparable(
         pinn.values_problem("L2"),
         pinn.start,
-        on_values | on_residuals,
-        ng.Budget(seconds=settings.seconds),
-        {"damping": ng.LevenbergMarquardt(), "step": ng.Backtracking(), "tolerance": 0.0},
+        recipes,
+        ng.Stop(seconds=settings.seconds, gradient=0.0),
+        problems={key: pinn.values_problem(key) for key in METRICS}
+        | dict.fromkeys(("GN", "LM3"), pinn.residuals.problem),
     )

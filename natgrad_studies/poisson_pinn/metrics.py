@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 from jax import Array
 
@@ -12,11 +11,12 @@ import natgrad as ng
 from natgrad.models import Part, RowModel
 
 from .. import methods as shared
+from ..appendix_b import CollocatedSobolev, CollocatedTransport
 
 LEAST = 0.1
 
 
-class Clipped(ng.Metric):
+class Clipped(ng.metrics.Metric):
     """g at max(ρ, least), defined for every ρ.
 
     A network that is to become positive need not be so on its way. Where only positive values are
@@ -25,50 +25,35 @@ class Clipped(ng.Metric):
     are free.
     """
 
-    metric: ng.Metric
+    metric: ng.metrics.Metric
     least: float
 
-    def _density(self, rho: Array) -> Array:
-        return jnp.maximum(rho, jnp.asarray(self.least, rho.dtype))
+    def at(self, rho: Array) -> ng.metrics.Geometry:
+        least = jnp.asarray(self.least, rho.dtype)
+        return _ClippedGeometry(self, rho, self.metric.at(jnp.maximum(rho, least)))
 
-    def factor(self, rho: Array) -> lx.AbstractLinearOperator:
-        return self.metric.factor(self._density(rho))
-
-    def whiten(self, rho: Array, c: Array) -> Any:
-        return self.metric.whiten(self._density(rho), c)
-
-    def gram(self, rho: Array) -> lx.AbstractLinearOperator:
-        return self.metric.gram(self._density(rho))
-
-    def image(self, rho: Array, columns: Array) -> tuple[Array, Any]:
-        return self.metric.image(self._density(rho), columns)
-
-    def information(self, rho: Array, columns: Array) -> tuple[Array, Any]:
-        return self.metric.information(self._density(rho), columns)
-
-    def diagonal(self, rho: Array) -> Any:
-        return self.metric.diagonal(self._density(rho))
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.annihilates
-
-    def remainder(self, rho: Array, c: Array) -> Any:
-        return self.metric.remainder(self._density(rho), c)
-
-    def restricted(self, selection: Any) -> ng.Metric:
+    def restricted(self, selection: Any) -> ng.metrics.Metric:
         return Clipped(self.metric.restricted(selection), self.least)
 
     def check_structure(self, state: Any) -> None:
         self.metric.check_structure(state)
 
-    def report(self, rho: Array) -> Any:
-        """The metric's own, and the share of values that were raised."""
-        raised = jnp.mean((rho < self.least).astype(rho.dtype))
-        return {**self.metric.report(self._density(rho)), "clipped": raised}
+
+class _ClippedGeometry(ng.metrics.WrappedGeometry):
+    """That at the raised values, with the share of them that were."""
+
+    metric: Clipped
+
+    @property
+    def whitens_shortest(self) -> bool:
+        return self.inner.whitens_shortest
+
+    def report(self) -> Any:
+        raised = jnp.mean((self.rho < self.metric.least).astype(self.rho.dtype))
+        return {**self.inner.report(), "clipped": raised}
 
 
-def mean_part(grid: ng.Grid) -> ng.Metric:
+def mean_part(grid: ng.Grid) -> ng.metrics.Metric:
     """⟨ζ, ζ⟩ = (∫ζ dx)²/|Ω|: the length in L² of the mean of ζ.
 
     Ḣ¹, Ḣ⁻¹ and W₂ do not see it. Left free, the mean of the network follows whatever the damping
@@ -78,7 +63,7 @@ def mean_part(grid: ng.Grid) -> ng.Metric:
     return ng.FactorMetric(jnp.full((1, grid.size), grid.cell_volume / np.sqrt(volume)))
 
 
-def our_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
+def our_metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric | None]:
     """On all points as cells, with zero flux at the boundary; the homogeneous ones see the mean.
 
     The values are used as they are, neither shifted nor normalised: the network starts near 3 and
@@ -87,7 +72,7 @@ def our_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
     """
     mean, known = mean_part(grid), {key: make(grid) for key, make in shared.METRICS.items()}
     return {
-        "GD": ng.Euclidean(),
+        "GD": None,
         **known,
         "FR": Clipped(known["FR"], LEAST),
         "dotH1": known["dotH1"] + mean,
@@ -96,7 +81,7 @@ def our_metrics(grid: ng.Grid) -> dict[str, ng.Metric]:
     }
 
 
-def authors_metrics(grid: ng.Grid, count: int) -> dict[str, ng.Metric]:
+def authors_metrics(grid: ng.Grid, count: int) -> dict[str, ng.metrics.Metric | None]:
     """The operators of the authors' code, on a state with the blocks "inside" and "boundary".
 
     The inside is a grid of nodes with zero around it; `count` are the points of the boundary.
@@ -108,16 +93,15 @@ def authors_metrics(grid: ng.Grid, count: int) -> dict[str, ng.Metric]:
     per_point = 1 / grid.cell_volume
     edge = ng.Grid(0.0, float(count), count)  # cells of volume 1
     pair = lambda inside, boundary: ng.Blocks(inside=per_point * inside, boundary=boundary)
-    collocated = "collocated"
     return {
-        "GD": ng.Euclidean(),
+        "GD": None,
         "L2": pair(ng.L2(grid), ng.L2()),
         "FR": pair(ng.FisherRao(grid), ng.FisherRao(edge)),
-        "H1": pair(ng.Sobolev(grid, 1, collocated), 2.0 * ng.L2()),
-        "dotH1": pair(ng.HomogeneousSobolev(grid, 1, collocated), ng.L2()),
-        "Hm1": pair(ng.Sobolev(grid, -1, collocated), 0.5 * ng.L2()),
-        "dotHm1": pair(ng.HomogeneousSobolev(grid, -1, collocated), ng.L2()),
-        "W2": per_point * ng.Wasserstein(grid, collocated),
+        "H1": pair(CollocatedSobolev(grid, 1), 2.0 * ng.L2()),
+        "dotH1": pair(CollocatedSobolev(grid, 1, homogeneous=True), ng.L2()),
+        "Hm1": pair(CollocatedSobolev(grid, -1), 0.5 * ng.L2()),
+        "dotHm1": pair(CollocatedSobolev(grid, -1, homogeneous=True), ng.L2()),
+        "W2": per_point * CollocatedTransport(grid),
     }
 
 

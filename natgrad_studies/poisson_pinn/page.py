@@ -6,10 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.page import Figure, Page, Part, Section, Table
-from natgrad.report.palette import PALETTE
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
+from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
 from ..plots import plot_curves

@@ -12,17 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad import (
-    Collocation,
-    Grid,
-    Metric,
-    MiniBatch,
-    Pointwise,
-    Problem,
-    Resampled,
-    Residual,
-    laplacian,
-)
+from natgrad import Collocation, Grid, MiniBatch, Pointwise, Problem, Resampled, Residual, laplacian
+from natgrad.metrics import Metric
 
 from .metrics import InsideAndBoundary, authors_metrics, our_metrics
 from .settings import Settings

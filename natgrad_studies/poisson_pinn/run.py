@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from natgrad import Budget, Progress
-from natgrad.descent.progress import Watch, named, watched
+from natgrad import Stop
+from natgrad.descent import Watch, label_runs, show_run
+from natgrad.result import Progress
 
 from ..keeping import Kept
 from ..running import Say, pick
@@ -131,7 +132,7 @@ def run_method(method: Method, pinn: Pinn) -> Run:
     most = UNLIMITED if method.cheap else settings.max_iterations
     method.run(pinn, lambda progress: False, COMPILING)
     pinn.error(pinn.start)  # compiled before the clock runs
-    with named(method.name), watched(Budget(seconds=settings.seconds)) as watch:
+    with label_runs(method.name), show_run(Stop(seconds=settings.seconds)) as watch:
         trace = Trace(pinn, not method.batched, settings.seconds, watch)
         trace.begin()
         status = method.run(pinn, trace, most)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import natgrad as ng
 from natgrad.waves import DataWasserstein, Survey
 
-from ..methods import LBFGS, Comparable, Recipe
+from ..methods import Comparable, Recipe, gradient_descent
 from .problem import Experiment
 from .settings import Settings
 
@@ -23,34 +24,38 @@ class Method:
 
     key: str
     name: str
-    metric: Callable[[Survey], ng.Metric] | None = None
+    metric: Callable[[Survey], ng.metrics.Metric] | None = None
     pairs: int = 10
-    recycled: ng.Recycled | None = None
+    recycled: ng.solvers.Recycled | None = None
     krylov: int | None = None
 
-    def recipe(self, survey: Survey, krylov: int, own: ng.Metric | None = None) -> Recipe:
+    def recipe(self, survey: Survey, krylov: int, own: ng.metrics.Metric | None = None) -> Recipe:
         """The metric, or `own`, that of a transport misfit, and a few conjugate gradients."""
+        if self.key == "GD":
+            return gradient_descent
         if self.metric is None:
-            return LBFGS(self.pairs)
+            return partial(ng.LBFGS, self.pairs)
         solver = ng.CG(0.0, self.krylov or krylov, preconditioner=self.recycled)
-        return {"metric": own or self.metric(survey), "solver": solver}
+        return partial(ng.NaturalGradient, own or self.metric(survey), solver=solver)
 
 
-def _on_gathers(survey: Survey) -> ng.Metric:
+def _on_gathers(survey: Survey) -> ng.metrics.Metric:
     return ng.L2(survey.gather_grid)
 
 
 METHODS = {
     method.key: method
     for method in (
-        Method("GD", "gradient descent", lambda survey: ng.Euclidean()),
+        Method("GD", "gradient descent"),
         Method("Hm1", "Ḣ⁻¹", lambda survey: ng.HomogeneousSobolev(survey.gather_grid, -1)),
         Method("W2", "W₂", lambda survey: DataWasserstein(survey.gather_grid)),
         Method("H1", "Ḣ¹ in time", lambda survey: ng.HomogeneousSobolev(survey.trace_grid, 1)),
         Method("L2", "L²", _on_gathers),
-        Method("L2_recycled", "L², recycled", _on_gathers, recycled=ng.Recycled()),
+        Method("L2_recycled", "L², recycled", _on_gathers, recycled=ng.solvers.Recycled()),
         Method(
-            *("L2_secants", "L², secants", _on_gathers), recycled=ng.Recycled(LONG, True), krylov=1
+            *("L2_secants", "L², secants", _on_gathers),
+            recycled=ng.solvers.Recycled(LONG, True),
+            krylov=1,
         ),
         Method("LBFGS", "L-BFGS, 10 pairs"),
         Method("LBFGS_long", f"L-BFGS, {LONG} pairs", pairs=LONG),
@@ -68,8 +73,8 @@ def comparable(settings: Settings) -> Comparable:
         {
             key: method.recipe(survey, settings.krylov)
             for key, method in METHODS.items()
-            if method.metric is not None
+            if not key.startswith("LBFGS")
         },
-        ng.Budget(propagations=settings.max_propagations),
-        {"bounds": experiment.bounds, "tolerance": 0.0, "snapshots": 12},
+        ng.Stop(propagations=settings.max_propagations, gradient=0.0),
+        options={"bounds": experiment.bounds, "snapshots": 12},
     )

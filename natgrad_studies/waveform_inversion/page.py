@@ -6,11 +6,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.report.curves import Curves, Series
-from natgrad.report.frames import Frames
-from natgrad.report.page import Figure, Page, Section, Table
-from natgrad.report.palette import PALETTE
-from natgrad.report.style import save
+from natgrad.plot import PALETTE, save
+from natgrad.report import Curves, Figure, Frames, Page, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
 from ..plots import axes_grid, plot_curves

@@ -14,8 +14,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from natgrad import InputError, LeastSquares, Problem
-from natgrad.interop.deepwave import Deepwave
-from natgrad.interop.devito import Devito
+from natgrad.interop import Deepwave, Devito
 from natgrad.waves import (
     Acoustic,
     Shots,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from natgrad import MiniBatch, Progress, Result
+from natgrad import MiniBatch, Result, Stop
+from natgrad.result import Progress
 
 from ..keeping import Kept
 from ..methods import minimize
@@ -76,15 +77,17 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
         log = Log(file.with_suffix(".csv"), experiment)
         problem = experiment.problem(band, transport)
         own = problem.loss.metric() if transport else None
-        recipe = method.recipe(problem.model.survey, settings.krylov, own)
+        descent = method.recipe(problem.model.survey, settings.krylov, own)()
         batch = {"batch": MiniBatch(settings.batch, of="functions")} if settings.batch else {}
         found = minimize(
-            *(problem, theta, recipe),
+            *(problem, theta, descent),
             name=", ".join(filter(None, (method.name, stage))),
             bounds=experiment.bounds,
-            max_iterations=10**6,
-            max_propagations=share if stage else settings.max_propagations - spent,
-            tolerance=0.0,
+            stop=Stop(
+                iterations=10**6,
+                propagations=share if stage else settings.max_propagations - spent,
+                gradient=0.0,
+            ),
             callbacks=[log],
             checkpoint=file.with_suffix(".npz"),
             snapshots=max(2, FRAMES // len(stages)),

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 import natgrad
-from natgrad.report.folder import ResultFolder
+from natgrad.report import ResultFolder
 from natgrad_studies.cli import main
 from natgrad_studies.cli.commands import COMMANDS, STUDY_EXAMPLES, Listing
 from natgrad_studies.cli.parsing import EXAMPLES, parse

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.report.folder import plain
+from natgrad.report import plain
 from natgrad_studies.darcy import run as study
 from natgrad_studies.darcy.methods import METRICS, Method
 from natgrad_studies.darcy.page import expected, level_table, propagation_table, summary

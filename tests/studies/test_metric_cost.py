@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.report.folder import plain
+from natgrad.report import plain
 from natgrad_studies.keeping import Kept
 from natgrad_studies.metric_cost import run as study
 from natgrad_studies.metric_cost import sparse_qr

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
 from conftest import SHARED
-from natgrad.report.folder import plain
+from natgrad.report import plain
 from natgrad_studies.keeping import Kept
 from natgrad_studies.poisson_pinn import run as study
 from natgrad_studies.poisson_pinn.descents import doubling_descent

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from natgrad import InputError
-from natgrad.report.folder import FolderError
-from natgrad.report.stored import load_page
+from natgrad.report import FolderError, load_page
 from natgrad_studies.keeping import Kept
 from natgrad_studies.running import run_study
 from natgrad_studies.settings import to_toml
