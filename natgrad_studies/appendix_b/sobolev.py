@@ -8,7 +8,8 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from natgrad import AdjointOperator, Grid, InputError, Metric
+from natgrad import Grid, InputError
+from natgrad.metrics import AdjointOperator, Metric
 from natgrad.core.selection import Selection, Sublattice
 from natgrad.metrics import Geometry
 from natgrad.metrics.base import FlatMetric, check_grid, check_on_grid, positive_operator

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from natgrad import AdjointOperator, Grid, InputError, Metric
+from natgrad import Grid, InputError
+from natgrad.metrics import AdjointOperator, Metric
 from natgrad.core.selection import Selection, Sublattice
 from natgrad.metrics import Geometry
 from natgrad.metrics.base import (
