@@ -12,9 +12,8 @@ import lineax as lx
 from jax import Array
 
 from natgrad import Grid, InputError
-from natgrad.metrics import AdjointOperator, Metric
 from natgrad.core.selection import Selection, Sublattice
-from natgrad.metrics import Geometry
+from natgrad.metrics import AdjointOperator, Geometry, Metric
 from natgrad.metrics.base import (
     admissible_density,
     check_density,
