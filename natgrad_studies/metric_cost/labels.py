@@ -36,7 +36,7 @@ def spread(wanted: Sequence[float], gap: float, lower: float, upper: float) -> l
     placed = [0.0] * len(order)
     for position, index in enumerate(order):
         placed[index] = min(max(starts[position], lower), highest) + position * gap
-    return put_on_mesh
+    return placed
 
 
 def label_ends(axes: Any, labels: Sequence[Label], gap: float = 0.062) -> None:
