@@ -18,7 +18,7 @@ from ..direction.local import Local, Setup
 from ..direction.metric_free import PlainGradient
 from ..errors import InputError
 from ..models.base import Evaluation
-from ..parameters import Bounds, as_bounds, strengthen
+from ..parameters import Bounds, as_bounds, flatten, strengthen
 from ..problem import Problem, ValueAndGradient, value_and_gradient
 from ..solvers.base import SolveInfo
 from ..solvers.preconditioners import Pairs, two_loops
@@ -330,7 +330,7 @@ def _learn(
 
 
 def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
-    memory, bounds, (flat, unravel) = state.memory, local.setup.bounds, local.setup.flatten()
+    memory, bounds, (flat, unravel) = state.memory, local.setup.bounds, flatten(local.setup.theta)
 
     def look(trial: Trial) -> Trial:
         point = _move(trial, flat, bounds)
