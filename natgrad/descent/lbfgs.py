@@ -318,7 +318,8 @@ def _learn(
 
 @compile_unless(lambda local, state: local.setup.problem.model.on_host)
 def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
-    memory, bounds, (flat, unravel) = state.memory, local.setup.bounds, flatten(local.setup.theta)
+    setup, memory, bounds = local.setup, state.memory, local.setup.bounds
+    flat, unravel = flatten(setup.theta)
 
     def look(trial: Trial) -> Trial:
         point = _move(trial, flat, bounds)
