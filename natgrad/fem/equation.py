@@ -1,13 +1,13 @@
 """The norm ∫ a|∇φ|² dx, with ∫ φ² dx or without, and the equation it belongs to."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from ..core.compiled import can_call_back
@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..metrics.elliptic.divergence import Fluxes, Solution
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
-from .matrices import Matrices, Rows, Solver, System, require
+from .matrices import HostSolve, System, require
 from .space import Space
 
 # Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
@@ -57,8 +57,8 @@ class Energy(eqx.Module):
         system: System = "both" if self.with_mass else "stiffness"
         solver = choose_method(self.elliptic, self.space)
         tolerance = max(self.elliptic.tolerance, tolerance or 0.0)
-        limits = tolerance, self.elliptic.max_iterations
-        return _solve(self.space, self.apply, b, self.a, system, solver, *limits)
+        how = HostSolve(system, solver, tolerance, self.elliptic.max_iterations)
+        return _solve(self.space, self.apply, how, b, self.a)
 
     def solve(self, b: Array) -> Array:
         """φ with K φ = b."""
@@ -112,8 +112,8 @@ class MeshEquation(eqx.Module):
 
 def mass_solve(space: Space, c: Array) -> Array:
     """M⁻¹c."""
-    limits = MASS_TOLERANCE, MASS_ITERATIONS
-    return _solve(space, space.mass, c, None, "mass", "diagonal", *limits).phi
+    how = HostSolve("mass", "diagonal", MASS_TOLERANCE, MASS_ITERATIONS)
+    return _solve(space, space.mass, how, c).phi
 
 
 def choose_method(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
@@ -155,22 +155,19 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
 
 def _solve(
     space: Space,
-    product: Any,
+    product: Callable[[Array], Array],
+    how: HostSolve,
     b: Array,
-    a: Array | None,
-    system: System,
-    solver: Solver,
-    tolerance: float,
-    max_iterations: int,
+    a: Array | None = None,
 ) -> Solution:
-    """Solved on the host, for b of (..., k): as a linear equation it is differentiable."""
+    """Solve on the host, for b of (..., k); as a linear equation it is differentiable."""
     dtype = b.dtype
     columns = b.reshape(-1, space.size)
     counts = jax.ShapeDtypeStruct(columns.shape[:1], jnp.int32)
     sizes = jax.ShapeDtypeStruct(columns.shape[:1], dtype)
     flags = jax.ShapeDtypeStruct(columns.shape[:1], jnp.bool_)
     shapes = jax.ShapeDtypeStruct(columns.shape, dtype), counts, sizes, flags
-    on_host = partial(_on_host, space.matrices, system, solver, tolerance, max_iterations)
+    on_host = partial(space.matrices.solve, how)
 
     def iterate(_: Any, columns: Array) -> tuple[Array, tuple[Array, ...]]:
         arguments = (columns,) if a is None else (columns, lax.stop_gradient(a))
@@ -180,16 +177,3 @@ def _solve(
     phi, rest = lax.custom_linear_solve(product, columns, iterate, symmetric=True, has_aux=True)
     lead = b.shape[:-1]
     return Solution(phi.reshape(b.shape), *(part.reshape(lead) for part in rest))
-
-
-def _on_host(
-    matrices: Matrices,
-    system: System,
-    solver: Solver,
-    tolerance: float,
-    max_iterations: int,
-    columns: Any,
-    a: Any = None,
-) -> Rows:
-    a = None if a is None else np.asarray(a)
-    return matrices.solve(system, solver, tolerance, max_iterations, a, np.asarray(columns))

@@ -48,6 +48,15 @@ class Elements(NamedTuple):
     slope_weights: np.ndarray  # (E, R)
 
 
+class HostSolve(NamedTuple):
+    """Which matrix is solved with, and how."""
+
+    system: System
+    solver: Solver
+    tolerance: float
+    max_iterations: int
+
+
 class Matrices:
     """The matrices of one mesh; two are equal only if they are one object.
 
@@ -64,7 +73,7 @@ class Matrices:
         pairs, self._slots = np.unique(pair, return_inverse=True)
         self._inside, self._columns = inside, pairs % self.size
         self._starts = np.searchsorted(pairs, self.size * np.arange(self.size + 1, dtype=np.int64))
-        self.prepared = functools.lru_cache(maxsize=REMEMBERED_FACTORS)(self._prepared)
+        self.invert = functools.lru_cache(maxsize=REMEMBERED_FACTORS)(self._invert)
 
     def __repr__(self) -> str:
         return f"Matrices({self.size} nodes, {len(self.elements.cells)} cells)"
@@ -78,7 +87,7 @@ class Matrices:
     def mass(self) -> sparse.csr_matrix:
         """M."""
         v, w = self.elements.values, self.elements.weights
-        return self._assembled(np.einsum("qi,qj,eq->eij", v, v, w, optimize=True))
+        return self._assemble(np.einsum("qi,qj,eq->eij", v, v, w, optimize=True))
 
     def stiffness(self, a: np.ndarray | None) -> sparse.csr_matrix:
         """K_a, for a at the points where gradients are taken, (E, R)."""
@@ -86,7 +95,7 @@ class Matrices:
         scaled = self.elements.slopes * w[:, :, None, None]
         E, n = self.elements.cells.shape
         left, right = (g.reshape(E, -1, n) for g in (self.elements.slopes, scaled))
-        return self._assembled(left.swapaxes(1, 2) @ right)
+        return self._assemble(left.swapaxes(1, 2) @ right)
 
     def weighted_slopes(self, a: np.ndarray) -> sparse.csr_matrix:
         """D_a, with D_aᵀD_a = K_a, of a space without held nodes."""
@@ -97,25 +106,18 @@ class Matrices:
         parts = (roots * self.elements.slopes).ravel(), columns.ravel(), starts
         return sparse.csr_matrix(parts, (E * R * d, self.size))
 
-    def _assembled(self, local: np.ndarray) -> sparse.csr_matrix:
+    def _assemble(self, local: np.ndarray) -> sparse.csr_matrix:
         data = np.bincount(self._slots, local.ravel()[self._inside], len(self._columns))
         shape = (self.size, self.size)
         return sparse.csr_matrix((data, self._columns, self._starts), shape)
 
-    def solve(
-        self,
-        system: System,
-        solver: Solver,
-        tolerance: float,
-        max_iterations: int,
-        a: np.ndarray | None,
-        columns: np.ndarray,
-    ) -> Rows:
+    def solve(self, how: HostSolve, columns: Any, a: Any = None) -> Rows:
         """φ for right-hand sides (*batch, m, k) and a of (*batch, E, R) or None.
 
         The batch axes are those of `vmap`, of length one where an argument was not batched. φ is
         NaN where a matrix could not be factorised or an iteration ended short of the tolerance.
         """
+        columns, a = np.asarray(columns), None if a is None else np.asarray(a)
         batches = () if a is None else a.shape[:-2]
         lead = np.broadcast_shapes(batches, columns.shape[: len(columns.shape) - 2])
         columns = np.broadcast_to(columns, (*lead, *columns.shape[-2:]))
@@ -128,16 +130,14 @@ class Matrices:
         for index in np.ndindex(*batches):
             part = tuple(slice(None) if n == 1 else i for i, n in zip(index, batches, strict=True))
             data = None if a is None else np.asarray(a[index], np.float64).tobytes()
-            inverse = self.prepared(system, solver, data)
-            chosen = columns[part]
-            rows = inverse(
-                chosen.reshape(-1, self.size).astype(np.float64), tolerance, max_iterations
-            )
+            inverse = self.invert(how.system, how.solver, data)
+            b = columns[part].reshape(-1, self.size).astype(np.float64)
+            rows = inverse(b, how.tolerance, how.max_iterations)
             for whole, found in zip(out, rows, strict=True):
                 whole[part] = found.reshape(whole[part].shape)
         return out
 
-    def _prepared(self, system: System, solver: Solver, data: bytes | None) -> Inverse:
+    def _invert(self, system: System, solver: Solver, data: bytes | None) -> Inverse:
         a = None if data is None else np.frombuffer(data).reshape(self.elements.slope_weights.shape)
         if a is not None and not np.all(np.isfinite(a) & (a > 0)):
             return unsolvable
@@ -145,10 +145,10 @@ class Matrices:
         if system == "both":
             matrix = matrix + self.mass
         factor = None if a is None else self.weighted_slopes(a)
-        return inverse_of(matrix, solver, system == "stiffness" and self.free, factor)
+        return make_inverse(matrix, solver, system == "stiffness" and self.free, factor)
 
 
-def inverse_of(matrix: Any, solver: Solver, singular: bool, factor: Any = None) -> Inverse:
+def make_inverse(matrix: Any, solver: Solver, singular: bool, factor: Any = None) -> Inverse:
     """The solve with a symmetric matrix; a singular one annihilates the constants.
 
     `factor` is D with DᵀD = matrix, for products that keep their digits where entries differ by

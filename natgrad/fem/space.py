@@ -73,14 +73,14 @@ class Space(eqx.Module):
 
     def integral(self, u: Array) -> Array:
         """∫ u dx over the trailing axis."""
-        return jnp.sum(self._weights.astype(u.dtype) * self.interpolated(u), axis=(-2, -1))
+        return jnp.sum(self._weights.astype(u.dtype) * self.interpolate(u), axis=(-2, -1))
 
     def integrate(self, function: Callable[..., Array], *states: Array) -> Array:
         """∫ function(u, v, …) dx, the function taken at quadrature points, summed over all."""
-        values = function(*map(self.interpolated, states))
+        values = function(*map(self.interpolate, states))
         return jnp.sum(self._weights.astype(values.dtype) * values)
 
-    def interpolated(self, u: Array) -> Array:
+    def interpolate(self, u: Array) -> Array:
         """u at the quadrature points of each cell, (..., E, Q)."""
         return self._on_cells(u) @ self._values.T.astype(u.dtype)
 
@@ -90,7 +90,7 @@ class Space(eqx.Module):
 
     def weighted_values(self, u: Array) -> Array:
         """W u = √w u(x_q)."""
-        return jnp.sqrt(self._weights).astype(u.dtype) * self.interpolated(u)
+        return jnp.sqrt(self._weights).astype(u.dtype) * self.interpolate(u)
 
     def weighted_values_transpose(self, y: Array) -> Array:
         """Wᵀ y."""

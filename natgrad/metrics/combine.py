@@ -328,12 +328,12 @@ class Blocks(Metric):
             )
         self._keys = tuple(named) if named else tuple(range(len(metrics)))
         self.metrics = dict(named) if named else metrics
-        for key, metric in self.items():
+        for key, metric in self._items():
             if not isinstance(metric, Metric):
                 what = f"entry {key!r} is a {type(metric).__name__}"
                 raise InputError("metrics", what, "Blocks(a, b), or Blocks(**a_dict_of_metrics)")
 
-    def items(self) -> list[tuple[int | str, Metric]]:
+    def _items(self) -> list[tuple[int | str, Metric]]:
         """The keys of the entries, with their metrics."""
         return [(key, self.metrics[key]) for key in self._keys]
 
@@ -343,11 +343,11 @@ class Blocks(Metric):
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         self.check_structure(a)
         self.check_structure(b)
-        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self.items()]))
+        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self._items()]))
 
     def restricted(self, selection: Selection) -> Metric:
-        parts = [metric.restricted(selection) for _, metric in self.items()]
-        return eqx.tree_at(lambda blocks: [m for _, m in blocks.items()], self, parts)
+        parts = [metric.restricted(selection) for _, metric in self._items()]
+        return eqx.tree_at(lambda blocks: [m for _, m in blocks._items()], self, parts)
 
     def check_structure(self, state: PyTree) -> None:
         keys = tuple(state) if isinstance(state, dict) else None
@@ -367,15 +367,15 @@ class Blocks(Metric):
                 "one metric for every entry of the state",
             )
         entries: Any = state
-        for key, metric in self.items():
+        for key, metric in self._items():
             metric.check_structure(entries[key])
 
     def check_values(self, state: PyTree) -> None:
-        for key, metric in self.items():
+        for key, metric in self._items():
             metric.check_values(state[key])
 
     def admissible(self, rho: PyTree) -> Array:
-        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self.items()]))
+        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self._items()]))
 
 
 class _BlocksGeometry(Geometry):
@@ -383,7 +383,7 @@ class _BlocksGeometry(Geometry):
 
     def __init__(self, metric: Blocks, rho: PyTree):
         super().__init__(metric, rho)
-        self.parts = {key: part.at(rho[key]) for key, part in metric.items()}
+        self.parts = {key: part.at(rho[key]) for key, part in metric._items()}
 
     def _collect(self, values: Iterable) -> PyTree:
         if isinstance(self.rho, dict):

@@ -294,7 +294,7 @@ def test_a_run_by_multigrid_follows_the_one_by_factorisation(disc, problem):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-8)
     assert np.all(np.diff(losses[0]) < 0)
     # one factorisation for each accepted density, not one for each product
-    assert disc.matrices.prepared.cache_info().misses < 20
+    assert disc.matrices.invert.cache_info().misses < 20
 
 
 def test_what_info_says():
@@ -397,7 +397,7 @@ def test_what_cannot_be_solved_is_nan(solver: str, disc):
     if solver == "sparse":
         cases.insert(0, (lost, source))
     for weights, b in cases:
-        inverse = disc.matrices.prepared("stiffness", solver, weights.tobytes())
+        inverse = disc.matrices.invert("stiffness", solver, weights.tobytes())
         phi, _, _, converged = inverse(b[None], 1e-12, 100)
         assert bool(converged[0]) == bool(np.isfinite(phi).all())
         assert bool(converged[0]) == (weights is a and b is source)

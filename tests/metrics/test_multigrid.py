@@ -162,7 +162,11 @@ def mixture():
 
 def information(grid, rho, tangents, **settings):
     metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", **settings))
-    return eqx.filter_jit(metric.information)(rho, tangents)
+    return compiled_information(metric)(rho, tangents)
+
+
+def compiled_information(metric):
+    return eqx.filter_jit(lambda rho, columns: metric.at(rho).information(columns))
 
 
 @pytest.mark.parametrize("n", with_slow([40, 160], [160]))
@@ -240,7 +244,7 @@ def hard_grid():
     def compute(rho, tangents, precision):
         if precision not in programs:
             metric = ng.Wasserstein(grid, elliptic=ng.Elliptic("multigrid", precision=precision))
-            programs[precision] = eqx.filter_jit(metric.information)
+            programs[precision] = compiled_information(metric)
         return programs[precision](rho, tangents)
 
     return grid, compute

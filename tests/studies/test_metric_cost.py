@@ -136,8 +136,7 @@ def test_sparse_qr_has_the_operators_of_the_metric(key):
     problem = problem_on(grid)
     theta = jnp.array([3.0, 2.0])
     rho, columns = problem.model(theta), jnp.moveaxis(jax.jacfwd(problem.model)(theta), -1, 0)
-    image = eqx.filter_jit(lambda rho, columns: metric.at(rho).image(columns)[0])
-    rows = np.asarray(image(rho, columns))
+    rows = np.asarray(eqx.filter_jit(lambda rho: metric.at(rho).image(columns)[0])(rho))
     factor = sparse_qr.TransportQR.of(grid, rho, method.scheme)
     close = lambda found, known: np.allclose(found, known, rtol=0, atol=1e-8 * np.abs(known).max())
     # B is unique up to its sign.
