@@ -147,7 +147,7 @@ class PotentialGeometry(Geometry):
             squares = sum(gram(flux.reshape(p, -1).T) for flux in fluxes)
             return half + half.T - squares, solution._replace(phi=None)
 
-        G, solution = self.each(method, one, self.rho, self._stacked(columns))
+        G, solution = self.each(method, one, self.rho, self._by_function(columns))
         return jnp.sum(G.reshape(-1, p, p), axis=0), report_solution(method, solution)
 
     @property
