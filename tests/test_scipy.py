@@ -231,7 +231,7 @@ def test_a_preconditioner_of_scipy(kind):
 
 
 def test_an_operator_needs_a_second_core(monkeypatch):
-    monkeypatch.setattr("natgrad.integrations.scipy.can_call_back", lambda: False)
+    monkeypatch.setattr("natgrad.core.sparse.can_call_back", lambda: False)
     convert = lambda: ng.as_lineax_operator(as_callback(TALL))
     assert_input_error("operator", "second CPU core", convert)
 
