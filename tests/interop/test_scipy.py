@@ -234,11 +234,7 @@ def test_a_preconditioner_of_scipy(kind):
 
 def test_an_operator_needs_a_second_core(monkeypatch):
     monkeypatch.setattr("natgrad.core.sparse.can_call_back", lambda: False)
-<<<<<<< HEAD:tests/interop/test_scipy.py
     convert = lambda: ng.interop.as_lineax_operator(as_callback(TALL))
-=======
-    convert = lambda: ng.as_lineax_operator(as_callback(TALL))
->>>>>>> h-waves:tests/test_scipy.py
     assert_input_error("operator", "second CPU core", convert)
 
 
