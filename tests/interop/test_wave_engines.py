@@ -9,6 +9,7 @@ import engine_cases
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_waveform_inversion import TINY
 
 import natgrad as ng
 from natgrad import waves
@@ -16,7 +17,6 @@ from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
 from natgrad_studies.running import run_study
 from problems_for_tests import assert_input_error
-from test_waveform_inversion import TINY
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 OUTSIDE = {"deepwave": Deepwave, "devito": Devito}

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import SHARED
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from conftest import SHARED
 from natgrad.report import plain
 from natgrad_studies.keeping import Kept
 from natgrad_studies.poisson_pinn import run as study
@@ -77,7 +77,7 @@ def values() -> jax.Array:
     return jax.jit(lambda theta: model(theta))(PAPER.start)
 
 
-def information(metric: ng.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
+def information(metric: ng.metrics.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
     """G from a Z at hand."""
     return jax.jit(lambda rho, columns: metric.information(rho, columns)[0])(rho, columns)
 
@@ -197,11 +197,12 @@ def marquardt(iterations: int) -> ng.Result:
     return ng.minimize(
         PAPER.residuals.problem,
         PAPER.start,
-        metric=PAPER.residuals.metric,
-        damping=ng.LevenbergMarquardt(initial=2e-3),
-        step=ng.Backtracking(max_halvings=12),
-        tolerance=0.0,
-        max_iterations=iterations,
+        ng.NaturalGradient(
+            PAPER.residuals.metric,
+            damping=ng.LevenbergMarquardt(initial=2e-3),
+            step=ng.Backtracking(max_halvings=12),
+        ),
+        stop=ng.Stop(gradient=0.0, iterations=iterations),
     )
 
 
