@@ -51,9 +51,9 @@ def test_the_metrics_of_the_list_are_those_of_the_problem(name):
     study = STUDIES[name]
     settings = dataclasses.replace(next(iter(study.presets.values())), **SMALL[name])
     found = study.load("methods").comparable(settings)
-    assert set(found.metrics) == set(study.metrics)
-    problems = [m.get("problem") for m in found.metrics.values() if isinstance(m, dict)]
-    values = [_loss(problem, found.theta0) for problem in [found.problem, *filter(None, problems)]]
+    assert set(found.recipes) == set(study.metrics)
+    problems = [found.problem, *found.problems.values()]
+    values = [_loss(problem, found.theta0) for problem in problems]
     np.testing.assert_allclose(values, values[0], rtol=1e-6)
 
 

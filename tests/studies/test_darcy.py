@@ -287,7 +287,7 @@ def test_the_posterior_is_narrower_than_the_prior(tiny):
 
 def test_every_method_of_the_settings_is_there():
     assert all(Method(key).name for key in METHODS)
-    assert set(METRICS) | {"LBFGS", "LBFGS_long"} == set(ENTRANTS)
+    assert set(METRICS) | {"GD", "Newton", "LBFGS", "LBFGS_long"} == set(ENTRANTS)
     for preset in PRESETS.values():
         preset.check()
 

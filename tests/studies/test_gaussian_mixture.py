@@ -149,7 +149,7 @@ def test_minimize_takes_the_same_steps_as_the_study(explored):
     result = ng.minimize(
         method.problem,
         jnp.array(START),
-        ng.NaturalGradient(method.metric, step=ng.FixedStep(method.step)),
+        ng.GradientDescent(step=ng.FixedStep(method.step)),
         stop=ng.Stop(iterations=10),
     )
     run = descent.descend(method, START, explored.verdict, descent.Rule.of(), 10)

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import SHARED
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
 from natgrad.report import plain
 from natgrad_studies.keeping import Kept
 from natgrad_studies.poisson_pinn import run as study
-from natgrad_studies.poisson_pinn.descents import doubling_descent
+from natgrad_studies.poisson_pinn.descents import Doubling
 from natgrad_studies.poisson_pinn.methods import Method
 from natgrad_studies.poisson_pinn.metrics import (
     Clipped,
@@ -54,12 +53,9 @@ AUTHORS = {"H1": "H1_auth", "dotH1": "H1d_auth", "Hm1": "Hm1_auth", "dotHm1": "H
 
 
 @pytest.fixture(scope="module")
-def reference() -> dict:
+def reference(read_reference) -> dict:
     """Reference values of the paper's problem, where the shared folder is present."""
-    path = SHARED / "reference" / "poisson_pinn_seed0.json"
-    if not path.exists():
-        pytest.skip(f"reference values not found at {path}")
-    return json.loads(path.read_text())
+    return read_reference("poisson_pinn_seed0.json")
 
 
 @pytest.fixture(scope="module")
@@ -222,16 +218,18 @@ def test_the_information_matrix_of_the_residuals(reference: dict):
     assert float(jnp.linalg.norm(G)) == pytest.approx(2 * known["froG"], rel=1e-8)
 
 
-def descended(key: str, iterations: int) -> list[float]:
+def descend(key: str, iterations: int) -> list[float]:
     """Losses with the reference's unweighted G, damping r·trace(G) and line search."""
+    metric = (1 / WEIGHT) * our_metrics(PAPER.points.grid)[key]
+    method = ng.NaturalGradient(metric, damping=1e-6 * PAPER.parameters, step=Doubling())
+    stop = ng.Stop(iterations=iterations, gradient=0.0)
     losses = []
-    doubling_descent(
+    ng.minimize(
         PAPER.values_problem(key),
         PAPER.start,
-        (1 / WEIGHT) * our_metrics(PAPER.points.grid)[key],
-        1e-6 * PAPER.parameters,
-        max_iterations=iterations,
-        callback=lambda progress: losses.append(progress.loss),
+        method,
+        stop=stop,
+        callbacks=[lambda progress: losses.append(progress.loss)],
     )
     return losses
 
@@ -240,7 +238,7 @@ def descended(key: str, iterations: int) -> list[float]:
     ("key", "last"), [("L2", 3), *(pytest.param(key, 10, marks=pytest.mark.slow) for key in OURS)]
 )
 def test_damped_natural_gradients_follow_the_reference(reference: dict, key: str, last: int):
-    losses = descended(key, last)
+    losses = descend(key, last)
     for iteration, loss in reference["metrics"][key]["loss_after"].items():
         if int(iteration) <= last:
             assert losses[int(iteration) - 1] == pytest.approx(loss, rel=1e-6)
@@ -248,9 +246,8 @@ def test_damped_natural_gradients_follow_the_reference(reference: dict, key: str
 
 def test_batches_estimate_the_loss_without_bias():
     pinn = Pinn(TINY)
-    sampler = value_batch(pinn).sampler(
-        pinn.values_problem("L2"), pinn.metrics["L2"], jnp.zeros((8, 8))
-    )
+    method = ng.NaturalGradient(pinn.metrics["L2"])
+    sampler = value_batch(pinn).sampler(pinn.values_problem("L2"), method, pinn.start, None)
     start = pinn.start
     value = jax.jit(lambda objective: objective(start))
     losses = [float(value(sampler(i)[0].objective)) for i in range(200)]
