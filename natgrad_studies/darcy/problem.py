@@ -212,11 +212,11 @@ class Smoothness:
 
     def rough(self, field: Array) -> Array:
         """M field."""
-        return Sobolev(self.grid, 1).gram(field).mv(field) / self.grid.cell_volume
+        return Sobolev(self.grid, 1).at(field).gram.mv(field) / self.grid.cell_volume
 
     def smooth(self, field: Array) -> Array:
         """M⁻¹ field."""
-        return Sobolev(self.grid, -1).gram(field).mv(field) / self.grid.cell_volume
+        return Sobolev(self.grid, -1).at(field).gram.mv(field) / self.grid.cell_volume
 
     @cached_property
     def _spectrum(self) -> np.ndarray:

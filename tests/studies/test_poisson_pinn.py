@@ -75,7 +75,7 @@ def values() -> jax.Array:
 
 def information(metric: ng.metrics.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
     """G from a Z at hand."""
-    return jax.jit(lambda rho, columns: metric.information(rho, columns)[0])(rho, columns)
+    return jax.jit(lambda rho, columns: metric.at(rho).information(columns)[0])(rho, columns)
 
 
 # --- the problem ---------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_the_authors_operators(reference: dict, values: jax.Array, columns: jax.
         "boundary": x.reshape(*x.shape[:-2], -1)[..., edge],
     }
     metric = authors_metrics(PAPER.points.inner_grid, len(PAPER.points.boundary))[key]
-    rows = jax.jit(lambda rho, zetas: metric.image(rho, zetas)[0])(split(values), split(columns))
+    rows = jax.jit(lambda rho, zetas: metric.at(rho).image(zetas)[0])(split(values), split(columns))
     trace = reference["metrics"][AUTHORS[key]]["traceG"]
     assert float(jnp.sum(rows**2)) == pytest.approx(trace, rel=1e-8)
 
@@ -178,11 +178,11 @@ def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
     grid = Points(6).grid
     metric = Clipped(ng.FisherRao(grid), 0.1)
     rho = jnp.linspace(-1.0, 3.0, grid.size).reshape(grid.shape)
-    diagonal = metric.diagonal(rho)
+    diagonal = metric.at(rho).diagonal
     assert bool(metric.admissible(rho))
     assert np.allclose(diagonal[rho > 0.1], grid.cell_volume / rho[rho > 0.1])
     assert np.allclose(diagonal[rho <= 0.1], grid.cell_volume / 0.1)
-    assert float(metric.report(rho)["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
+    assert float(metric.at(rho).report()["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
 
 
 # --- descent -------------------------------------------------------------------------------------
