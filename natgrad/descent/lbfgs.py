@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import jit_forwarding, loop
+from ..core.compiled import compile_unless, jit_forwarding, loop
 from ..core.dense import accurate_product
 from ..core.operators import pick
 from ..core.outcomes import Counts, Status
@@ -77,14 +77,12 @@ class LBFGS(Method):
             what = "L-BFGS compares gradients of one function, and every batch is another one"
             raise InputError("batch", what, "no batch, or NaturalGradient(metric)")
         found = value_and_gradient(problem, theta, known if problem.model.solves else None)
-        ring = jnp.zeros((self.pairs, found.gradient.size), found.gradient.dtype)
+        value, gradient = strengthen((found.value, found.gradient))
+        ring = jnp.zeros((self.pairs, gradient.size), gradient.dtype)
+        pairs = Pairs(ring, ring, jnp.zeros((), jnp.int32), None)
         return State(
             damping=jnp.zeros((), float),
-            memory=Memory(
-                Pairs(ring, ring, jnp.zeros((), jnp.int32), None),
-                *strengthen((found.value, found.gradient)),
-                _as_arrays(found.counts),
-            ),
+            memory=Memory(pairs, value, gradient, _as_arrays(found.counts)),
             previous=None,
             rule=None,
             first_norm=jnp.asarray(jnp.nan, float),
@@ -93,15 +91,12 @@ class LBFGS(Method):
     def linearise(
         self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
     ) -> Local:
+        _, value, gradient, counts = state.memory
         setup = Setup(problem, theta, bounds=as_bounds(bounds, theta))
-        memory = state.memory
-        return _linearise(
-            setup, ValueAndGradient(memory.value, memory.gradient, memory.counts, None)
-        )
+        return _linearise(setup, ValueAndGradient(value, gradient, counts, None))
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
-        on_host = local.setup.problem.model.on_host
-        return (_try_step if on_host else _try_step_compiled)(local, state)
+        return _try_step(local, state)
 
 
 class Memory(NamedTuple):
@@ -116,15 +111,7 @@ class Memory(NamedTuple):
     counts: Counts
 
 
-class _Gradient(PlainGradient):
-    """Value and gradient, which are all that a direction is made of."""
-
-    @property
-    def name(self) -> str:
-        return "L-BFGS"
-
-
-_linearise = jit_forwarding(lambda setup, found: _Gradient.from_gradient(setup, found))
+_linearise = jit_forwarding(PlainGradient.from_gradient)
 
 
 def _as_arrays(counts: Counts) -> Counts:
@@ -329,12 +316,14 @@ def _learn(
     return pick(again, anew, trial)
 
 
+@compile_unless(lambda local, state: local.setup.problem.model.on_host)
 def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
-    memory, bounds, (flat, unravel) = state.memory, local.setup.bounds, flatten(local.setup.theta)
+    setup, memory, bounds = local.setup, state.memory, local.setup.bounds
+    flat, unravel = flatten(setup.theta)
 
     def look(trial: Trial) -> Trial:
         point = _move(trial, flat, bounds)
-        found = value_and_gradient(local.setup.problem, unravel(point))._replace(products=None)
+        found = value_and_gradient(setup.problem, unravel(point))._replace(products=None)
         return _learn(trial, memory, flat, bounds, point, found)
 
     trial = _choose_direction(memory, flat, bounds)
@@ -342,9 +331,6 @@ def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
     point, memory, record = _conclude(memory, trial, flat)
     noted = state.note(local.gradient_norm)
     return unravel(point), dataclasses.replace(noted, memory=memory), record
-
-
-_try_step_compiled = eqx.filter_jit(_try_step)
 
 
 @eqx.filter_jit

@@ -244,6 +244,6 @@ class _Lagrangian(eqx.Module):
         """The derivative of (∂_u ℓ, ∂_θ ℓ) along (û, η)."""
         at = self.constraint
         flat, unravel = flatten(at.theta)
-        value = lambda u, v: self._f(u) + dot(adjoint, at.model.residual(u, unravel(v)))
+        value = lambda u, v: dot(adjoint, at.model.residual(u, unravel(v))) + self._f(u)
         gradient = jax.grad(value, argnums=(0, 1))
         return jax.jvp(gradient, (at.field, flat), (motion, eta))[1]
