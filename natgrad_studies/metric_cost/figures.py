@@ -12,7 +12,7 @@ from natgrad.report.palette import PALETTE
 from natgrad.report.style import save
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import GRID
+from ..pages import GRID
 from .run import MethodCosts, StudyResult
 from .settings import METRICS
 

@@ -13,7 +13,7 @@ from natgrad.report.palette import PALETTE
 from natgrad.report.style import save
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import axes_grid, plot_curves
+from ..pages import axes_grid, plot_curves
 from .run import Run, StudyResult
 from .settings import RIVALS
 
