@@ -139,18 +139,27 @@ def _convergence(variant: VariantResult, path: Path) -> list[Curves]:
     """Misfit and error of m, without the prior and with it; drawn into a file too."""
     level = {"the noise": variant.inversion.settings.discrepancy}
     ends = "the discrepancy principle stops a run at the noise."
-    pairs = []
+    pairs, titles = [], []
     for white, where in ((False, "without the prior"), (True, "with the prior")):
         runs = variant.with_prior(white)
+        if not runs:
+            continue
         misfit = [_series(run, run.misfit) for run in runs]
         error = [_series(run, run.error) for run in runs]
-        pair = (
-            Curves(misfit, "rms misfit over the noise", f"Misfit {where}; {ends}", levels=level),
-            Curves(error, "error of m", f"Error of m {where}.", log=False),
+        pairs.append(
+            (
+                Curves(
+                    misfit, "rms misfit over the noise", f"Misfit {where}; {ends}", levels=level
+                ),
+                Curves(error, "error of m", f"Error of m {where}.", log=False),
+            )
         )
-        pairs += [pair] if runs else []
+        titles.append(where)
     rows = [[(curves, "propagations") for curves in row] for row in zip(*pairs, strict=True)]
-    save(plot_curves(rows, (5.6 * len(pairs), 7.2))[0], path)
+    figure, axes = plot_curves(rows, (5.6 * len(pairs), 7.2))
+    for axis, where in zip(axes[0], titles, strict=True):
+        axis.set_title(where, loc="left")
+    save(figure, path)
     return [curves for pair in pairs for curves in pair]
 
 
