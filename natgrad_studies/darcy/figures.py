@@ -8,7 +8,7 @@ import numpy as np
 
 from natgrad.plot import PALETTE, save
 
-from ..plots import axes_grid
+from ..pages import axes_grid
 from .problem import centres, observe, wells
 from .run import Posterior, VariantResult
 from .settings import EVERY
@@ -54,11 +54,10 @@ def draw_fields(variant: VariantResult, path: Path) -> Path:
         ("truth", truth),
         ("start: error 1", np.asarray(variant.inversion.start)),
     ]
-    for white in (False, True):
-        for run in variant.with_prior(white):
-            lines = [run.method.full_name, f"error {run.error[-1]:.3f}, {run.total} prop."]
-            lines += [] if run.reached else [f"misfit {run.misfit[-1]:.3g} σ"]
-            panels.append(("\n".join(lines), run.field))
+    for run in variant.ordered:
+        lines = [run.method.full_name, f"error {run.error[-1]:.3f}, {run.total} prop."]
+        lines += [] if run.reached else [f"misfit {run.misfit[-1]:.3g} σ"]
+        panels.append(("\n".join(lines), run.field))
     figure, axes = axes_grid(len(panels), min(COLUMNS, len(panels)), (2.35, 2.75))
     image: Any = None
     for axis, (title, field) in zip(axes, panels, strict=True):

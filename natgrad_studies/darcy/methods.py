@@ -37,6 +37,11 @@ class Method:
         return self.key.endswith(PRIOR)
 
     @property
+    def knows_prior(self) -> bool:
+        """Whether the prior is part of it, as coordinates or as damping."""
+        return self.white or self.key == "L2_damped"
+
+    @property
     def entrant(self) -> str:
         """The method without its coordinates."""
         return self.key.removesuffix(PRIOR)

@@ -8,7 +8,7 @@ from natgrad.plot import PALETTE, save
 from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import plot_curves
+from ..pages import plot_curves, tabulate
 from .figures import draw_fields, draw_posterior, draw_setup
 from .run import Run, StudyResult, VariantResult
 
@@ -22,96 +22,6 @@ LEVELS = (2.0, 1.2, 1.05)  # misfits over the noise, on the way to the last
 ENDS = {"max_propagations": "budget", "no_decrease": "stalled"}
 # Table 1 of the paper: forward, backward and linearised propagations per iteration.
 PAPER = {"GD": (1, 1, 0), "L2": (1, 1, 1), "Newton": (1, 2, 1)}
-
-
-def summary(result: StudyResult) -> list[Table]:
-    """The tables worth printing in a terminal."""
-    return [run_table(variant) for variant in result.variants.values()]
-
-
-def run_table(variant: VariantResult) -> Table:
-    """What every run spent, and what it found."""
-    rows = []
-    for white in (False, True):
-        rival = variant.rival(white)
-        for run in variant.with_prior(white):
-            ratio = "–" if rival is None or not run.reached else f"{run.total / rival.total:.2f}"
-            rows.append(
-                (
-                    run.method.full_name,
-                    "noise" if run.reached else ENDS.get(run.status, run.status),
-                    *(str(run.iterations), str(run.total), ratio, str(run.factorisations)),
-                    *(f"{run.seconds:.1f}", f"{run.misfit[-1]:.3f}", f"{run.error[-1]:.3f}"),
-                )
-            )
-    return Table(
-        ("method", "end", "iter.", "prop.", "ratio", "fact.", "CPU s", "misfit/σ", "error"),
-        rows,
-        f"Runs from a constant, pressure known {_where(variant)}: iterations, propagations "
-        "(forward, linearised and adjoint, all sources at once), their ratio to those of the best "
-        "L-BFGS with the same knowledge of the prior, factorisations, CPU seconds without "
-        "compiling, the rms misfit over the noise (a run ends at "
-        f"{variant.inversion.settings.discrepancy:g}) and ‖m − m*‖/‖m* − m₀‖.",
-    )
-
-
-def _where(variant: VariantResult) -> str:
-    side, cells = variant.inversion.grid.shape[0], variant.inversion.settings.cells
-    return f"in all {side}² cells" if side == cells else f"in {side}² of {cells}² cells"
-
-
-def level_table(variant: VariantResult) -> Table:
-    """Propagations until the misfit fell to a level."""
-    levels = (*LEVELS, variant.inversion.settings.discrepancy)
-    rows = [
-        (run.method.full_name, *("–" if n is None else str(n) for n in map(run.until, levels)))
-        for run in (*variant.with_prior(False), *variant.with_prior(True))
-    ]
-    return Table(
-        ("method", *(f"{level:g} σ" for level in levels)),
-        rows,
-        f"Propagations until the rms misfit was so many times the noise, pressure known "
-        f"{_where(variant)}.",
-    )
-
-
-def propagation_table(variant: VariantResult) -> Table:
-    """The paper's table 1 beside the totals of real runs, and what they should be."""
-    rows = []
-    for key, paper in PAPER.items():
-        for run in filter(None, (variant.get(key), variant.get(f"{key}_prior"))):
-            rows.append(
-                (
-                    run.method.full_name,
-                    *map(str, paper),
-                    *(str(run.iterations), str(run.krylov)),
-                    *map(str, (run.forward, run.adjoint, run.linearised)),
-                    *map(str, expected(run)),
-                )
-            )
-    return Table(
-        (
-            *("method", "paper: fwd", "bwd", "lin", "N", "K"),
-            *("measured: fwd", "bwd", "lin", "expected: fwd", "bwd", "lin"),
-        ),
-        rows,
-        "Table 1 of the paper, propagations per iteration with one Krylov product, beside the "
-        "totals of the runs with N iterations and K Krylov products in all. Expected without "
-        "backtracking are N + 1 forward propagations (the start, and one trial a step), N + K "
-        "adjoint (a gradient each, and one a product) and K linearised; for gradient descent N, "
-        "which the model of its step length costs. A direction with k products therefore costs "
-        "2k + 2. What forward propagations there are beyond that is backtracking. The paper's two "
-        "backward propagations of Newton's method are those of the gradient and of the product.",
-    )
-
-
-def expected(run: Run) -> tuple[int, int, int]:
-    """Forward, adjoint and linearised propagations of a run without backtracking."""
-    linearised = run.iterations if run.method.entrant == "GD" else run.krylov
-    return run.iterations + 1, run.iterations + run.krylov, linearised
-
-
-# --- the report -----------------------------------------------------------------------------------
 
 
 def page(result: StudyResult, folder: Path) -> Page:
@@ -227,18 +137,27 @@ def _convergence(variant: VariantResult, path: Path) -> list[Curves]:
     """Misfit and error of m, without the prior and with it; drawn into a file too."""
     level = {"the noise": variant.inversion.settings.discrepancy}
     ends = "the discrepancy principle stops a run at the noise."
-    pairs = []
+    pairs, titles = [], []
     for white, where in ((False, "without the prior"), (True, "with the prior")):
         runs = variant.with_prior(white)
+        if not runs:
+            continue
         misfit = [_series(run, run.misfit) for run in runs]
         error = [_series(run, run.error) for run in runs]
-        pair = (
-            Curves(misfit, "rms misfit over the noise", f"Misfit {where}; {ends}", levels=level),
-            Curves(error, "error of m", f"Error of m {where}.", log=False),
+        pairs.append(
+            (
+                Curves(
+                    misfit, "rms misfit over the noise", f"Misfit {where}; {ends}", levels=level
+                ),
+                Curves(error, "error of m", f"Error of m {where}.", log=False),
+            )
         )
-        pairs += [pair] if runs else []
+        titles.append(where)
     rows = [[(curves, "propagations") for curves in row] for row in zip(*pairs, strict=True)]
-    save(plot_curves(rows, (5.6 * len(pairs), 7.2))[0], path)
+    figure, axes = plot_curves(rows, (5.6 * len(pairs), 7.2))
+    for axis, where in zip(axes[0], titles, strict=True):
+        axis.set_title(where, loc="left")
+    save(figure, path)
     return [curves for pair in pairs for curves in pair]
 
 
@@ -285,3 +204,81 @@ def _posteriors(result: StudyResult, folder: Path) -> list[Section]:
             ),
         ]
     return [Section("What the data leave open", parts)] if parts else []
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def summary(result: StudyResult) -> list[Table]:
+    """The tables worth printing in a terminal."""
+    return [run_table(variant) for variant in result.variants.values()]
+
+
+def run_table(variant: VariantResult) -> Table:
+    """What every run spent, and what it found."""
+    return tabulate(
+        variant.ordered,
+        {
+            "method": lambda run: run.method.full_name,
+            "end": lambda run: "noise" if run.reached else ENDS.get(run.status, run.status),
+            "iter.": lambda run: run.iterations,
+            "prop.": lambda run: run.total,
+            "ratio": variant.ratio,
+            "fact.": lambda run: run.factorisations,
+            "CPU s": lambda run: f"{run.seconds:.1f}",
+            "misfit/σ": lambda run: f"{run.misfit[-1]:.3f}",
+            "error": lambda run: f"{run.error[-1]:.3f}",
+        },
+        f"Runs from a constant, pressure known {_where(variant)}: iterations, propagations "
+        "(forward, linearised and adjoint, all sources at once), their ratio to those of the best "
+        "L-BFGS with the same knowledge of the prior, factorisations, CPU seconds without "
+        "compiling, the rms misfit over the noise (a run ends at "
+        f"{variant.inversion.settings.discrepancy:g}) and ‖m − m*‖/‖m* − m₀‖.",
+    )
+
+
+def _where(variant: VariantResult) -> str:
+    side, cells = variant.inversion.grid.shape[0], variant.inversion.settings.cells
+    return f"in all {side}² cells" if side == cells else f"in {side}² of {cells}² cells"
+
+
+def level_table(variant: VariantResult) -> Table:
+    """Propagations until the misfit fell to a level."""
+    levels = (*LEVELS, variant.inversion.settings.discrepancy)
+    reached = {f"{level:g} σ": lambda run, level=level: run.until(level) for level in levels}
+    return tabulate(
+        variant.ordered,
+        {"method": lambda run: run.method.full_name} | reached,
+        f"Propagations until the rms misfit was so many times the noise, pressure known "
+        f"{_where(variant)}.",
+    )
+
+
+def propagation_table(variant: VariantResult) -> Table:
+    """The paper's table 1 beside the totals of real runs, and what they should be."""
+    rows = []
+    for key, paper in PAPER.items():
+        for run in filter(None, (variant.get(key), variant.get(f"{key}_prior"))):
+            measured = (run.forward, run.adjoint, run.linearised)
+            counts = (*paper, run.iterations, run.krylov, *measured, *expected(run))
+            rows.append((run.method.full_name, *map(str, counts)))
+    return Table(
+        (
+            *("method", "paper: fwd", "bwd", "lin", "N", "K"),
+            *("measured: fwd", "bwd", "lin", "expected: fwd", "bwd", "lin"),
+        ),
+        rows,
+        "Table 1 of the paper, propagations per iteration with one Krylov product, beside the "
+        "totals of the runs with N iterations and K Krylov products in all. Expected without "
+        "backtracking are N + 1 forward propagations (the start, and one trial a step), N + K "
+        "adjoint (a gradient each, and one a product) and K linearised; for gradient descent N, "
+        "which the model of its step length costs. A direction with k products therefore costs "
+        "2k + 2. What forward propagations there are beyond that is backtracking. The paper's two "
+        "backward propagations of Newton's method are those of the gradient and of the product.",
+    )
+
+
+def expected(run: Run) -> tuple[int, int, int]:
+    """Forward, adjoint and linearised propagations of a run without backtracking."""
+    linearised = run.iterations if run.method.entrant == "GD" else run.krylov
+    return run.iterations + 1, run.iterations + run.krylov, linearised

@@ -200,8 +200,12 @@ class VariantResult:
 
     def with_prior(self, white: bool) -> list[Run]:
         """The runs that know of the prior, or those that do not."""
-        knows = lambda run: run.method.white or run.method.key == "L2_damped"
-        return [run for run in self.runs if knows(run) == white]
+        return [run for run in self.runs if run.method.knows_prior == white]
+
+    @property
+    def ordered(self) -> list[Run]:
+        """Those without the prior first."""
+        return self.with_prior(False) + self.with_prior(True)
 
     def rival(self, white: bool) -> Run | None:
         """The L-BFGS that reached the noise with the fewest propagations."""
@@ -210,6 +214,11 @@ class VariantResult:
     def best(self, white: bool) -> Run | None:
         """The natural gradient that reached the noise with the fewest propagations."""
         return self._quickest(white, lambda entrant: entrant not in (*RIVALS, "GD", "Newton"))
+
+    def ratio(self, run: Run) -> str | None:
+        """Its propagations to the noise over those of the rival, to two digits."""
+        rival = self.rival(run.method.knows_prior)
+        return f"{run.total / rival.total:.2f}" if rival is not None and run.reached else None
 
     def _quickest(self, white: bool, counts: Callable[[str], bool]) -> Run | None:
         found = [r for r in self.with_prior(white) if counts(r.method.entrant) and r.reached]

@@ -13,31 +13,16 @@ from scipy.interpolate import RectBivariateSpline
 from natgrad.plot import PALETTE, save
 
 from ..mixtures import LOWER, START, UPPER
-from ..plots import axes_grid
+from ..pages import axes_grid
 from .descent import starts_in_domain
 from .fit import Fit, fit_grid, fit_problem, guess, rank, truth
-from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape
+from .landscape import ESCAPES, FATES, OUTCOMES, REACHES, UNDECIDED, Landscape
 from .run import MethodResult, StudyResult
 
-COLOURS = {
-    UNDECIDED: "#d8d8d8",
-    REACHES: PALETTE["blue"],
-    ESCAPES: PALETTE["orange"],
-}
-LEGEND = {
-    UNDECIDED: "undecided",
-    REACHES: "reaches the global minimum",
-    ESCAPES: "escapes to the plateau",
-}
+COLOURS = {UNDECIDED: "#d8d8d8", REACHES: PALETTE["blue"], ESCAPES: PALETTE["orange"]}
 PATH = PALETTE["vermilion"]
-STAR: dict[str, Any] = {
-    "marker": "*",
-    "mec": "black",
-    "mew": 0.6,
-    "mfc": PALETTE["yellow"],
-    "ls": "none",
-}
-SQUARE: dict[str, Any] = {"marker": "s", "mec": "black", "color": "white"}
+STAR: Any = {"marker": "*", "mec": "black", "mew": 0.6, "mfc": PALETTE["yellow"], "ls": "none"}
+SQUARE: Any = {"marker": "s", "mec": "black", "color": "white"}
 LEVELS = np.concatenate(  # of f, denser about the plateau and the saddles
     [np.linspace(2.05, 2.55, 6), np.linspace(2.59, 2.75, 9), np.linspace(2.85, 3.45, 7)]
 )
@@ -186,7 +171,7 @@ def draw_basins(result: StudyResult, path: Path) -> Path:
         )
         axis.set(xlim=(LOWER - 0.15, UPPER + 0.15), ylim=(LOWER - 0.15, UPPER + 0.15))
     handles: list[Any] = [
-        Patch(facecolor=COLOURS[code], label=LEGEND[code]) for code in (REACHES, ESCAPES, UNDECIDED)
+        Patch(facecolor=COLOURS[code], label=FATES[code]) for code in (REACHES, ESCAPES, UNDECIDED)
     ]
     handles.append(Line2D([], [], **STAR, ms=10, label="global minimum"))
     handles.append(Line2D([], [], **SQUARE, ls="none", ms=5, label="(5, 3)"))

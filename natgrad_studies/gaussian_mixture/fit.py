@@ -55,20 +55,22 @@ class Fit:
         below = self.relative <= fraction
         return int(np.argmax(below)) if below.any() else None
 
+    def seconds_to(self, fraction: float) -> float | None:
+        """The seconds until then."""
+        first = self.first_below(fraction)
+        return None if first is None else float(self.seconds[first])
+
     def numbers(self) -> dict[str, object]:
         """What the results file holds of the run."""
         mixture = self.result.theta
-        firsts = {f"{tolerance:g}": self.first_below(tolerance) for tolerance in TOLERANCES}
         return {
             "name": self.contestant.name,
             "status": str(self.result.status),
             "iterations": self.result.iterations,
             "loss": self.result.loss,
             "relative_loss": self.relative[-1],
-            "iterations_to": firsts,
-            "seconds_to": {
-                key: None if first is None else self.seconds[first] for key, first in firsts.items()
-            },
+            "iterations_to": {f"{t:g}": self.first_below(t) for t in TOLERANCES},
+            "seconds_to": {f"{t:g}": self.seconds_to(t) for t in TOLERANCES},
             "seconds": self.seconds[-1],
             "history": {"loss": self.result.history["loss"], "seconds": self.seconds},
             "weights": mixture.weights,

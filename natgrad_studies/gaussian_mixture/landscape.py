@@ -18,6 +18,11 @@ from ..mixtures import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
 MARGIN = 1.75  # how far beyond Ω the maps go
 UNDECIDED, REACHES, ESCAPES = 0, 1, 2
 OUTCOMES = {UNDECIDED: "undecided", REACHES: "reaches", ESCAPES: "escapes"}
+FATES = {
+    UNDECIDED: "is undecided",
+    REACHES: "reaches the global minimum",
+    ESCAPES: "escapes to the plateau",
+}
 
 
 class Verdict(eqx.Module):

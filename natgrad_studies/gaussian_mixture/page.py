@@ -20,10 +20,10 @@ from natgrad.report import (
 
 from ..methods import LINES as SHARED_LINES
 from ..mixtures import START
-from ..plots import plot_curves
+from ..pages import plot_curves, tabulate
 from . import figures
 from .fit import TOLERANCES, Fit, rank
-from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED
+from .landscape import ESCAPES, FATES, OUTCOMES, REACHES, UNDECIDED
 from .methods import DAMPING
 from .run import StudyResult
 
@@ -75,7 +75,7 @@ def _short(result: StudyResult) -> Section:
             f"In the paper's scheme W₂ measures G_xx(5, 3) = {t.collocated[0, 0]:.3g}, where the "
             f"Wasserstein metric cannot exceed {float(t.feasible_bound):.3f}. With a consistent "
             f"scheme G_xx = {t.staggered[0, 0]:.4f}, and W₂ from (5, 3) "
-            f"{_verb(result['W2_staggered'].path.outcome)}.",
+            f"{FATES[result['W2_staggered'].path.outcome]}.",
             f"With all 18 parameters of a mixture free, the best method is "
             f"{best.contestant.name}{speed}.",
         ],
@@ -201,7 +201,7 @@ def _transport(result: StudyResult, folder: Path) -> Section:
     paper, fixed = result["W2"].path, result["W2_staggered"].path
     parts: list[Part] = [
         "With the paper's scheme W₂ "
-        f"{_verb(paper.outcome)} from (5, 3); with a consistent scheme it {_verb(fixed.outcome)}. "
+        f"{FATES[paper.outcome]} from (5, 3); with a consistent scheme it {FATES[fixed.outcome]}. "
         "We checked which of the two is the Wasserstein metric.",
         "Moving μ along e at unit speed can be done by the flux 0.2 N(μ) e. W₂ takes the cheapest "
         "way, so eᵀGe ≤ ∫ (0.2 N(μ))²/ρ dx ≤ 0.2 on the whole plane, for every μ. At (5, 3) the "
@@ -236,17 +236,9 @@ def _transport(result: StudyResult, folder: Path) -> Section:
             f"{result.settings.floor:g} of its maximum inside the paper's B, and leave all else as "
             f"it is. Then G_xx(5, 3) = {result.floored.matrix[0, 0]:.4f}, and within "
             f"{result.floored.path.iterations} iterations the path "
-            f"{_verb(result.floored.path.outcome)}."
+            f"{FATES[result.floored.path.outcome]}."
         )
     return Section("Two discretisations of W₂", parts)
-
-
-def _verb(outcome: int) -> str:
-    return {
-        REACHES: "reaches the global minimum",
-        ESCAPES: "escapes to the plateau",
-        UNDECIDED: "is undecided",
-    }[outcome]
 
 
 def _basins(result: StudyResult, folder: Path) -> Section:
@@ -368,26 +360,18 @@ def summary(result: StudyResult) -> list[Table]:
 
 def path_table(result: StudyResult) -> Table:
     """Where each method ends from (5, 3)."""
-    weight = result.landscape.weight
-    rows = []
-    for entry in result.methods:
-        run = entry.path
-        left = "–" if run.first_outside is None else str(run.first_outside)
-        rows.append(
-            (
-                entry.method.name,
-                f"{entry.method.paper_step:g}",
-                OUTCOMES[run.outcome],
-                str(run.iterations),
-                left,
-                f"{run.path[-1][0]:.2f}, {run.path[-1][1]:.2f}",
-                f"{run.losses[-1] / weight:.4f}",
-                str(run.rises),
-            )
-        )
-    return Table(
-        ("method", "step", "outcome", "steps", "leaves", "last μ", "last f", "rises"),
-        rows,
+    return tabulate(
+        result.methods,
+        {
+            "method": lambda entry: entry.method.name,
+            "step": lambda entry: f"{entry.method.paper_step:g}",
+            "outcome": lambda entry: OUTCOMES[entry.path.outcome],
+            "steps": lambda entry: entry.path.iterations,
+            "leaves": lambda entry: entry.path.first_outside,
+            "last μ": lambda entry: "{:.2f}, {:.2f}".format(*entry.path.path[-1]),
+            "last f": lambda entry: f"{entry.path.losses[-1] / result.landscape.weight:.4f}",
+            "rises": lambda entry: entry.path.rises,
+        },
         "Runs from (5, 3) with the paper's step sizes: number of steps taken, the iterate at which "
         "the path leaves Ω (a run ends 1.75 beyond it), f as a plain sum, as in "
         "the paper, and how often it rose.",
@@ -403,14 +387,8 @@ def step_table(result: StudyResult) -> Table:
         for found in (entry.steps["from_start"], entry.steps["from_bowl"]):
             sign = "" if found.bounded else "> "
             cells += [f"{sign}{found.step * unit:.3g}", OUTCOMES[found.run.outcome]]
-        rows.append(
-            (
-                entry.method.name,
-                f"{entry.method.paper_step:g}",
-                *cells,
-                f"{entry.local_limit * unit:.3g}",
-            )
-        )
+        paper, limit = f"{entry.method.paper_step:g}", f"{entry.local_limit * unit:.3g}"
+        rows.append((entry.method.name, paper, *cells, limit))
     return Table(
         ("method", "paper", "from (5, 3)", "which", "from (4.5, 2)", "which", "limit"),
         rows,
@@ -421,52 +399,39 @@ def step_table(result: StudyResult) -> Table:
 
 def basin_table(result: StudyResult) -> Table:
     """Counts of outcomes over the grid of starts."""
-    total = result.settings.basin_starts**2
-    rows = [
-        (
-            entry.method.name,
-            str(entry.basins.count(REACHES)),
-            str(entry.basins.count(ESCAPES)),
-            str(entry.basins.count(UNDECIDED)),
-            str(int(entry.basins.rose.sum())),
-        )
-        for entry in result.methods
-    ]
-    return Table(
-        ("method", "reach", "escape", "undecided", "loss rose"),
-        rows,
-        f"Fates of {total} starts in Ω with the paper's steps, within "
-        f"{result.settings.basin_iterations} iterations "
-        f"({result.settings.basin_transport_iterations} for W₂, on grids with "
-        f"{result.settings.basin_transport_points} points a side), and at how many of them the "
+    settings = result.settings
+    return tabulate(
+        result.methods,
+        {
+            "method": lambda entry: entry.method.name,
+            "reach": lambda entry: entry.basins.count(REACHES),
+            "escape": lambda entry: entry.basins.count(ESCAPES),
+            "undecided": lambda entry: entry.basins.count(UNDECIDED),
+            "loss rose": lambda entry: int(entry.basins.rose.sum()),
+        },
+        f"Fates of {settings.basin_starts**2} starts in Ω with the paper's steps, within "
+        f"{settings.basin_iterations} iterations ({settings.basin_transport_iterations} for W₂, on "
+        f"grids with {settings.basin_transport_points} points a side), and at how many of them the "
         "loss rose at some iteration.",
     )
 
 
 def fit_table(result: StudyResult) -> Table:
     """The fit with all parameters free."""
-    rows = []
-    for entry in rank(result.fits):
-        firsts = [entry.first_below(tolerance) for tolerance in TOLERANCES]
-        fine = firsts[1]
-        rows.append(
-            (
-                entry.contestant.name,
-                f"{entry.relative[-1]:.1e}",
-                str(entry.result.iterations),
-                *("–" if first is None else str(first) for first in firsts),
-                "–" if fine is None else f"{entry.seconds[fine]:.3f}",
-            )
-        )
-    return Table(
-        (
-            "method",
-            "f/f₀",
-            "steps",
-            *(f"to {tolerance:.0e}" for tolerance in TOLERANCES),
-            f"s to {TOLERANCES[1]:.0e}",
-        ),
-        rows,
+    fine = TOLERANCES[1]
+    return tabulate(
+        rank(result.fits),
+        {
+            "method": lambda fit: fit.contestant.name,
+            "f/f₀": lambda fit: f"{fit.relative[-1]:.1e}",
+            "steps": lambda fit: fit.result.iterations,
+            **{f"to {t:.0e}": lambda fit, t=t: fit.first_below(t) for t in TOLERANCES},
+            f"s to {fine:.0e}": lambda fit: _seconds(fit.seconds_to(fine)),
+        },
         "Means, weights and covariances of three Gaussians, all free (18 parameters): final over "
         "initial loss, steps taken, and steps and seconds to a given fraction of the initial loss.",
     )
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from natgrad.plot import PALETTE, save
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import GRID
+from ..pages import GRID
 from .run import MethodCosts, StudyResult
 from .settings import METRICS
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
 
 from .figures import LINES, draw_iterations, draw_times
-from .run import OPERATIONS, Growth, MethodCosts, StudyResult, local_exponent
+from .run import OPERATIONS, MethodCosts, StudyResult, local_exponent
 from .sparse_qr import ADVICE
 
+TIMES = ("metric", "grid", "set-up", "L", "(Lᵀ)†", "η", "η/L²", "compile")
 TITLES = {
     "direction": "One direction with p = 2.",
     "set_up": "The set-up of L at a new ρ, where L depends on ρ.",
@@ -45,27 +46,20 @@ def _short(result: StudyResult) -> Section:
         n = max(entry.measured)
         ratio = f", {ratios[n]:.2g} times that of L²" if n in ratios else ""
         counts = sorted({found.iterations or 0 for found in entry.measured.values()})
+        spread = f"between {counts[0]} and {counts[-1]}" if len(counts) > 1 else counts[0]
         parts.append(
             f"A W₂ direction by multigrid takes {entry.seconds('direction')[n]:.2g} CPU seconds at "
             f"k = {n}²{ratio}. Its time grows like k^{growth.exponent:.2f} between {growth.lower}² "
             f"and {growth.upper}² cells; the paper's factorisation, in its own measurements, like "
-            f"k^1.25. The number of iterations is {_between(counts)} at every size."
+            f"k^1.25. The number of iterations is {spread} at every size."
         )
-    parts.append(_fixed(result))
-    return Section("In short", parts)
-
-
-def _between(counts: list[int]) -> str:
-    return str(counts[0]) if len(counts) == 1 else f"between {counts[0]} and {counts[-1]}"
-
-
-def _fixed(result: StudyResult) -> str:
     fixed = [entry.method.name for entry in result.methods if not entry.method.changes]
     changing = [entry.method.name for entry in result.methods if entry.method.changes]
-    return (
+    parts.append(
         f"L stays the same from iteration to iteration for {', '.join(fixed) or 'none'}; it "
         f"changes with ρ for {', '.join(changing) or 'none'}."
     )
+    return Section("In short", parts)
 
 
 def _measured(result: StudyResult) -> Section:
@@ -126,7 +120,12 @@ def _direction(result: StudyResult, folder: Path) -> Section:
             "Log-log plots of the time of a direction and of the set-up",
         ),
     ]
-    missing = left_out(result)
+    missing = [
+        f"{entry.method.name} at "
+        + ", ".join(f"{n}² ({reason})" for n, reason in sorted(entry.left_out.items()))
+        for entry in result.methods
+        if entry.left_out
+    ]
     if missing:
         limits = f"{result.settings.max_seconds:g} s or {result.settings.max_gigabytes:g} GB"
         parts.append(
@@ -216,18 +215,11 @@ def complexity_table(result: StudyResult) -> Table:
     """The paper's table 2, beside measured exponents."""
     rows = []
     for entry in result.methods:
-        growths = (result.growth(entry, operation) for operation in OPERATIONS)
-        measured = dict(zip(OPERATIONS, map(_exponent, growths), strict=True))
+        growths = {name: result.growth(entry, name) for name in OPERATIONS}
+        e = {name: "–" if g is None else f"{g.exponent:.2f}" for name, g in growths.items()}
         L, whitened = entry.method.paper_costs
-        changes = "yes" if entry.method.changes else "no"
-        rows.append(
-            (
-                entry.method.name,
-                changes,
-                *(L, measured["product"], whitened, measured["whiten"]),
-                *(measured["set_up"], measured["direction"]),
-            )
-        )
+        measured = (L, e["product"], whitened, e["whiten"], e["set_up"], e["direction"])
+        rows.append((entry.method.name, "yes" if entry.method.changes else "no", *measured))
     return Table(
         ("metric", "varies", "paper", "L", "paper", "(Lᵀ)†", "set-up", "η"),
         rows,
@@ -236,10 +228,6 @@ def complexity_table(result: StudyResult) -> Table:
         "then those of the set-up at a new ρ and of a whole direction η. For W₂ the paper counts "
         f"the factorisation with L; here it is the set-up. {_ranges(result)}",
     )
-
-
-def _exponent(growth: Growth | None) -> str:
-    return "–" if growth is None else f"{growth.exponent:.2f}"
 
 
 def _ranges(result: StudyResult) -> str:
@@ -276,9 +264,6 @@ def time_table(result: StudyResult) -> Table:
     )
 
 
-TIMES = ("metric", "grid", "set-up", "L", "(Lᵀ)†", "η", "η/L²", "compile")
-
-
 def all_times_table(result: StudyResult) -> Table:
     """CPU times of everything, and what was left out."""
     rows = []
@@ -307,16 +292,16 @@ def _time_row(result: StudyResult, entry: MethodCosts, n: int) -> tuple[str, ...
     return (
         entry.method.name,
         f"{n}²",
-        *("–" if timing is None else _rounded(1e3 * timing.seconds) for timing in timings),
-        "–" if ratio is None else _rounded(ratio),
+        *("–" if timing is None else _round(1e3 * timing.seconds) for timing in timings),
+        "–" if ratio is None else _round(ratio),
         "–" if entry.method.metric is None else f"{compiled:.1f}",
     )
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     """Three digits or so, without an exponent.
 
-    >>> [_rounded(x) for x in (0.0123, 4.567, 45.67, 4567.8)]
+    >>> [_round(x) for x in (0.0123, 4.567, 45.67, 4567.8)]
     ['0.012', '4.57', '45.7', '4568']
     """
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
@@ -330,29 +315,12 @@ def accuracy_table(result: StudyResult) -> Table:
         if reference is None or found is None:
             continue
         n, difference = found
-        ours, theirs = entry.seconds("direction")[n], reference.seconds("direction")[n]
-        rows.append(
-            (
-                entry.method.name,
-                reference.method.name,
-                f"{n}²",
-                f"{difference:.1e}",
-                f"{_rounded(theirs / ours)}×",
-            )
-        )
+        ours, theirs = (e.seconds("direction")[n] for e in (entry, reference))
+        names = (entry.method.name, reference.method.name)
+        rows.append((*names, f"{n}²", f"{difference:.1e}", f"{_round(theirs / ours)}×"))
     return Table(
         ("metric", "against", "grid", "η differs by", "faster by"),
         rows,
         "Directions of W₂ against a factorisation of the same scheme on the largest grid that both "
         "have: ‖η − η'‖/‖η'‖, and the ratio of CPU times of a direction.",
     )
-
-
-def left_out(result: StudyResult) -> list[str]:
-    """One line for each method that was not measured on every grid."""
-    return [
-        f"{entry.method.name} at "
-        + ", ".join(f"{n}² ({reason})" for n, reason in sorted(entry.left_out.items()))
-        for entry in result.methods
-        if entry.left_out
-    ]

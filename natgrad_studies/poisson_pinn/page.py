@@ -10,10 +10,10 @@ from natgrad.plot import PALETTE, save
 from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import plot_curves
+from ..pages import plot_curves, tabulate
 from .metrics import LEAST
 from .problem import fine_points, solution
-from .run import SHARES, Run, StudyResult, common_iterations, common_seconds, order
+from .run import SHARES, Run, StudyResult, common_spending, order
 from .settings import METRICS
 
 LINES = SHARED_LINES | {
@@ -22,7 +22,6 @@ LINES = SHARED_LINES | {
     "LM": (PALETTE["purple"], "--"),
     "LM3": (PALETTE["purple"], "-"),
 }
-RUN_HEADER = ("method", "end", "loss", "error", "iter.", "CPU s", "s/iter.")
 ENDS = {
     "max_seconds": "time",
     "max_iterations": "iterations",
@@ -30,6 +29,15 @@ ENDS = {
     "inadmissible": "not positive",
     "not_finite": "not finite",
     "not_descent": "no descent",
+}
+RUN_COLUMNS = {
+    "method": lambda run: run.method.name,
+    "end": lambda run: ENDS.get(run.status, run.status),
+    "loss": lambda run: f"{run.final:.2e}",
+    "error": lambda run: f"{run.error:.1e}",
+    "iter.": lambda run: f"{run.iterations:,}",
+    "CPU s": lambda run: f"{run.seconds[-1]:.1f}",
+    "s/iter.": lambda run: f"{run.seconds_per_iteration:.4f}",
 }
 
 
@@ -70,20 +78,14 @@ def _short(result: StudyResult) -> list[Part]:
         both = all(key in result.runs for key in ("LBFGS", "Adam"))
         which = "The better of L-BFGS and Adam" if both else "The rival"
         said.append(f"{which} is {_ended(rival)}.")
-    return [" ".join(said), *_verdict(result)]
-
-
-def _verdict(result: StudyResult) -> list[Part]:
-    """The paper's statements in a sentence."""
     known = [claim for claim in result.claims if claim.by_iterations is not None]
-    if not known:
-        return []
     per_iteration = sum(bool(claim.by_iterations) for claim in known)
     by_seconds = sum(bool(claim.by_seconds) for claim in known)
-    return [
+    verdict = (
         f"Of {len(known)} statements that the paper makes about its metrics, {per_iteration} hold "
         f"here per iteration and {by_seconds} by seconds; they are listed below."
-    ]
+    )
+    return [" ".join(said), *([verdict] if known else [])]
 
 
 def _problem(result: StudyResult) -> list[Part]:
@@ -143,7 +145,8 @@ def _order(result: StudyResult) -> list[Part]:
     runs = {key: run for key, run in result.runs.items() if key in METRICS}
     if len(runs) < 2:
         return ["Fewer than two of the paper's metrics were run."]
-    iterations, seconds = common_iterations(runs), common_seconds(runs)
+    iterations = int(common_spending(runs, lambda run: run.iterations))
+    seconds = common_spending(runs, lambda run: run.seconds[-1])
     listed = lambda loss: ", ".join(f"{r.method.name} {loss(r):.2e}" for r in order(runs, loss))
     return [
         f"After {iterations} iterations, the lowest loss first: "
@@ -250,9 +253,9 @@ def summary(result: StudyResult) -> list[Table]:
 
 def run_table(result: StudyResult) -> Table:
     """Where every run ended, and what it cost."""
-    return Table(
-        RUN_HEADER,
-        [_row(run) for run in result.runs.values()],
+    return tabulate(
+        result.runs.values(),
+        RUN_COLUMNS,
         f"Runs from the same network with {result.pinn.parameters:,} parameters, loss "
         f"{result.start_loss:.4g} and relative error {result.start_error:.3f} at the start: why "
         "they ended, the lowest loss, the relative L² error there on 101 × 101 points, "
@@ -262,19 +265,11 @@ def run_table(result: StudyResult) -> Table:
 
 def batch_table(result: StudyResult) -> Table:
     """The same for mini-batches."""
-    return Table(
-        RUN_HEADER,
-        [_row(run) for run in result.batched.values()],
+    return tabulate(
+        result.batched.values(),
+        RUN_COLUMNS,
         f"Runs that see {result.settings.batch} points in an iteration; the loss is the lowest one "
         "on all points.",
-    )
-
-
-def _row(run: Run) -> tuple[str, ...]:
-    return (
-        *(run.method.name, ENDS.get(run.status, run.status)),
-        *(f"{run.final:.2e}", f"{run.error:.1e}", f"{run.iterations:,}"),
-        *(f"{run.seconds[-1]:.1f}", f"{run.seconds_per_iteration:.4f}"),
     )
 
 

@@ -15,7 +15,7 @@ from ..keeping import Kept
 from ..running import Say, pick
 from .methods import Method
 from .problem import Pinn, Theta
-from .settings import METRICS, RESIDUAL, Settings
+from .settings import METRICS, Settings
 
 SHARES = (0.25, 0.5, 1.0)  # of the seconds: where losses and errors are compared
 COMPILING = 2  # iterations that a method makes before its clock runs
@@ -139,10 +139,9 @@ def run_method(method: Method, pinn: Pinn) -> Run:
     trace.end()
     theta = trace.best[1]
     assert theta is not None
-    stopped = status == "stopped"
     return Run(
         method=method,
-        status="max_seconds" if stopped else str(status),
+        status="max_seconds" if status == "stopped" else str(status),
         losses=np.array(trace.losses),
         seconds=np.array(trace.seconds),
         marks=trace.marks,
@@ -169,11 +168,9 @@ class Claim:
 def claims(runs: dict[str, Run]) -> list[Claim]:
     """The paper's statements on the metrics that were run."""
     found = {key: run for key, run in runs.items() if key in METRICS}
-    iterations, seconds = common_iterations(found), common_seconds(found)
-    views: tuple[Loss, Loss] = (
-        lambda run: run.after(iterations),
-        lambda run: run.within(seconds),
-    )
+    iterations = int(common_spending(found, lambda run: run.iterations))
+    seconds = common_spending(found, lambda run: run.seconds[-1])
+    views: tuple[Loss, Loss] = (lambda run: run.after(iterations), lambda run: run.within(seconds))
     statements = {
         "every natural gradient is below gradient descent": _all_below_gd,
         "H¹ and Ḣ¹ are the lowest": _h1_leads,
@@ -190,16 +187,10 @@ def claims(runs: dict[str, Run]) -> list[Claim]:
     return [*told, Claim("in its second half W₂ falls by a larger factor than H⁻¹ and Ḣ⁻¹", *late)]
 
 
-def common_iterations(runs: dict[str, Run]) -> int:
-    """The iterations that all of the metrics' runs have made, unless they ended by themselves."""
-    made = [run.iterations for run in runs.values() if not run.ended_by_itself]
-    return min(made or [run.iterations for run in runs.values()], default=0)
-
-
-def common_seconds(runs: dict[str, Run]) -> float:
-    """The CPU seconds that all of the metrics' runs have spent, unless they ended by themselves."""
-    spent = [run.seconds[-1] for run in runs.values() if not run.ended_by_itself]
-    return float(min(spent or [run.seconds[-1] for run in runs.values()], default=0.0))
+def common_spending(runs: dict[str, Run], spent: Callable[[Run], float]) -> float:
+    """What all of the metrics' runs have spent, but for those that ended by themselves."""
+    going = [run for run in runs.values() if not run.ended_by_itself]
+    return min(map(spent, going or runs.values()), default=0)
 
 
 def order(runs: dict[str, Run], loss: Loss) -> list[Run]:
@@ -258,11 +249,6 @@ class StudyResult:
     def best_metric(self) -> Run | None:
         """The best natural gradient in a metric on values."""
         return self.best_of(METRICS[1:])
-
-    @property
-    def best_residual(self) -> Run | None:
-        """The best method on residuals."""
-        return self.best_of(RESIDUAL)
 
     @property
     def claims(self) -> list[Claim]:

@@ -10,7 +10,7 @@ from natgrad.plot import PALETTE, save
 from natgrad.report import Curves, Figure, Frames, Page, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..plots import axes_grid, plot_curves
+from ..pages import axes_grid, plot_curves
 from .run import Run, StudyResult
 from .settings import RIVALS
 

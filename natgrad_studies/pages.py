@@ -1,6 +1,6 @@
-"""What the figures of the studies share: curves of a page, and axes for fields side by side."""
+"""What the pages of the studies share: tables, curves as figures, axes side by side."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -8,9 +8,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from natgrad.plot import PALETTE
-from natgrad.report import Curves
+from natgrad.report import Curves, Table
 
 GRID = {"color": "#e6e6e6", "lw": 0.6}
+
+
+def tabulate(
+    entries: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]], caption: str
+) -> Table:
+    """A row for each entry, a column for each header and what it says of an entry; None is "–"."""
+    cell = lambda value: "–" if value is None else str(value)
+    rows = [tuple(cell(column(entry)) for column in columns.values()) for entry in entries]
+    return Table(tuple(columns), rows, caption)
 
 
 def plot_curves(
