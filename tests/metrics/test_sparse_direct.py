@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from natgrad.metrics.elliptic.stencils import degrees, laplacian, nearest_links, pad_links
 
 from natgrad.errors import InputError
 from natgrad.metrics.elliptic import sparse_direct
