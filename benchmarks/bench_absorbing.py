@@ -24,7 +24,7 @@ import numpy as np
 
 from natgrad import waves
 from natgrad.errors import PrecisionWarning
-from natgrad.report.folder import versions
+from natgrad.report import versions
 from natgrad.waves import scheme
 from natgrad.waves.scheme import Layer
 

@@ -17,9 +17,9 @@ import jax
 
 import natgrad as ng
 from natgrad.report import versions
-from natgrad_studies.darcy.inversion import Inversion
-from natgrad_studies.darcy.methods import METRICS, methods
-from natgrad_studies.darcy.runs import run
+from natgrad_studies.darcy.methods import METRICS, Method
+from natgrad_studies.darcy.problem import Inversion
+from natgrad_studies.darcy.run import run_method
 from natgrad_studies.darcy.settings import PRESETS
 
 STEPS = (5, 10, 20)
@@ -56,7 +56,7 @@ def directions(cells: int, key: str) -> None:
 def runs(cells: int) -> None:
     """Runs to the noise, and the ratio of their propagations to those of the best L-BFGS."""
     problem = inversion(cells)
-    found = {key: run(methods()[key], problem) for key in RUNS}
+    found = {key: run_method(Method(key), problem) for key in RUNS}
     for keys in (RUNS[:3], RUNS[3:]):
         rivals = [found[key].total for key in keys if "LBFGS" in key and found[key].reached]
         for key in keys:

@@ -67,7 +67,7 @@ def manufactured(rho: np.ndarray, h: float) -> tuple[np.ndarray, np.ndarray]:
     return tangents, exact
 
 
-def information_by(metric: ng.Metric):
+def information_by(metric: ng.metrics.Metric):
     """(ρ, Z) ↦ G with its report, compiled."""
     return eqx.filter_jit(lambda rho, columns: metric.at(rho).information(columns))
 

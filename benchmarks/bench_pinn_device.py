@@ -23,12 +23,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from natgrad.descent.attempt import attempt
+from natgrad.direction.linearisation import linearise
 from pinn_cases import Case, Trace, network, paper, sine, size
 
 import natgrad as ng
-from natgrad.descent.attempt import attempt
 from natgrad.descent.curves import Route
-from natgrad.direction.linearisation import linearise
 from natgrad.report import versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))

@@ -18,7 +18,7 @@ from pinn_cases import Case, paper, sine
 
 from natgrad.core.compiled import map_in_chunks
 from natgrad.models import pointwise
-from natgrad.report.folder import versions
+from natgrad.report import versions
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -12,9 +12,8 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad_studies.poisson_pinn.equation import fine_points, solution
-from natgrad_studies.poisson_pinn.network import network as value
-from natgrad_studies.poisson_pinn.pinn import Pinn
+from natgrad_studies.poisson_pinn.problem import Pinn, fine_points, solution
+from natgrad_studies.poisson_pinn.problem import network as value
 from natgrad_studies.poisson_pinn.settings import PRESETS
 
 Layers = Sequence[tuple[Array, Array]]

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from .core.archive import digest
 from .core.settings import check_instance
-from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, placed
+from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, put_on_mesh
 from .errors import InputError, PeerError
 from .metrics.base import Metric
 from .models.base import check_model
@@ -62,7 +62,9 @@ class Devices(NamedTuple):
             check_divides(mesh, state[0].shape, "the state")
         place = lambda shape: (in_parts if shape in cut else everywhere)(mesh)
         spread = eqx.tree_at(lambda p: p.model, problem, model)
-        return placed(spread, place), lambda metric: placed(metric.distributed(mesh), place)
+        return put_on_mesh(spread, place), lambda metric: put_on_mesh(
+            metric.distributed(mesh), place
+        )
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device, whole."""
@@ -132,7 +134,7 @@ class Devices(NamedTuple):
 
 def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
     sharding = everywhere(mesh)
-    there: Array = placed(x, lambda _: sharding)
+    there: Array = put_on_mesh(x, lambda _: sharding)
     return there if there.is_fully_replicated else jax.device_put(there, sharding)
 
 

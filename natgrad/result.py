@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from .core.archive import HEADER, named_leaves, read_archive, with_leaves, write_archive
+from .core.archive import HEADER, named_leaves, read_archive, replace_leaves, write_archive
 from .core.outcomes import Counts, Status
 from .errors import InputError
 
@@ -208,7 +208,7 @@ def load_origin(path: str | Path) -> dict[str, dict[str, str]]:
 
 def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:
     if like is not None:
-        return with_leaves(like, leaves, KIND)
+        return replace_leaves(like, leaves, KIND)
     return leaves[""] if set(leaves) == {""} else leaves
 
 

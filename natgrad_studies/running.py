@@ -1,44 +1,126 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
-import dataclasses
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from natgrad.core.archive import replace_file
-from natgrad.descent.progress import show_busy
-from natgrad.plot import figure_style
-from natgrad.report import Page, ResultFolder, machine, save_page
+import jax
 
-from .toml_files import toml_of
+from natgrad.descent import BOARD, show_busy
+from natgrad.plot import figure_style
+from natgrad.report import ResultFolder, machine, save_page, versions
+
+from .keeping import Kept, replace_file
+from .registry import study_of
+from .settings import to_toml
 
 Say = Callable[[str], None]
+LEAST_COMPILE_SECONDS = 0.5  # quicker programs are compiled again rather than stored
 
 
-def run_study(
-    name: str,
-    settings: Any,
-    say: Say,
-    *,
-    compute: Callable[[Any, Say], Any],
-    draw: Callable[[Any, Path], dict[str, Path]],
-    page: Callable[[Any, dict[str, Path]], Page],
-) -> tuple[Path, Any]:
-    """Run a study into `settings.output`; returns the report's path and all results.
+def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
+    """Run the study of these settings into `settings.output`; returns the page and the result.
 
-    The numbers are on disk before anything is drawn. What `compute` finds finished in the folder,
-    made with the same settings, it takes up.
+    The numbers are on disk before anything is drawn. What is finished in the folder, made with the
+    same settings, is taken up.
     """
+    study = study_of(settings)
     settings.check()
+    settings.check_packages()
+    run, page = study.load("run"), study.load("page")
     folder = ResultFolder(settings.output)
-    folder.claim(name, settings)
-    text = toml_of(settings, f"natgrad study {name} --config settings.toml")
+    folder.claim(study.name, settings)
+    text = to_toml(settings, f"natgrad study {study.name} --config settings.toml")
     replace_file(folder.path / "settings.toml", text.encode())
-    with show_busy(name):
-        result = compute(settings, say)
-    folder.write("results.json", result.numbers())
+    start = perf_counter()
+    with show_busy(study.name):
+        result = run.compute(settings, say, Kept(folder.path / "runs", *run.KEPT))
+    made_by = {"study": study.name, "settings": settings, "versions": versions()}
+    seconds = {"seconds": perf_counter() - start}
+    folder.write("results.json", made_by | seconds | result.numbers())
     say("drawing")
     with figure_style():
-        drawn = draw(result, folder.figures)
-    built = dataclasses.replace(page(result, drawn), machine=machine())
-    return save_page(built, folder.path), result
+        built = page.page(result, folder.figures)
+    known = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    whole = replace(
+        built, settings=known, versions=versions() | dict(built.versions), machine=machine()
+    )
+    return save_page(whole, folder.path), result
+
+
+def pick(value: Any, *names: str) -> dict[str, Any]:
+    """Some attributes by their names, for the results file."""
+    return {name: getattr(value, name) for name in names}
+
+
+@contextmanager
+def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool for parts of a study; an exception on the way out cancels what still waits in it.
+
+    Ctrl-C does not wait for what runs either: a compiled program cannot be interrupted.
+    """
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def prepare_process() -> None:
+    """Switch on the double precision that studies need, the cache, and the display of runs.
+
+    Importing natgrad changes no setting of JAX; this is for programs that own their process.
+    """
+    jax.config.update("jax_enable_x64", True)
+    keep_programs()
+    BOARD.asked = True
+
+
+def keep_programs() -> Path | None:
+    """Have JAX keep compiled programs between runs, and return their folder.
+
+    None, and no change, where that cannot be. A folder that the user has given to JAX
+    (JAX_COMPILATION_CACHE_DIR) is left as it is. One that cannot be written is not used.
+    """
+    given: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if given:
+        return Path(given)
+    folder = program_folder(os.environ)
+    if folder is None or not _is_writable(folder):
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_SECONDS)
+    return folder
+
+
+def program_folder(environment: Mapping[str, str]) -> Path | None:
+    """NATGRAD_CACHE, or `natgrad` in the user's cache folder; None where NATGRAD_CACHE is empty.
+
+    >>> program_folder({"XDG_CACHE_HOME": "/var/tmp"}).as_posix()
+    '/var/tmp/natgrad'
+    """
+    named = environment.get("NATGRAD_CACHE")
+    if named is not None:
+        return Path(named).expanduser() if named else None
+    home = environment.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path("~/.cache").expanduser()) / "natgrad"
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except (OSError, RuntimeError):  # RuntimeError: no home folder to expand
+        return False

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..errors import InputError
-from .sharding import at_hand
+from .sharding import to_host
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -48,7 +48,7 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
 
     A process killed on the way, or a full disk, leaves the file that was there before.
     """
-    packed = {name: _packed(array) for name, array in arrays.items()}
+    packed = {name: _pack(array) for name, array in arrays.items()}
     header = {
         "natgrad": kind,
         "version": VERSION,
@@ -81,7 +81,7 @@ def read_archive(
                 raise InputError("path", what, "the file of this kind, or a newer natgrad")
             names = list(header["types"].items())
             arrays = {
-                name: _unpacked(_member(archive, number), type_name)
+                name: _unpack(_read_member(archive, number), type_name)
                 for number, (name, type_name) in enumerate(names)
             }
             return header["values"], arrays
@@ -104,7 +104,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     }
 
 
-def with_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
+def replace_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
     """The tree with other array leaves, of the same paths, shapes and types, or `InputError`."""
     expected = named_leaves(like)
     if set(expected) != set(leaves):
@@ -126,7 +126,7 @@ def with_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(put, like)
 
 
-def _packed(array: Any) -> tuple[np.ndarray, str]:
+def _pack(array: Any) -> tuple[np.ndarray, str]:
     """The array in one of NumPy's own types, and the name of its type."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(array)), f"key:{jax.random.key_impl(array)}"
@@ -136,7 +136,7 @@ def _packed(array: Any) -> tuple[np.ndarray, str]:
     return array.view(np.dtype(f"u{array.dtype.itemsize}")), array.dtype.name
 
 
-def _unpacked(array: np.ndarray, type_name: str) -> Any:
+def _unpack(array: np.ndarray, type_name: str) -> Any:
     if type_name.startswith("key:"):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=type_name[4:])
     if array.dtype.name == type_name:
@@ -144,7 +144,7 @@ def _unpacked(array: np.ndarray, type_name: str) -> Any:
     return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
 
 
-def _member(archive: zipfile.ZipFile, number: int) -> np.ndarray:
+def _read_member(archive: zipfile.ZipFile, number: int) -> np.ndarray:
     return np.load(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
 
 
@@ -158,7 +158,7 @@ def digest(value: Any) -> str:
     for leaf in leaves:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             found.update(f"{leaf.dtype}{leaf.shape}".encode())
-            if isinstance(values := at_hand(leaf), np.ndarray):
+            if isinstance(values := to_host(leaf), np.ndarray):
                 found.update(np.ascontiguousarray(values).tobytes())
         else:
             found.update(_without_addresses(repr(leaf)).encode())

@@ -27,7 +27,7 @@ def norm(x: PyTree) -> Array:
     return jnp.sqrt(dot(x, x))
 
 
-def scaled(a: Array, x: PyTree) -> PyTree:
+def scale(a: Array, x: PyTree) -> PyTree:
     """a x, each leaf in its own precision."""
     return jax.tree.map(lambda leaf: a.astype(leaf.dtype) * leaf, x)
 
@@ -71,14 +71,14 @@ class Structure:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.value)
 
 
-def hoisted(function: Callable, *structures: PyTree) -> Callable:
+def hoist(function: Callable, *structures: PyTree) -> Callable:
     """`function`, with the arrays that it closes over as leaves of a pytree.
 
     Then it can leave the compiled program that made it and enter another. The rest of it is one
     object for every run of that program, so the other is not compiled again.
 
     ```python
-    operator = hoisted(metric.at(rho).gram.mv, structure_of(rho))
+    operator = hoist(metric.at(rho).gram.mv, structure_of(rho))
     ```
     """
     return eqx.filter_closure_convert(function, *structures)

@@ -32,7 +32,7 @@ def replace_fields(module: Module, **values: Any) -> Module:
     return made
 
 
-def number(
+def check_number(
     value: Number,
     name: str,
     *,
@@ -62,8 +62,8 @@ def setting(
     above: float = -math.inf,
     below: float = math.inf,
 ):
-    """A dataclass field that holds a `number`."""
-    convert = lambda value: number(value, name, positive=positive, above=above, below=below)
+    """A dataclass field that holds a number, see `check_number`."""
+    convert = lambda value: check_number(value, name, positive=positive, above=above, below=below)
     if default is None:
         return eqx.field(converter=convert)
     return eqx.field(converter=convert, default=default)

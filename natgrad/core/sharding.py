@@ -67,7 +67,7 @@ def check_divides(mesh: Mesh, shape: Sequence[int], what: str) -> None:
     raise InputError("mesh", f"its {count} devices do not divide the {first} {what}", advice)
 
 
-def placed(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) -> Any:
+def put_on_mesh(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) -> Any:
     """The tree with its arrays where `place(shape)` says; those that are on the mesh already stay.
 
     Every process gives the same arrays, and keeps the parts of its own devices.
@@ -88,7 +88,7 @@ def _put(x: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-def local_copy(tree: PyTree) -> PyTree:
+def take_local(tree: PyTree) -> PyTree:
     """Arrays that are whole on every device, as this process has them on its first one."""
 
     def here(x: Any) -> Any:
@@ -98,7 +98,7 @@ def local_copy(tree: PyTree) -> PyTree:
     return jax.tree.map(here, tree)
 
 
-def at_hand(x: Any) -> Any:
+def to_host(x: Any) -> Any:
     """An array on the host, or as it is where other processes have parts of it."""
     whole = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
     return np.asarray(x) if whole else x
@@ -127,7 +127,7 @@ def on_each_device(function: Callable, mesh: Mesh | None, whole: int = 0, summed
     return run
 
 
-def with_mesh(module: Module, mesh: Mesh) -> Module:
+def replace_mesh(module: Module, mesh: Mesh) -> Module:
     """The same module with another `mesh`, a static field that only its constructor sets."""
     made = object.__new__(type(module))
     for field in dataclasses.fields(module):

@@ -1,6 +1,21 @@
 """The loop and its parts: methods, steps, stops, checkpoints, progress."""
 
 from .methods import LinearMethod, Method, Record, State
+from .progress import BOARD, Watch, label_runs, show_busy, show_run
 from .steps import Outcome, Path, Step, Trial
 
-__all__ = ["LinearMethod", "Method", "Outcome", "Path", "Record", "State", "Step", "Trial"]
+__all__ = [
+    "BOARD",
+    "LinearMethod",
+    "Method",
+    "Outcome",
+    "Path",
+    "Record",
+    "State",
+    "Step",
+    "Trial",
+    "Watch",
+    "label_runs",
+    "show_busy",
+    "show_run",
+]

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import is_traced, loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, check_instance, number, replace_fields
+from ..core.settings import Number, check_instance, check_number, replace_fields
 from ..direction.damping import Damping, as_damping
 from ..direction.linearise import check, choose, linearise
 from ..direction.local import Local, Setup
@@ -351,7 +351,7 @@ class NaturalGradient(LinearMethod):
         if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
             what = f"{order!r} is no integer from 1 to {LARGEST_ORDER}"
             raise InputError("order", what, "order=3")
-        share = number(momentum, "momentum", below=1.0)
+        share = check_number(momentum, "momentum", below=1.0)
         self.metric, self.solver, self.damping = metric, solver, as_damping(damping)
         self.step_rule, self.order = step, order
         self.momentum = None if isinstance(share, np.ndarray) and share == 0 else share

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from ..batches import Batch
 from ..core.outcomes import BUDGETS, Status
 from ..core.settings import check_instance
-from ..core.sharding import local_copy
+from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local
 from ..errors import InputError
@@ -274,7 +274,7 @@ class _Loop:
     def _ask_callbacks(self) -> bool:
         """Whether a callback wants to stop; in every process what the leader's say."""
         run, devices = self.run, self.devices
-        seen = Progress(run.iteration, local_copy(run.theta), run.loss, dict(run.rows[-1]))
+        seen = Progress(run.iteration, take_local(run.theta), run.loss, dict(run.rows[-1]))
         answers = [bool(callback(seen)) for callback in self.callbacks]  # all are asked
         asked = any(answers)
         return asked if devices is None else bool(devices.agree(asked))

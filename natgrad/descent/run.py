@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ..core.archive import with_leaves
+from ..core.archive import replace_leaves
 from ..core.outcomes import Counts, Status
-from ..core.sharding import local_copy
+from ..core.sharding import take_local
 from ..errors import InputError
 from ..parameters import flatten
 from ..result import Info, Result
@@ -102,7 +102,7 @@ class Run:
         numbers = values["snapshots"]
         vectors = [leaves.pop(f"[2][{place}]") for place in range(len(numbers))]
         like = (self.theta, self.state.without_evaluation())
-        self.theta, self.state = with_leaves(like, leaves, "checkpoint")
+        self.theta, self.state = replace_leaves(like, leaves, "checkpoint")
         self.snapshots.restore(numbers, vectors)
         self.iteration, self.agreeing = values["iteration"], values["agreeing"]
         self.loss, self.accepted = values["loss"], values["accepted"]
@@ -122,7 +122,7 @@ class Run:
             self.begin(self.loss, np.nan)
         # no later row will tell what was spent on the last one
         self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
-        theta, loss = local_copy(self.theta), float(self.loss)
+        theta, loss = take_local(self.theta), float(self.loss)
         history = {name: np.array([row[name] for row in self.rows]) for name in COLUMNS}
         iterates = self.snapshots.iterates(len(self.rows) - 1, theta)
         return Result(theta, loss, status, self.accepted, history, self.info, iterates)

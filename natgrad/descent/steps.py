@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, number, setting
+from ..core.settings import Number, check_number, setting
 from ..direction.local import Local
 from ..errors import InputError
 from ..metrics.base import Metric
@@ -153,7 +153,8 @@ class FixedStep(Step):
     size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
     limit: Array | None = eqx.field(
-        converter=lambda x: None if x is None else number(x, "limit", positive=True), default=None
+        converter=lambda x: None if x is None else check_number(x, "limit", positive=True),
+        default=None,
     )
 
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from ..core.operators import Structure, as_dense, hoisted
+from ..core.operators import Structure, as_dense, hoist
 from ..core.settings import Number, setting
 from ..errors import InputError
 
@@ -232,7 +232,7 @@ class Product(ParameterOperator):
 
     def __init__(self, operator: lx.AbstractLinearOperator):
         self.structure = Structure(operator.in_structure())
-        self.mv = hoisted(operator.mv, operator.in_structure())
+        self.mv = hoist(operator.mv, operator.in_structure())
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..core.settings import check_instance
-from ..core.sharding import local_copy
+from ..core.sharding import take_local
 from ..devices import Devices
 from ..metrics.base import Metric
 from ..parameters import flatten
@@ -60,10 +60,10 @@ def natural_gradient(
     described = local.describe(info, strength, jnp.all(jnp.isfinite(eta)), reach)
     counts = described.counts.plus(forward=int(setup.known is not None))
     return Direction(
-        eta=local_copy(unravel(eta)),
+        eta=take_local(unravel(eta)),
         info=dataclasses.replace(described, counts=Counts(*map(int, counts))),
         loss=float(local.loss),
-        gradient=local_copy(unravel(local.gradient)),
+        gradient=take_local(unravel(local.gradient)),
     )
 
 

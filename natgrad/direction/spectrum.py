@@ -15,7 +15,7 @@ from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decompose, range_basis
-from ..core.settings import Number, check_integer, number
+from ..core.settings import Number, check_integer, check_number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..parameters import flatten
@@ -186,7 +186,7 @@ def information_spectrum(
     rank = check_integer(rank, "rank", 1)
     oversampling = check_integer(oversampling, "oversampling", 0)
     power_iterations = check_integer(power_iterations, "power_iterations", 0)
-    strength = number(strength, "strength", positive=True)
+    strength = check_number(strength, "strength", positive=True)
     setup = set_up(problem, theta, metric, CG())
     if prior is not None:
         _check_prior(prior, theta)

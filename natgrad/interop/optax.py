@@ -81,7 +81,7 @@ def scale_by_natural_gradient(
     Cost: that of `ng.natural_gradient`, without the gradient. The solvers are given ∂_θ f alone, so
     rounding errors grow with the square of the condition number of Y, as for an objective of θ.
     """
-    optax = _optax()
+    optax = import_optional("optax")
     check_method(metric, solver)
     if not callable(model):
         raise InputError("model", f"a {type(model).__name__} is not callable", "a function of θ")
@@ -180,7 +180,3 @@ class _Fate(NamedTuple):
 
     accepted: Array
     halvings: Array
-
-
-def _optax() -> Any:
-    return import_optional("optax")

@@ -1,4 +1,7 @@
-"""Arrays between JAX and PyTorch: one memory for both where they are on the same device."""
+"""Functions and modules of PyTorch as models, differentiated by its autograd.
+
+Arrays of JAX and PyTorch are one memory for both where they are on the same device.
+"""
 
 from typing import Any
 
@@ -15,265 +18,8 @@ from ..errors import InputError, import_optional
 from ..models.base import Evaluation, Unravel
 from ..models.external import HostModel, HostProducts, call_named, check_concrete, check_function
 
-
-def to_torch(array: Array, device: Any = None) -> Any:
-    """The tensor with the values of `array`, on the same device unless one is named."""
-    torch = import_optional("torch", "function")
-    array = jax.block_until_ready(array)
-    reachable = torch.cuda.is_available() or _platform(array) == "cpu"
-    tensor = torch.from_dlpack(array) if reachable else torch.as_tensor(np.array(array))
-    return tensor if device is None else tensor.to(device)
-
-
-def to_jax(tensor: Any, device: Any) -> Array:
-    """The array with the values of `tensor`, on this device of JAX."""
-    tensor = tensor.detach().contiguous()
-    if tensor.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
-        what = f"has {tensor.dtype}, and JAX is set to 32 bits"
-        raise InputError("function", what, 'jax.config.update("jax_enable_x64", True), or .float()')
-    if tensor.is_cuda and device.platform != "gpu":
-        tensor = tensor.cpu()
-    array = jax.dlpack.from_dlpack(tensor)
-    return array if array.devices() == {device} else jax.device_put(array, device)
-
-
-def _platform(array: Array) -> str:
-    return next(iter(array.devices())).platform
-
-
-SMOOTH = "operations of PyTorch throughout: no .detach(), .numpy(), .item() or torch.no_grad()"
-
-
-class Function:
-    """θ ↦ function(θ, *inputs), on a device or on that of θ."""
-
-    def __init__(self, function: Any, inputs: tuple, device: Any):
-        self.function, self.inputs = function, inputs
-        self.device = None if device is None else usable_device(device)
-        self.deterministic = False  # known after the first evaluation
-        self.compared = self.forward_mode = False  # known after the first Zη
-
-    def __call__(self, theta: Any) -> Any:
-        return call_named("function", self.call, theta)
-
-    def call(self, theta: Any) -> Any:
-        """The state, tensors in a pytree."""
-        return self.function(theta, *self.inputs)
-
-    def check(self, theta: Any) -> None:
-        """Raise `InputError` if θ, as JAX arrays, does not fit."""
-
-
-class Network(Function):
-    """θ ↦ module(*inputs) with the entries of θ in the place of its parameters.
-
-    Buffers are copied for every call, so that one which writes into them leaves the module as it
-    was, and does the same again.
-    """
-
-    def __init__(self, module: Any, inputs: tuple):
-        torch = import_optional("torch", "function")
-        self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        if not self.parameters:
-            what = "has no parameters that require a gradient"
-            raise InputError("function", what, "module.requires_grad_(True)")
-        for i, x in enumerate(inputs):
-            if isinstance(x, (np.ndarray, jax.Array)):
-                what = f"input {i} of the module is a {type(x).__module__.split('.')[0]} array"
-                raise InputError("inputs", what, "a tensor, torch.tensor(np.asarray(x))")
-        tensors = {
-            **dict(module.named_parameters()),
-            **dict(module.named_buffers()),
-            **{f"input {i}": x for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)},
-        }
-        places = {x.device: name for name, x in tensors.items()}
-        device = next(iter(places))
-        if len(places) > 1:
-            found = ", ".join(f"{name} on {device}" for device, name in places.items())
-            raise InputError("function", f"has {found}", f"all on one: .to('{device}')")
-        super().__init__(module, inputs, device)
-
-    def call(self, theta: Any) -> Any:
-        torch, module = import_optional("torch", "function"), self.function
-        self._check_mode(torch)
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return torch.func.functional_call(module, {**theta, **buffers}, self.inputs)
-
-    def check(self, theta: Any) -> None:
-        if not isinstance(theta, dict) or set(theta) != set(self.parameters):
-            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is no dict"
-            raise InputError("theta", found, f"model.parameters, {sorted(self.parameters)}")
-        for name, parameter in self.parameters.items():
-            kind = str(parameter.dtype).removeprefix("torch.")
-            wanted, found = (tuple(parameter.shape), kind), (theta[name].shape, theta[name].dtype)
-            if wanted != (found[0], str(found[1])):
-                what = f"'{name}' is {found[1]} {found[0]}, that of the module {kind} {wanted[0]}"
-                raise InputError("theta", what, "model.parameters; module.double() for float64")
-
-    def _check_mode(self, torch: Any) -> None:
-        """In training mode some layers draw random numbers or count their calls."""
-        layers = torch.nn.modules
-        for name, layer in self.function.named_modules():
-            drops = isinstance(layer, layers.dropout._DropoutNd) and layer.p > 0
-            averages = isinstance(layer, layers.batchnorm._NormBase) and layer.track_running_stats
-            if layer.training and (drops or averages):
-                what = f"its {type(layer).__name__} '{name}' is in training mode"
-                raise InputError("function", what, "module.eval() before this")
-
-
-def usable_device(device: Any) -> Any:
-    """The device of PyTorch with this name, if tensors can be put there."""
-    torch = import_optional("torch", "function")
-    try:
-        found = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:
-        text = str(error).splitlines()[0].rstrip(".!")
-        what = f"{device!r} cannot be used ({text})"
-        raise InputError(
-            "device", what, "'cpu', or 'cuda' with a GPU and a PyTorch for it"
-        ) from error
-    if found.type == "meta":
-        raise InputError("device", "'meta' has shapes and no values", "'cpu' or 'cuda'")
-    return found
-
-
-def explained(error: RuntimeError) -> Exception:
-    """What PyTorch complains about most often, as an `InputError`; other errors as they are."""
-    text = str(error).splitlines()[0]
-    if "numpy()" in text or "leaf Variable" in text:
-        return InputError("function", f"breaks the chain of derivatives ({text})", SMOOTH)
-    if "same device" in text or "on different devices" in text:
-        return InputError("function", text.rstrip("."), "TorchModel(function, device='cuda')")
-    if "dtype" in text or "scalar type" in text:
-        advice = "θ and the tensors of the function in one precision, e.g. tensor.double()"
-        return InputError("theta", text.rstrip("."), advice)
-    return error
-
-
 FAILURES = (RuntimeError, NotImplementedError)
-
-
-class Graph:
-    """The state at θ, a pytree of tensors, as a function of those leaves that are parameters."""
-
-    def __init__(self, function: Function, theta: PyTree, parameters: list[bool]):
-        self.function, self.free = function, parameters
-        self.leaves, self.treedef = jax.tree.flatten(theta)
-        pairs = zip(self.leaves, parameters, strict=True)
-        self.variables = [x.requires_grad_() for x, free in pairs if free]
-        drawn = _random_state()
-        self.state, self.state_treedef = self._evaluated()
-        if not function.deterministic and _random_state() != drawn:
-            self._check_deterministic()
-        function.deterministic = True
-        self._second: tuple[list[Any], list[Any]] | None = None
-
-    def pull(self, xi: list[Any]) -> list[Any]:
-        """Zᵀξ."""
-        return _backwards(self.state, self.variables, xi, retain_graph=True)
-
-    def push(self, eta: list[Any]) -> list[Any]:
-        """Zη."""
-        if self.function.forward_mode:
-            return self._by_duals(eta)
-        try:
-            found = self._by_second_graph(eta)
-        except FAILURES:
-            found = None
-        if found is not None and (self.function.compared or self._is_transpose(found, eta)):
-            self.function.compared = True
-            return found
-        found = self._by_duals(eta)
-        self.function.forward_mode = True
-        return found
-
-    def _by_second_graph(self, eta: list[Any]) -> list[Any]:
-        torch = import_optional("torch", "function")
-        if self._second is None:
-            xi = [torch.zeros_like(x, requires_grad=True) for x in self.state]
-            self._second = xi, _backwards(self.state, self.variables, xi, create_graph=True)
-        xi, grad = self._second
-        return _backwards(grad, xi, eta, retain_graph=True)
-
-    def _is_transpose(self, image: list[Any], eta: list[Any]) -> bool:
-        """Whether ⟨Zη, ξ⟩ = ⟨η, Zᵀξ⟩: an operation can hide its derivative from a second graph."""
-        random = np.random.default_rng(0)
-        torch = import_optional("torch", "function")
-        draw = lambda x: torch.as_tensor(random.standard_normal(tuple(x.shape))).to(x)
-        xi = [draw(x) for x in self.state]
-        back = self.pull(xi)
-        size = sum((_dot(x, x) * _dot(y, y)) ** 0.5 for x, y in ((image, xi), (eta, back)))
-        rounding = float(torch.finfo(xi[0].dtype).eps) ** 0.5 * size
-        return abs(_dot(image, xi) - _dot(eta, back)) <= rounding
-
-    def _by_duals(self, eta: list[Any]) -> list[Any]:
-        """Dual numbers through the function once more."""
-        torch = import_optional("torch", "function")
-        mode = torch.autograd.forward_ad
-        tangents = iter(eta)
-        try:
-            with mode.dual_level():
-                duals = [
-                    mode.make_dual(x.detach(), next(tangents)) if free else x
-                    for x, free in zip(self.leaves, self.free, strict=True)
-                ]
-                state = jax.tree.leaves(self.function(jax.tree.unflatten(self.treedef, duals)))
-                return _or_zeros([mode.unpack_dual(x).tangent for x in state], self.state)
-        except FAILURES as error:
-            what = f"has neither a second derivative nor a forward-mode one ({error})"
-            advice = "a jvp for its autograd.Function, or ng.ExternalModel(forward, jvp, vjp)"
-            raise InputError("function", what.replace("\n", " "), advice) from error
-
-    def _evaluated(self) -> tuple[list[Any], Any]:
-        """The tensors of the state, differentiable."""
-        torch = import_optional("torch", "function")
-        try:
-            with torch.enable_grad():
-                found = self.function(jax.tree.unflatten(self.treedef, self.leaves))
-        except RuntimeError as error:
-            raise explained(error) from error
-        state, treedef = jax.tree.flatten(found)
-        for x in state:
-            if not isinstance(x, torch.Tensor):
-                what = f"returns a {type(x).__name__}"
-                raise InputError("function", what, "a tensor, or a tuple or dict of them")
-            if not x.is_floating_point():
-                raise InputError("function", f"returns {x.dtype}", "real floating-point tensors")
-        if not any(x.requires_grad for x in state):
-            what = "its result has no derivative with respect to theta"
-            raise InputError("function", what, SMOOTH)
-        return state, treedef
-
-    def _check_deterministic(self) -> None:
-        """Raise `InputError` unless a second evaluation gives the same."""
-        again, _ = self._evaluated()
-        if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
-            what = "draws random numbers: called again, it gives another state"
-            raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
-
-
-def _backwards(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph: Any) -> list[Any]:
-    """Σᵢ (∂outputᵢ/∂inputs)ᵀ seedᵢ, zero where there is no path."""
-    pairs = [(y, v) for y, v in zip(outputs, seeds, strict=True) if y.requires_grad]
-    live, weights = zip(*pairs, strict=True)
-    grad = import_optional("torch", "function").autograd.grad
-    return _or_zeros(grad(live, inputs, weights, allow_unused=True, **graph), inputs)
-
-
-def _random_state() -> list[bytes]:
-    torch = import_optional("torch", "function")
-    states = [torch.random.get_rng_state()]
-    if torch.cuda.is_initialized():
-        states += torch.cuda.get_rng_state_all()
-    return [state.numpy().tobytes() for state in states]
-
-
-def _dot(x: list[Any], y: list[Any]) -> float:
-    return sum(float((a * b).sum()) for a, b in zip(x, y, strict=True))
-
-
-def _or_zeros(found: Any, like: list[Any]) -> list[Any]:
-    return [x.new_zeros(x.shape) if y is None else y for x, y in zip(like, found, strict=True)]
+SMOOTH = "operations of PyTorch throughout: no .detach(), .numpy(), .item() or torch.no_grad()"
 
 
 class TorchModel(HostModel):
@@ -301,10 +47,10 @@ class TorchModel(HostModel):
     is one or two passes back through it. A run holds two graphs, of θ and of a trial step.
     """  # noqa: E501
 
-    function: Function = eqx.field(static=True)
+    function: "Function" = eqx.field(static=True)
 
     def __init__(self, function: Any, *inputs: Any, device: Any = None):
-        torch = import_optional("torch", "function")
+        torch = _torch()
         check_function("function", function)
         if isinstance(function, type) and issubclass(function, torch.nn.Module):
             what = f"is the class {function.__name__}"
@@ -325,7 +71,7 @@ class TorchModel(HostModel):
 
     def assign(self, theta: dict[str, Array]) -> None:
         """Write θ into the module."""
-        network, torch = self._network, import_optional("torch", "function")
+        network, torch = self._network, _torch()
         network.check(theta)
         with torch.no_grad():
             for name, parameter in network.parameters.items():
@@ -365,10 +111,268 @@ class TorchModel(HostModel):
         return HostProducts(found.rho, int(known is None), push, pull)
 
     @property
-    def _network(self) -> Network:
+    def _network(self) -> "Network":
         if isinstance(self.function, Network):
             return self.function
         raise InputError("function", "is no module, which has parameters", "a theta of your own")
 
     def _tensor(self, array: Array) -> Any:
         return to_torch(array, self.function.device)
+
+
+class Function:
+    """θ ↦ function(θ, *inputs), on a device or on that of θ."""
+
+    def __init__(self, function: Any, inputs: tuple, device: Any):
+        self.function, self.inputs = function, inputs
+        self.device = None if device is None else _find_device(device)
+        self.deterministic = False  # known after the first evaluation
+        self.compared = self.forward_mode = False  # known after the first Zη
+
+    def __call__(self, theta: Any) -> Any:
+        return call_named("function", self.call, theta)
+
+    def call(self, theta: Any) -> Any:
+        """The state, tensors in a pytree."""
+        return self.function(theta, *self.inputs)
+
+    def check(self, theta: Any) -> None:
+        """Raise `InputError` if θ, as JAX arrays, does not fit."""
+
+
+class Network(Function):
+    """θ ↦ module(*inputs) with the entries of θ in the place of its parameters.
+
+    Buffers are copied for every call, so that one which writes into them leaves the module as it
+    was, and does the same again.
+    """
+
+    def __init__(self, module: Any, inputs: tuple):
+        torch = _torch()
+        self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            what = "has no parameters that require a gradient"
+            raise InputError("function", what, "module.requires_grad_(True)")
+        for i, x in enumerate(inputs):
+            if isinstance(x, (np.ndarray, jax.Array)):
+                what = f"input {i} of the module is a {type(x).__module__.split('.')[0]} array"
+                raise InputError("inputs", what, "a tensor, torch.tensor(np.asarray(x))")
+        tensors = {
+            **dict(module.named_parameters()),
+            **dict(module.named_buffers()),
+            **{f"input {i}": x for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)},
+        }
+        places = {x.device: name for name, x in tensors.items()}
+        device = next(iter(places))
+        if len(places) > 1:
+            found = ", ".join(f"{name} on {device}" for device, name in places.items())
+            raise InputError("function", f"has {found}", f"all on one: .to('{device}')")
+        super().__init__(module, inputs, device)
+
+    def call(self, theta: Any) -> Any:
+        torch, module = _torch(), self.function
+        self._check_mode(torch)
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        return torch.func.functional_call(module, {**theta, **buffers}, self.inputs)
+
+    def check(self, theta: Any) -> None:
+        if not isinstance(theta, dict) or set(theta) != set(self.parameters):
+            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is no dict"
+            raise InputError("theta", found, f"model.parameters, {sorted(self.parameters)}")
+        for name, parameter in self.parameters.items():
+            kind = str(parameter.dtype).removeprefix("torch.")
+            wanted, found = (tuple(parameter.shape), kind), (theta[name].shape, theta[name].dtype)
+            if wanted != (found[0], str(found[1])):
+                what = f"'{name}' is {found[1]} {found[0]}, that of the module {kind} {wanted[0]}"
+                raise InputError("theta", what, "model.parameters; module.double() for float64")
+
+    def _check_mode(self, torch: Any) -> None:
+        """In training mode some layers draw random numbers or count their calls."""
+        layers = torch.nn.modules
+        for name, layer in self.function.named_modules():
+            drops = isinstance(layer, layers.dropout._DropoutNd) and layer.p > 0
+            averages = isinstance(layer, layers.batchnorm._NormBase) and layer.track_running_stats
+            if layer.training and (drops or averages):
+                what = f"its {type(layer).__name__} '{name}' is in training mode"
+                raise InputError("function", what, "module.eval() before this")
+
+
+class Graph:
+    """The state at θ, a pytree of tensors, as a function of those leaves that are parameters."""
+
+    def __init__(self, function: Function, theta: PyTree, parameters: list[bool]):
+        self.function, self.free = function, parameters
+        self.leaves, self.treedef = jax.tree.flatten(theta)
+        pairs = zip(self.leaves, parameters, strict=True)
+        self.variables = [x.requires_grad_() for x, free in pairs if free]
+        drawn = _random_state()
+        self.state, self.state_treedef = self._evaluate()
+        if not function.deterministic and _random_state() != drawn:
+            self._check_deterministic()
+        function.deterministic = True
+        self._second: tuple[list[Any], list[Any]] | None = None
+
+    def pull(self, xi: list[Any]) -> list[Any]:
+        """Zᵀξ."""
+        return _pull_back(self.state, self.variables, xi, retain_graph=True)
+
+    def push(self, eta: list[Any]) -> list[Any]:
+        """Zη."""
+        if self.function.forward_mode:
+            return self._by_duals(eta)
+        try:
+            found = self._by_second_graph(eta)
+        except FAILURES:
+            found = None
+        if found is not None and (self.function.compared or self._is_transpose(found, eta)):
+            self.function.compared = True
+            return found
+        found = self._by_duals(eta)
+        self.function.forward_mode = True
+        return found
+
+    def _by_second_graph(self, eta: list[Any]) -> list[Any]:
+        torch = _torch()
+        if self._second is None:
+            xi = [torch.zeros_like(x, requires_grad=True) for x in self.state]
+            self._second = xi, _pull_back(self.state, self.variables, xi, create_graph=True)
+        xi, grad = self._second
+        return _pull_back(grad, xi, eta, retain_graph=True)
+
+    def _is_transpose(self, image: list[Any], eta: list[Any]) -> bool:
+        """Whether ⟨Zη, ξ⟩ = ⟨η, Zᵀξ⟩: an operation can hide its derivative from a second graph."""
+        random = np.random.default_rng(0)
+        torch = _torch()
+        draw = lambda x: torch.as_tensor(random.standard_normal(tuple(x.shape))).to(x)
+        xi = [draw(x) for x in self.state]
+        back = self.pull(xi)
+        size = sum((_dot(x, x) * _dot(y, y)) ** 0.5 for x, y in ((image, xi), (eta, back)))
+        rounding = float(torch.finfo(xi[0].dtype).eps) ** 0.5 * size
+        return abs(_dot(image, xi) - _dot(eta, back)) <= rounding
+
+    def _by_duals(self, eta: list[Any]) -> list[Any]:
+        """Dual numbers through the function once more."""
+        torch = _torch()
+        mode = torch.autograd.forward_ad
+        tangents = iter(eta)
+        try:
+            with mode.dual_level():
+                duals = [
+                    mode.make_dual(x.detach(), next(tangents)) if free else x
+                    for x, free in zip(self.leaves, self.free, strict=True)
+                ]
+                state = jax.tree.leaves(self.function(jax.tree.unflatten(self.treedef, duals)))
+                return _fill_zeros([mode.unpack_dual(x).tangent for x in state], self.state)
+        except FAILURES as error:
+            what = f"has neither a second derivative nor a forward-mode one ({error})"
+            advice = "a jvp for its autograd.Function, or ng.ExternalModel(forward, jvp, vjp)"
+            raise InputError("function", what.replace("\n", " "), advice) from error
+
+    def _evaluate(self) -> tuple[list[Any], Any]:
+        """The tensors of the state, differentiable."""
+        torch = _torch()
+        try:
+            with torch.enable_grad():
+                found = self.function(jax.tree.unflatten(self.treedef, self.leaves))
+        except RuntimeError as error:
+            raise _explain(error) from error
+        state, treedef = jax.tree.flatten(found)
+        for x in state:
+            if not isinstance(x, torch.Tensor):
+                what = f"returns a {type(x).__name__}"
+                raise InputError("function", what, "a tensor, or a tuple or dict of them")
+            if not x.is_floating_point():
+                raise InputError("function", f"returns {x.dtype}", "real floating-point tensors")
+        if not any(x.requires_grad for x in state):
+            what = "its result has no derivative with respect to theta"
+            raise InputError("function", what, SMOOTH)
+        return state, treedef
+
+    def _check_deterministic(self) -> None:
+        """Raise `InputError` unless a second evaluation gives the same."""
+        again, _ = self._evaluate()
+        if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
+            what = "draws random numbers: called again, it gives another state"
+            raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
+
+
+def _pull_back(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph: Any) -> list[Any]:
+    """Σᵢ (∂outputᵢ/∂inputs)ᵀ seedᵢ, zero where there is no path."""
+    pairs = [(y, v) for y, v in zip(outputs, seeds, strict=True) if y.requires_grad]
+    live, weights = zip(*pairs, strict=True)
+    grad = _torch().autograd.grad
+    return _fill_zeros(grad(live, inputs, weights, allow_unused=True, **graph), inputs)
+
+
+def _random_state() -> list[bytes]:
+    torch = _torch()
+    states = [torch.random.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return [state.numpy().tobytes() for state in states]
+
+
+def _dot(x: list[Any], y: list[Any]) -> float:
+    return sum(float((a * b).sum()) for a, b in zip(x, y, strict=True))
+
+
+def _fill_zeros(found: Any, like: list[Any]) -> list[Any]:
+    return [x.new_zeros(x.shape) if y is None else y for x, y in zip(like, found, strict=True)]
+
+
+def _explain(error: RuntimeError) -> Exception:
+    """What PyTorch complains about most often, as an `InputError`; other errors as they are."""
+    text = str(error).splitlines()[0]
+    if "numpy()" in text or "leaf Variable" in text:
+        return InputError("function", f"breaks the chain of derivatives ({text})", SMOOTH)
+    if "same device" in text or "on different devices" in text:
+        return InputError("function", text.rstrip("."), "TorchModel(function, device='cuda')")
+    if "dtype" in text or "scalar type" in text:
+        advice = "θ and the tensors of the function in one precision, e.g. tensor.double()"
+        return InputError("theta", text.rstrip("."), advice)
+    return error
+
+
+def _find_device(device: Any) -> Any:
+    """The device of PyTorch with this name, if tensors can be put there."""
+    torch = _torch()
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        text = str(error).splitlines()[0].rstrip(".!")
+        what = f"{device!r} cannot be used ({text})"
+        raise InputError(
+            "device", what, "'cpu', or 'cuda' with a GPU and a PyTorch for it"
+        ) from error
+    if found.type == "meta":
+        raise InputError("device", "'meta' has shapes and no values", "'cpu' or 'cuda'")
+    return found
+
+
+def to_torch(array: Array, device: Any = None) -> Any:
+    """The tensor with the values of `array`, on the same device unless one is named."""
+    torch = _torch()
+    array = jax.block_until_ready(array)
+    reachable = torch.cuda.is_available() or _platform(array) == "cpu"
+    tensor = torch.from_dlpack(array) if reachable else torch.as_tensor(np.array(array))
+    return tensor if device is None else tensor.to(device)
+
+
+def to_jax(tensor: Any, device: Any) -> Array:
+    """The array with the values of `tensor`, on this device of JAX."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
+        what = f"has {tensor.dtype}, and JAX is set to 32 bits"
+        raise InputError("function", what, 'jax.config.update("jax_enable_x64", True), or .float()')
+    if tensor.is_cuda and device.platform != "gpu":
+        tensor = tensor.cpu()
+    array = jax.dlpack.from_dlpack(tensor)
+    return array if array.devices() == {device} else jax.device_put(array, device)
+
+
+def _platform(array: Array) -> str:
+    return next(iter(array.devices())).platform
+
+
+def _torch() -> Any:
+    return import_optional("torch", "function")

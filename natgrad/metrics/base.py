@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 from ..core.dense import gram
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.sharding import at_hand
+from ..core.sharding import to_host
 from ..errors import InputError
 from ..grids import Domain, Grid
 
@@ -286,7 +286,7 @@ def check_pair(metric: Metric, a: PyTree, b: PyTree) -> None:
 
 def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -> None:
     """A density must be finite and nonnegative, with positive mass in every function."""
-    values = at_hand(density)
+    values = to_host(density)
     xp = values.__array_namespace__()
     infinite, negative = int(xp.sum(~xp.isfinite(values))), int(xp.sum(values < 0))
     if infinite:

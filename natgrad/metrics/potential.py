@@ -124,7 +124,7 @@ class PotentialGeometry(Geometry):
             fluxes, solution = equation.factor.flows(jax.vmap(equation.source)(columns))
             return fluxes, solution._replace(phi=None)
 
-        fluxes, solution = self.each(method, one, self.rho, self._stacked(columns))
+        fluxes, solution = self.each(method, one, self.rho, self._by_function(columns))
         rows = [jnp.moveaxis(flux, self._lead, 0).reshape(p, -1) for flux in fluxes]
         return jnp.concatenate(rows, axis=1), report_solution(method, solution)
 
@@ -147,7 +147,7 @@ class PotentialGeometry(Geometry):
             squares = sum(gram(flux.reshape(p, -1).T) for flux in fluxes)
             return half + half.T - squares, solution._replace(phi=None)
 
-        G, solution = self.each(method, one, self.rho, self._stacked(columns))
+        G, solution = self.each(method, one, self.rho, self._by_function(columns))
         return jnp.sum(G.reshape(-1, p, p), axis=0), report_solution(method, solution)
 
     @property
@@ -159,7 +159,7 @@ class PotentialGeometry(Geometry):
         """How many axes of ρ count the functions."""
         return self.rho.ndim - self.dimension
 
-    def _stacked(self, columns: Array) -> Array:
+    def _by_function(self, columns: Array) -> Array:
         """Columns (p, *batch, *function) as (*batch, p, *function)."""
         return jnp.moveaxis(columns, 0, self._lead)
 

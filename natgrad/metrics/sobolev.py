@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection, Sublattice
-from ..core.sharding import with_mesh
+from ..core.sharding import replace_mesh
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
@@ -63,7 +63,7 @@ class _SpectralMetric(FlatMetric):
         return super().restricted(selection)
 
     def distributed(self, mesh: Mesh) -> Metric:
-        return with_mesh(self, mesh)
+        return replace_mesh(self, mesh)
 
     def check_structure(self, state: PyTree) -> None:
         check_on_grid(self.grid, state)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.compiled import compile_unless, each
-from ..core.operators import hoisted, structure_of
+from ..core.operators import hoist, structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..errors import InputError
@@ -211,10 +211,10 @@ def differentiate(
     structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
     if reverse:
         rho, pull = jax.vjp(state, flat)
-        stored = hoisted(lambda xi: pull(xi)[0], structure_of(rho))
+        stored = hoist(lambda xi: pull(xi)[0], structure_of(rho))
     else:
         rho, push = jax.linearize(state, flat)
-        stored = hoisted(push, structure)
+        stored = hoist(push, structure)
     return LinearisedProducts(rho, 1, stored, structure, reverse)
 
 
@@ -229,7 +229,7 @@ def differentiate_twice(
 
     gradient = lambda v: jax.value_and_grad(value_and_state, has_aux=True)(v)
     ((value, rho), slope), tangent = jax.linearize(gradient, flat)
-    product = hoisted(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+    product = hoist(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
     return SecondOrder(rho, value, slope, 1, product)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
-from ..core.sharding import InParts, check_divides, in_parts, placed
+from ..core.sharding import InParts, check_divides, in_parts, put_on_mesh
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, differentiate, form_by_rows
 
@@ -115,7 +115,7 @@ class Sourcewise(Model):
         """Each device has some of the sources."""
         for leaf in jax.tree.leaves(self.sources):
             check_divides(mesh, jnp.shape(leaf), "the sources")
-        sources = placed(self.sources, lambda _: in_parts(mesh))
+        sources = put_on_mesh(self.sources, lambda _: in_parts(mesh))
         return Sourcewise(self.function, sources, self.mode, self.memory)
 
     def _stacked(self) -> Explicit:

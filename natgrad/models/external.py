@@ -72,8 +72,8 @@ class ExternalModel(HostModel):
     that is tried. In the counts a call of `linearize` is a forward propagation.
 
     An exception of the outside code passes through, with a note that says which function raised
-    it; `error.natgrad_result` is the run until then. `ng.checks.check_adjoint` finds a `vjp` that is not
-    the transpose of `jvp`.
+    it; `error.natgrad_result` is the run until then. `ng.checks.check_adjoint` finds a `vjp` that
+    is not the transpose of `jvp`.
 
     ```python
     model = ng.ExternalModel(lambda t: A @ t, lambda t, v: A @ v, lambda t, w: A.T @ w)

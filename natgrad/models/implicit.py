@@ -60,10 +60,10 @@ class ImplicitModel(Model):
       operator near (∂_ρh)⁻¹. Right-hand sides are scaled to a largest entry of 1, for absolute
       tolerances; a solve that fails makes the state or the direction NaN, and that a status. Or
     - on the host: `factorise(rho, theta)`, called with NumPy arrays, returns an object with
-      `solve(b)` and `solve_transposed(b)` for b like ρ, such as `ng.models.SparseLU(matrix)`. It is made
-      once for each θ, and again for each step of Newton's method on a nonlinear h. Where it raises
-      `numpy.linalg.LinAlgError`, as `SparseLU` does on a singular matrix, there is no state: an
-      input error at the start of a run, and a rejected step later. If the object has the
+      `solve(b)` and `solve_transposed(b)` for b like ρ, such as `ng.models.SparseLU(matrix)`. It is
+      made once for each θ, and again for each step of Newton's method on a nonlinear h. Where it
+      raises `numpy.linalg.LinAlgError`, as `SparseLU` does on a singular matrix, there is no
+      state: an input error at the start of a run, and a rejected step later. If the object has the
       attribute `leading_axes = True`, it may be given many b at once, stacked along a new first
       axis.
 

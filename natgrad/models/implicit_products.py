@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import dot, hoisted, negate, norm, scaled, structure_of
+from ..core.operators import dot, hoist, negate, norm, scale, structure_of
 from ..parameters import flatten
 from .base import Evaluation, Loss, Products, SecondOrder, Unravel
 from .external import call_named, from_numpy, to_numpy
@@ -64,7 +64,7 @@ class CompiledProducts(Products):
             (pull,) = in_theta_transposed(negate(solve_transposed(observed_transposed(xi)[0])))
             return push, pull
 
-        closure = hoisted(both, flat_structure, structure_of(rho))
+        closure = hoist(both, flat_structure, structure_of(rho))
         return cls(rho, evaluations, closure, flat_structure)
 
     def push(self, eta: Array) -> PyTree:
@@ -95,13 +95,13 @@ def compiled_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tup
         leaves = jax.tree.leaves(b)
         largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(leaf)) for leaf in leaves])
         size = jnp.where(largest > 0, largest, 1.0)
-        unit = scaled(1 / size, b)
+        unit = scale(1 / size, b)
         found = lx.linear_solve(operator, unit, solver, state=state, options=options, throw=False)
         left = norm(jax.tree.map(jnp.subtract, operator.mv(found.value), unit))
         failed = jnp.maximum(1e-7, 1e3 * jnp.finfo(left.dtype).eps)
         limit = jnp.where(found.result == lx.RESULTS.successful, 0.1, failed)
         good = (left <= limit * norm(unit)) & jnp.isfinite(largest)
-        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), scaled(size, found.value))
+        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), scale(size, found.value))
 
     def transposed(b: PyTree) -> PyTree:
         state_transposed, options_transposed = solver.transpose(state, options)
@@ -220,7 +220,7 @@ def differentiate_implicitly_twice(
         return in_theta + constraint.pull_theta(negate(solve_transposed(in_field)))
 
     if model.factorise is None:
-        product = hoisted(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+        product = hoist(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
     return SecondOrder(known.rho, value, constraint.pull_theta(adjoint), evaluations, product)
 
 
@@ -244,6 +244,6 @@ class _Lagrangian(eqx.Module):
         """The derivative of (∂_u ℓ, ∂_θ ℓ) along (û, η)."""
         at = self.constraint
         flat, unravel = flatten(at.theta)
-        value = lambda u, v: self._f(u) + dot(adjoint, at.model.residual(u, unravel(v)))
+        value = lambda u, v: dot(adjoint, at.model.residual(u, unravel(v))) + self._f(u)
         gradient = jax.grad(value, argnums=(0, 1))
         return jax.jvp(gradient, (at.field, flat), (motion, eta))[1]

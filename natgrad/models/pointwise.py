@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.sharding import check_divides, in_parts, on_each_device, placed, with_mesh
+from ..core.sharding import check_divides, in_parts, on_each_device, put_on_mesh, replace_mesh
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, differentiate
 
@@ -139,8 +139,8 @@ class Pointwise(RowModel):
     def distributed(self, mesh: Mesh) -> "Pointwise":
         """Each device has some of the points."""
         check_divides(mesh, self.points.shape, "the points")
-        points = placed(self.points, lambda _: in_parts(mesh))
-        return with_mesh(eqx.tree_at(lambda model: model.points, self, points), mesh)
+        points = put_on_mesh(self.points, lambda _: in_parts(mesh))
+        return replace_mesh(eqx.tree_at(lambda model: model.points, self, points), mesh)
 
     def shaped(self, arrays: Array) -> Array:
         if arrays.ndim != 1:

@@ -1,1 +1,6 @@
-"""Physics-informed networks: losses made of residuals at points."""
+"""Physics losses: residuals at collocation points, fixed or drawn anew."""
+
+from .collocation import Collocation, Residual, derivative, laplacian
+from .resampling import Resampled
+
+__all__ = ["Collocation", "Resampled", "Residual", "derivative", "laplacian"]

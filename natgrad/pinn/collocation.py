@@ -1,4 +1,7 @@
-"""Derivatives of a function at one point, for residuals: written once, batched by the library."""
+"""Equations at collocation points as a model, and derivatives to write them with.
+
+A residual is written for one point; the library batches it.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.selection import Selection
-from ..core.sharding import at_hand, check_divides, everywhere, in_parts, placed, with_mesh
+from ..core.sharding import check_divides, everywhere, in_parts, put_on_mesh, replace_mesh, to_host
 from ..errors import InputError
 from ..metrics import Blocks, Metric
 from ..metrics.base import FlatMetric
@@ -23,52 +26,6 @@ from ..models.pointwise import DEFAULT_MEMORY, Part, RowModel
 from ..problem import Problem
 
 Field = Callable[[Array], Array]
-
-
-def derivative(u: Field, x: Array, *axes: int) -> Array:
-    """∂u/∂x_i, ∂²u/∂x_i∂x_j, … at x, in forward mode: one axis for each order.
-
-    `u` maps a point of shape `(d,)` to a scalar or an array.
-
-    ```python
-    u_t, u_xx = ng.derivative(u, x, 0), ng.derivative(u, x, 1, 1)
-    ```
-
-    Cost: 2 evaluations of u for each order, multiplied; equal parts of several are shared.
-    """
-    _check_point(x)
-    if not axes:
-        return u(x)
-    *rest, last = axes
-    if not isinstance(last, (int, np.integer)) or not -x.size <= last < x.size:
-        what = f"{last!r} is no axis of a point of shape {x.shape}"
-        raise InputError("axes", what, f"integers from 0 to {x.size - 1}")
-    inner = lambda y: derivative(u, y, *rest)
-    return jax.jvp(inner, (x,), (jnp.zeros_like(x).at[last].set(1.0),))[1]
-
-
-def laplacian(u: Field, x: Array) -> Array:
-    """Δu = Σᵢ ∂²u/∂xᵢ² at x, the directions batched over one evaluation of u.
-
-    ```python
-    residual = lambda net, x: ng.laplacian(lambda y: net(y)[0], x) + source(x)
-    ```
-
-    Cost: about 2d + 1 evaluations of u.
-    """
-    _check_point(x)
-
-    def second(direction: Array) -> Array:
-        slope = lambda y: jax.jvp(u, (y,), (direction,))[1]
-        return jax.jvp(slope, (x,), (direction,))[1]
-
-    return jnp.sum(jax.vmap(second)(jnp.eye(x.size, dtype=x.dtype)), axis=0)
-
-
-def _check_point(x: Array) -> None:
-    if jnp.ndim(x) != 1 or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
-        what = f"has shape {jnp.shape(x)} and dtype {jnp.result_type(x)}"
-        raise InputError("x", what, "one real point of shape (d,), and jax.vmap for several")
 
 
 class Residual(eqx.Module):
@@ -97,7 +54,7 @@ class Residual(eqx.Module):
         metric: Metric | None = None,
     ):
         self.function, self.metric = function, metric
-        self.points, self.weight = _array(points, "points"), _array(weight, "weight", float)
+        self.points, self.weight = _as_array(points, "points"), _as_array(weight, "weight", float)
 
     def entries(self) -> Array:
         """The weight of the square of each value: w/n, or the weights of the points."""
@@ -119,7 +76,7 @@ class Residual(eqx.Module):
                 f"its weight has shape {self.weight.shape} for {len(self.points)} points",
                 "a number, or one for each point",
             )
-        weight = self.weight if isinstance(self.weight, jax.core.Tracer) else at_hand(self.weight)
+        weight = self.weight if isinstance(self.weight, jax.core.Tracer) else to_host(self.weight)
         known = isinstance(weight, np.ndarray)
         if known and not np.all(np.isfinite(weight) & (weight > 0)):
             raise InputError(name, "a weight is not finite and positive", "weight=1.0")
@@ -184,12 +141,12 @@ class Collocation(RowModel):
         """Each device has some of the points of every block."""
         for name, block in self.blocks.items():
             check_divides(mesh, block.points.shape, f"the points of the block {name!r}")
-        cut = lambda x: placed(x, lambda shape: in_parts(mesh) if shape else everywhere(mesh))
+        cut = lambda x: put_on_mesh(x, lambda shape: in_parts(mesh) if shape else everywhere(mesh))
         spread = {
             name: Residual(block.function, cut(block.points), cut(block.weight), block.metric)
             for name, block in self.blocks.items()
         }
-        return with_mesh(Collocation(memory=self.memory, **spread), mesh)
+        return replace_mesh(Collocation(memory=self.memory, **spread), mesh)
 
     def shaped(self, arrays: PyTree) -> PyTree:
         return arrays
@@ -201,7 +158,7 @@ class Collocation(RowModel):
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         for name, values in known.rho.items():
-            values = at_hand(values)
+            values = to_host(values)
             wrong = int((~values.__array_namespace__().isfinite(values)).sum())
             if wrong:
                 what = f"{wrong} of its {values.size} residuals at theta are not finite"
@@ -265,8 +222,54 @@ def _spread(weights: Array, values: Array) -> Array:
     return weights.reshape(*weights.shape, *trailing).astype(values.dtype)
 
 
-def _array(value: Any, name: str, dtype: Any = None) -> Array:
+def _as_array(value: Any, name: str, dtype: Any = None) -> Array:
     try:
         return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
         raise InputError(name, f"a {type(value).__name__} is no array", "jnp.array(...)") from error
+
+
+def derivative(u: Field, x: Array, *axes: int) -> Array:
+    """∂u/∂x_i, ∂²u/∂x_i∂x_j, … at x, in forward mode: one axis for each order.
+
+    `u` maps a point of shape `(d,)` to a scalar or an array.
+
+    ```python
+    u_t, u_xx = ng.derivative(u, x, 0), ng.derivative(u, x, 1, 1)
+    ```
+
+    Cost: 2 evaluations of u for each order, multiplied; equal parts of several are shared.
+    """
+    _check_point(x)
+    if not axes:
+        return u(x)
+    *rest, last = axes
+    if not isinstance(last, (int, np.integer)) or not -x.size <= last < x.size:
+        what = f"{last!r} is no axis of a point of shape {x.shape}"
+        raise InputError("axes", what, f"integers from 0 to {x.size - 1}")
+    inner = lambda y: derivative(u, y, *rest)
+    return jax.jvp(inner, (x,), (jnp.zeros_like(x).at[last].set(1.0),))[1]
+
+
+def laplacian(u: Field, x: Array) -> Array:
+    """Δu = Σᵢ ∂²u/∂xᵢ² at x, the directions batched over one evaluation of u.
+
+    ```python
+    residual = lambda net, x: ng.laplacian(lambda y: net(y)[0], x) + source(x)
+    ```
+
+    Cost: about 2d + 1 evaluations of u.
+    """
+    _check_point(x)
+
+    def second(direction: Array) -> Array:
+        slope = lambda y: jax.jvp(u, (y,), (direction,))[1]
+        return jax.jvp(slope, (x,), (direction,))[1]
+
+    return jnp.sum(jax.vmap(second)(jnp.eye(x.size, dtype=x.dtype)), axis=0)
+
+
+def _check_point(x: Array) -> None:
+    if jnp.ndim(x) != 1 or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        what = f"has shape {jnp.shape(x)} and dtype {jnp.result_type(x)}"
+        raise InputError("x", what, "one real point of shape (d,), and jax.vmap for several")

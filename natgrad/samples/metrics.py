@@ -14,7 +14,7 @@ from jax import Array
 from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.settings import Number, check_integer, number, setting
+from ..core.settings import Number, check_integer, check_number, setting
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, PyTree, Report
 from ..metrics.diagonal import DiagonalGeometry, DiagonalMetric
@@ -135,7 +135,7 @@ class _DualGeometry(Geometry):
 
 def _optional_number(name: str):
     """A field that holds a positive number as a leaf, or None."""
-    convert = lambda value: None if value is None else number(value, name, positive=True)
+    convert = lambda value: None if value is None else check_number(value, name, positive=True)
     return eqx.field(converter=convert, default=None)
 
 

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
-from ..core.operators import axpy, pick, scaled
+from ..core.operators import axpy, pick, scale
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
 from .base import MatrixFreeSolver, Solution, SolveInfo
@@ -164,7 +164,7 @@ def make_solution(
         reason=state.reason,
         counts=Counts(linearised=steps, adjoint=steps),
     )
-    return Solution(state.scale * state.eta, info, scaled(state.scale, state.motion), memory)
+    return Solution(state.scale * state.eta, info, scale(state.scale, state.motion), memory)
 
 
 class Stop(NamedTuple):

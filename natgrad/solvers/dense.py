@@ -14,7 +14,7 @@ from ..core.dense import (
     minimum_norm_factor,
     safe_cholesky,
 )
-from ..core.settings import number
+from ..core.settings import check_number
 from .base import DenseSolver, InformationSolver, SolveInfo
 
 
@@ -171,7 +171,7 @@ class PivotedQR(DenseSolver):
     rtol: Array | None
 
     def __init__(self, rtol: float | None = None):
-        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         return minimum_norm_factor(Y, self.rtol), b, r
@@ -209,7 +209,7 @@ class SVD(DenseSolver):
     rtol: Array | None
 
     def __init__(self, rtol: float | None = None):
-        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Spectral:
         triangle = triangularise(Y, b, r)

@@ -19,7 +19,7 @@ from ..core.compiled import each
 from ..core.dense import accurate_product
 from ..core.outcomes import Counts, Status
 from ..core.randomised import LowRank, basis_sizes, decompose, range_basis
-from ..core.settings import Number, check_integer, number
+from ..core.settings import Number, check_integer, check_number
 from ..errors import InputError
 from .base import MatrixFreeSolver, Solution, SolveInfo
 from .system import System
@@ -216,7 +216,7 @@ class RandomizedSVD(LowRankSolver):
         self.oversampling = check_integer(oversampling, "oversampling", 0)
         self.seed = check_integer(seed, "seed", 0)
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
-        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
     def spent(self, system: System) -> Counts:
         width, limit = self.rank + self.oversampling, min(shape_of(system))
@@ -293,7 +293,7 @@ class Hutchinson(LowRankSolver):
         self.samples, self.probes = check_integer(samples, "samples", 1), probes
         self.seed = check_integer(seed, "seed", 0)
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
-        self.rtol = None if rtol is None else number(rtol, "rtol", positive=True)
+        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
     def spent(self, system: System) -> Counts:
         pushed = self.samples if self.probes == "column_space" else 0

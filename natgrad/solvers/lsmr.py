@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
-from ..core.operators import axpy, dot, norm, pick, scaled
+from ..core.operators import axpy, dot, norm, pick, scale
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
 from ..errors import InputError
@@ -261,4 +261,4 @@ def _normalised_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
 
 def _normalised(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:
     length = jnp.sqrt(dot(x, x)).astype(dtype)
-    return length, scaled(1.0 / jnp.where(length > 0, length, 1.0), x)
+    return length, scale(1.0 / jnp.where(length > 0, length, 1.0), x)

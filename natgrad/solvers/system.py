@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import Structure, dot, hoisted
+from ..core.operators import Structure, dot, hoist
 from ..direction.damping import ParameterOperator
 from ..models.base import Products
 
@@ -27,7 +27,7 @@ class Factor(eqx.Module):
     def __init__(self, L: lx.AbstractLinearOperator):
         self._in, self._out = Structure(L.in_structure()), Structure(L.out_structure())
         both = lambda x, y: (L.mv(x), L.T.mv(y))
-        self._both = hoisted(both, L.in_structure(), L.out_structure())
+        self._both = hoist(both, L.in_structure(), L.out_structure())
 
     def mv(self, zeta: PyTree) -> PyTree:
         """Lζ."""
@@ -48,7 +48,7 @@ class Gram(eqx.Module):
     _product: Callable[[PyTree], PyTree]
 
     def __init__(self, A: lx.AbstractLinearOperator):
-        self._product = hoisted(A.mv, A.in_structure())
+        self._product = hoist(A.mv, A.in_structure())
 
     def mv(self, zeta: PyTree) -> PyTree:
         """Aζ."""

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.sharding import row_mesh, with_mesh
+from ..core.sharding import replace_mesh, row_mesh
 from ..models.base import Evaluation, Products, Unravel
 from .base import DEFAULT_MEMORY, M_PER_KM, Storage, WaveModel, check_start, make_layer, take_shots
 from .propagation import Gathers, Simulator
@@ -124,7 +124,7 @@ class Acoustic(WaveModel):
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""
-        return with_mesh(self, mesh)
+        return replace_mesh(self, mesh)
 
 
 class WaveProducts(Products):

@@ -8,9 +8,9 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from natgrad import AdjointOperator, Grid, InputError, Metric
+from natgrad import Grid, InputError
 from natgrad.core.selection import Selection, Sublattice
-from natgrad.metrics import Geometry
+from natgrad.metrics import AdjointOperator, Geometry, Metric
 from natgrad.metrics.base import FlatMetric, check_grid, check_on_grid, positive_operator
 from natgrad.metrics.elliptic.spectral import sine_transform, sobolev_symbol
 

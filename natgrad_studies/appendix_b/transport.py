@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from natgrad import AdjointOperator, Grid, InputError, Metric
+from natgrad import Grid, InputError
 from natgrad.core.selection import Selection, Sublattice
-from natgrad.metrics import Geometry
+from natgrad.metrics import AdjointOperator, Geometry, Metric
 from natgrad.metrics.base import (
     admissible_density,
     check_density,

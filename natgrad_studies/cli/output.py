@@ -1,8 +1,10 @@
 """What a command prints: lines and tables for people, or one JSON object on stdout."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -23,7 +25,7 @@ class Output:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def table(self, table: Any) -> None:
-        """A `natgrad.report.Table`; in JSON it is part of the object."""
+        """A `Table` of natgrad's reports; in JSON it is part of the object."""
         if self.as_json:
             return
         if not sys.stdout.isatty():  # no width to keep to
@@ -41,11 +43,11 @@ class Output:
         Console().print(printed)
 
     def done(self, **found: Any) -> None:
-        """The object."""
+        """The object; for people, where the report is."""
         if self.as_json:
-            from natgrad.report import plain
-
-            print(json.dumps(plain(found), ensure_ascii=False, allow_nan=False), flush=True)
+            print(json.dumps(found, ensure_ascii=False, default=_plain), flush=True)
+        elif "report" in found:
+            self.line(f"report: {found['report']}")
 
     def error(self, message: str) -> None:
         """What is wrong with the input, in one line."""
@@ -62,9 +64,13 @@ class Output:
 
     def stopped(self) -> None:
         """That a signal ended the run, and how to go on."""
-        if (display := sys.modules.get("natgrad.descent.progress")) is not None:
-            display.BOARD.close()  # threads that are left would keep it open
+        if (progress := sys.modules.get("natgrad.descent.progress")) is not None:
+            progress.BOARD.close()  # threads that are left would keep it open
         command = self.go_on()
         line = "stopped" if command is None else f"stopped; go on with: {command}"
         print(line, file=sys.stderr, flush=True)
         self.done(error=line)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else dataclasses.asdict(value)

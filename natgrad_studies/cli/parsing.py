@@ -11,11 +11,9 @@ from typing import Annotated, Any
 import tyro
 
 from ..registry import STUDIES
-from ..suggestions import unknown
-from . import study as study_command
-from .commands import COMMANDS
+from ..settings import unknown
+from .commands import COMMANDS, STUDY_EXAMPLES, STUDY_SUMMARY, RunStudy, starting_settings
 from .output import UsageError
-from .study import RunStudy, starting_settings
 
 ABOUT = "Natural gradient descent in the metric of your choice: studies and their reports."
 EXAMPLES = (
@@ -33,11 +31,11 @@ def parse(arguments: list[str]) -> Any:
         _check(arguments)
     elif not asks_for_help:
         raise UsageError(f"no command; one of {', '.join(('study', *COMMANDS))}, or --help")
-    command = parsed(arguments)
+    command = read_arguments(arguments)
     return getattr(command, "chosen_study", command)
 
 
-def parsed(arguments: list[str]) -> Any:
+def read_arguments(arguments: list[str]) -> Any:
     """What tyro makes of the arguments; its complaints in one line."""
     complaint = io.StringIO()
     try:
@@ -45,7 +43,7 @@ def parsed(arguments: list[str]) -> Any:
             return tyro.cli(
                 _all_commands(arguments),
                 prog="natgrad",
-                description=_described(ABOUT, EXAMPLES),
+                description=_describe(ABOUT, EXAMPLES),
                 args=arguments,
                 config=(
                     tyro.conf.OmitArgPrefixes,
@@ -64,7 +62,7 @@ def _all_commands(arguments: list[str]) -> Any:
     asked = arguments[0] if arguments else ""
     types = [_study_type(arguments)]
     for name, command in COMMANDS.items():
-        about = _described(command.__doc__, command.EXAMPLES if name == asked else ())
+        about = _describe(command.__doc__, command.EXAMPLES if name == asked else ())
         types.append(Annotated[command, tyro.conf.subcommand(name, description=about)])
     return reduce(or_, types)
 
@@ -76,15 +74,15 @@ def _study_type(arguments: list[str]) -> Any:
     for name, study in STUDIES.items():
         preset, config = _value(arguments, "--preset"), _value(arguments, "--config")
         chosen = starting_settings(study, *((preset, config) if name == asked else (None, None)))
-        examples = [example for example in study_command.EXAMPLES if f" {name} " in example]
+        examples = [example for example in STUDY_EXAMPLES if f" {name} " in example]
         examples = examples or [f"natgrad study {name} --preset demo --output results/{name}"]
-        about = _described(study.about, examples if name == asked else ())
+        about = _describe(study.about, examples if name == asked else ())
         command: Any = RunStudy[type(chosen)]  # pyright: ignore[reportInvalidTypeArguments]
         described = tyro.conf.subcommand(name, default=RunStudy(chosen), description=about)
         types.append(Annotated[command, described])
     whole: Any = make_dataclass("StudyCommand", [("chosen_study", reduce(or_, types))], frozen=True)
-    shown = study_command.EXAMPLES if arguments[:1] == ["study"] else ()
-    about = _described(study_command.SUMMARY, shown)
+    shown = STUDY_EXAMPLES if arguments[:1] == ["study"] else ()
+    about = _describe(STUDY_SUMMARY, shown)
     return Annotated[whole, tyro.conf.subcommand("study", description=about)]
 
 
@@ -101,7 +99,7 @@ def _check(arguments: list[str]) -> None:
     elif not rest[0].startswith("-"):
         if rest[0] not in STUDIES:
             raise UsageError(unknown("study", rest[0], list(STUDIES)))
-        known |= {"--config"} | _flags(next(iter(STUDIES[rest[0]].presets.values())))
+        known |= {"--config"} | _flags(STUDIES[rest[0]].first_preset)
     for argument in rest:
         flag = argument.partition("=")[0].replace("_", "-")
         if argument.startswith("--") and flag not in known:
@@ -123,7 +121,7 @@ def _value(arguments: list[str], flag: str) -> str | None:
     return found
 
 
-def _described(about: str | None, examples: Any) -> str:
+def _describe(about: str | None, examples: Any) -> str:
     lines = "".join(f"\n  {example}" for example in examples)
     return f"{about}\n\nExamples:{lines}" if lines else str(about)
 

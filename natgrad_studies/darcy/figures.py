@@ -1,75 +1,99 @@
-"""Figures: the set-up, convergence against propagations, reconstructions, the posterior."""
+"""Fields on the unit square: the set-up, the reconstructions and the posterior."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.plot import METRIC_LINES, PALETTE, save
+from natgrad.plot import PALETTE, save
 
-from .maps import draw_fields, draw_posterior, draw_setup
-from .results import StudyResult, VariantResult
-from .runs import Run
+from ..plots import axes_grid
+from .problem import centres, observe, wells
+from .run import Posterior, VariantResult
+from .settings import EVERY
 
-LINES = {
-    **METRIC_LINES,
-    "GD": (PALETTE["grey"], "-"),
-    "LBFGS": (PALETTE["black"], "--"),
-    "LBFGS_long": (PALETTE["black"], "-"),
-    "Newton": (PALETTE["purple"], "-"),
-    "L2_damped": (PALETTE["blue"], ":"),
-    "L2_H1": (PALETTE["blue"], "--"),
-    "W2_L2": (PALETTE["vermilion"], "--"),
-}
+FIELD, PRESSURE, SIGNED, SIZE = "viridis", "magma", "RdBu_r", "cividis"
+COLUMNS = 6
 
 
-def draw(result: StudyResult, folder: Path) -> dict[str, Path]:
-    """All figures by name, those of a variant with its name in front."""
-    drawn = {}
-    for name, variant in result.variants.items():
-        drawn[f"{name}_setup"] = draw_setup(variant, folder / f"{name}_setup.png")
-        drawn[f"{name}_convergence"] = _convergence(variant, folder / f"{name}_convergence.png")
-        drawn[f"{name}_fields"] = draw_fields(variant, folder / f"{name}_fields.png")
-        if variant.posterior is not None:
-            target = folder / f"{name}_posterior.png"
-            drawn[f"{name}_posterior"] = draw_posterior(variant.posterior, target)
-    return drawn
+def show(axes: Any, values: np.ndarray, title: str, **style: Any) -> Any:
+    """A field with x to the right and y upwards."""
+    image = axes.imshow(values.T, origin="lower", extent=(0, 1, 0, 1), **style)
+    axes.set_title(title, loc="left", fontsize=9.5)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    return image
 
 
-def _convergence(variant: VariantResult, path: Path) -> Path:
-    """Misfit and error against propagations, without the prior and with it."""
-    shown = [white for white in (False, True) if variant.with_prior(white)]
-    figure, axes = plt.subplots(
-        2, len(shown), figsize=(5.6 * len(shown), 7.2), sharex="col", sharey="row", squeeze=False
-    )
-    for column, white in enumerate(shown):
-        runs = variant.with_prior(white)
-        upper, lower = axes[:, column]
-        upper.set_title("with the prior" if white else "without the prior", loc="left")
-        _curves(upper, runs, lambda run: run.misfit)
-        upper.set_yscale("log")
-        level = variant.inversion.settings.discrepancy
-        upper.axhline(level, color=PALETTE["grey"], lw=1.0, ls=(0, (1, 1)))
-        text = {"xytext": (0, -11), "textcoords": "offset points", "fontsize": 8.5}
-        upper.annotate("the noise", (0.01, level), xycoords=("axes fraction", "data"), **text)
-        _curves(lower, runs, lambda run: run.error)
-        lower.set(xlabel="propagations", ylim=(0, 1.1))
-    axes[0, 0].set_ylabel("rms misfit over the noise")
-    axes[1, 0].set_ylabel(r"error of $m$")
-    lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
-    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
-    place = {"loc": "outside lower center", "ncols": 7, "frameon": False, "fontsize": 8.5}
-    figure.legend(lines.values(), lines.keys(), **place)
+def draw_setup(variant: VariantResult, path: Path) -> Path:
+    """The truth with its wells, the start of the data, and the noise in them."""
+    inversion, data = variant.inversion, variant.inversion.data
+    figure, (truth, one, noise) = plt.subplots(1, 3, figsize=(11.4, 3.7))
+    image = show(truth, data.truth, "log-permeability $m^*$, and the sources", cmap=FIELD)
+    figure.colorbar(image, ax=truth, shrink=0.85)
+    truth.plot(*wells(inversion.settings.sources).T, "o", mfc="white", mec="black", ms=5.5)
+    every = EVERY[inversion.variant]
+    if every > 1:
+        points = observe(np.moveaxis(centres(inversion.settings.cells), -1, 0), every)
+        truth.plot(*points.reshape(2, -1), ".", color="white", ms=1.6, alpha=0.8)
+    middle = len(data.observed) // 2
+    image = show(one, data.observed[middle], "data of the source in the middle", cmap=PRESSURE)
+    figure.colorbar(image, ax=one, shrink=0.85)
+    rest = (data.observed - data.clean)[middle] / data.noise
+    image = show(noise, rest, "its noise, in units of σ", cmap=SIGNED, vmin=-3, vmax=3)
+    figure.colorbar(image, ax=noise, shrink=0.85)
     return save(figure, path)
 
 
-def _curves(axes: Any, runs: list[Run], of: Callable[[Run], np.ndarray]) -> None:
-    for run in runs:
-        colour, dashes = LINES[run.method.entrant]
-        values = of(run)
-        axes.plot(run.propagations, values, color=colour, ls=dashes, lw=1.4, label=run.method.name)
-        if run.reached:
-            axes.plot(run.propagations[-1], values[-1], "o", color=colour, ms=4.5)
-    axes.grid(color="#e6e6e6", lw=0.6)
+def draw_fields(variant: VariantResult, path: Path) -> Path:
+    """Truth, start and what every run found, without the prior and then with it."""
+    truth = variant.inversion.data.truth
+    style = {"vmin": truth.min(), "vmax": truth.max(), "cmap": FIELD}
+    panels: list[tuple[str, np.ndarray]] = [
+        ("truth", truth),
+        ("start: error 1", np.asarray(variant.inversion.start)),
+    ]
+    for white in (False, True):
+        for run in variant.with_prior(white):
+            lines = [run.method.full_name, f"error {run.error[-1]:.3f}, {run.total} prop."]
+            lines += [] if run.reached else [f"misfit {run.misfit[-1]:.3g} σ"]
+            panels.append(("\n".join(lines), run.field))
+    figure, axes = axes_grid(len(panels), min(COLUMNS, len(panels)), (2.35, 2.75))
+    image: Any = None
+    for axis, (title, field) in zip(axes, panels, strict=True):
+        image = show(axis, field, title, **style)
+        axis.title.set_fontsize(8)
+    figure.colorbar(image, ax=axes, shrink=0.5, label="$m$")
+    return save(figure, path)
+
+
+def draw_posterior(found: Posterior, path: Path) -> Path:
+    """Deviations before and after the data, the error, the spectrum, eigenvectors and a sample."""
+    figure, axes = plt.subplots(2, 4, figsize=(12.4, 6.0))
+    top = found.prior_deviation.max()
+    image: Any = None
+    for axis, values, title in (
+        (axes[0, 0], found.prior_deviation, "prior deviation of $m$"),
+        (axes[0, 1], found.deviation, "posterior deviation"),
+        (axes[0, 2], np.abs(found.error), "$|m-m^*|$"),
+    ):
+        image = show(axis, values, title, cmap=SIZE, vmin=0, vmax=top)
+    figure.colorbar(image, ax=axes[0, 2], shrink=0.85)
+    _spectrum(axes[0, 3], found.values)
+    for axis, (i, vector) in zip(axes[1], found.vectors.items(), strict=False):
+        size = np.abs(vector).max()
+        title = f"eigenvector {i + 1}, $\\mu$ = {found.values[i]:.2g}"
+        show(axis, vector, title, cmap=SIGNED, vmin=-size, vmax=size)
+    image = show(axes[1, 3], found.sample, "a sample of $m$", cmap=FIELD)
+    figure.colorbar(image, ax=axes[1, 3], shrink=0.85)
+    return save(figure, path)
+
+
+def _spectrum(axes: Any, values: np.ndarray) -> None:
+    axes.loglog(np.arange(1, 1 + len(values)), values, color=PALETTE["blue"])
+    axes.axhline(1.0, color=PALETTE["grey"], lw=1.0, ls="--")
+    place = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 8}
+    axes.annotate("data and prior alike", (1, 1.0), **place)
+    axes.set_xlabel("eigenpair")
+    axes.set_title("eigenvalues $\\mu$", loc="left", fontsize=9.5)

@@ -1,12 +1,11 @@
 """Settings of the Darcy study; light to import, so that help is quick."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from natgrad.errors import InputError
-
-from ..suggestions import check_names
+from ..settings import Among, Between, StudySettings
 
 Preset = Literal["demo", "paper"]
 EVERY = {"wells": 4, "everywhere": 1}  # the pressure is known in every so-many-th cell
@@ -19,7 +18,7 @@ METHODS = (*ENTRANTS, *(key + PRIOR for key in ENTRANTS), "L2_damped")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(StudySettings):
     """The Darcy study: a permeability field from pressures, by natural gradients and L-BFGS."""
 
     preset: Preset = "demo"
@@ -28,64 +27,41 @@ class Settings:
     """Folder for results.json, figures and index.html."""
     cells: int = 32
     """Cells per side of the inversion's grid, a multiple of 8; p is its square."""
-    variants: tuple[str, ...] = ("wells",)
+    variants: Annotated[tuple[str, ...], Among(tuple(EVERY))] = ("wells",)
     """Where the pressure is known: wells (every fourth cell in each direction), everywhere."""
-    methods: tuple[str, ...] = (
+    methods: Annotated[tuple[str, ...], Among(METHODS)] = (
         *("LBFGS_long", "L2"),
         *("GD_prior", "LBFGS_prior", "LBFGS_long_prior", "L2_prior"),
     )
     """Among GD, LBFGS, LBFGS_long, Newton, L2, L2_H1, H1, dotH1, Hm1, dotHm1, W2, W2_L2 for the
     parameters m, the same with the suffix _prior for coordinates in which the smoothness prior is
     white, and L2_damped for m with that prior as damping and as preconditioner."""
-    sources: int = 3
+    sources: Annotated[int, Between(1, 8)] = 3
     """Wells that inject, per side."""
-    width: float = 0.05
+    width: Annotated[float, Between(0.001, 0.5)] = 0.05
     """Standard deviation of a source, as a share of the side."""
-    noise: float = 0.02
+    noise: Annotated[float, Between(1e-6, 1.0)] = 0.02
     """Standard deviation of the noise over the rms of the pressures observed."""
-    seed: int = 2
+    seed: Annotated[int, Between(0, 2**31)] = 2
     """Seed of the permeability; that of the noise is the next."""
-    discrepancy: float = 1.02
+    discrepancy: Annotated[float, Between(0.5, 10.0)] = 1.02
     """τ: a run ends when the rms misfit is τ times the noise."""
-    correlation: float = 0.03
+    correlation: Annotated[float, Between(0.001, 1.0)] = 0.03
     """Correlation length ℓ of the smoothness prior, as a share of the side."""
-    krylov: int = 4
+    krylov: Annotated[int, Between(1, 1000)] = 4
     """Conjugate gradient steps in a natural gradient direction."""
-    pairs: int = 60
+    pairs: Annotated[int, Between(1, 1000)] = 60
     """Pairs that the recycled preconditioner and the long L-BFGS keep."""
-    max_propagations: int = 150
+    max_propagations: Annotated[int, Between(1, 10**6)] = 150
     """A run that has not reached the noise ends after so many propagations."""
-    posterior_rank: int = 100
+    posterior_rank: Annotated[int, Between(0, 10_000)] = 100
     """Eigenpairs of the information matrix for the approximate posterior, of the first variant
     and after the method L2_prior; 0 leaves it out."""
 
-    def check(self) -> None:
-        """Raise `InputError` for a value the study cannot run with."""
-        for name, known in (("methods", METHODS), ("variants", tuple(EVERY))):
-            chosen = getattr(self, name)
-            check_names(name, chosen, known)
-            if not chosen:
-                raise InputError(name, "are empty", "some of " + ", ".join(known))
+    def conflicts(self) -> Iterator[tuple[str, str, str]]:
         if self.cells % 8 or not 8 <= self.cells <= 1024:
-            raise InputError("cells", f"is {self.cells}", "a multiple of 8 from 8 to 1024")
-        for name, least, most in _LIMITS:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InputError(name, f"is {value}", f"a number from {least} to {most}")
+            yield "cells", f"is {self.cells}", "a multiple of 8 from 8 to 1024"
 
-
-_LIMITS = (
-    ("sources", 1, 8),
-    ("width", 0.001, 0.5),
-    ("noise", 1e-6, 1.0),
-    ("seed", 0, 2**31),
-    ("discrepancy", 0.5, 10.0),
-    ("correlation", 0.001, 1.0),
-    ("krylov", 1, 1000),
-    ("pairs", 1, 1000),
-    ("max_propagations", 1, 10**6),
-    ("posterior_rank", 0, 10_000),
-)
 
 PRESETS: dict[Preset, Settings] = {
     "demo": Settings(),

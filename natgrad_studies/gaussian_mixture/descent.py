@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad import Metric, Problem
-from natgrad.direction.natural import traced_direction
+from natgrad import Problem
+from natgrad.descent import Method as Descending
 
-from ..one_mean import LOWER, UPPER
+from ..mixtures import LOWER, UPPER
 from .landscape import ESCAPES, REACHES, UNDECIDED, Verdict
 from .methods import Method
 from .settings import MAX_ITERATIONS
@@ -81,7 +81,7 @@ class Descent:
 @eqx.filter_jit
 def _run(
     problem: Problem,
-    metric: Metric,
+    method: Descending,
     start: Array,
     tau: Array,
     limit: Array,
@@ -95,8 +95,10 @@ def _run(
 
     def step(run: _Run) -> _Run:
         k = run.iterations
-        eta, _ = traced_direction(problem, run.path[k], metric)
-        mu = run.path[k] + tau * eta
+        here = run.path[k]
+        local = method.linearise(problem, here, method.init(problem, here))
+        eta = local.solve(jnp.zeros_like(local.trace)).eta
+        mu = here + tau * eta
         value = loss(mu)
         rose = ~(value <= run.losses[k] * (1 + ROUNDING))
         outcome = jnp.where(run.outcome == UNDECIDED, verdict(mu, value), run.outcome)
@@ -133,7 +135,7 @@ def descend(
     """θ ← θ + τη from `start`, at most `iterations` ≤ 400 times."""
     tau = jnp.asarray(method.step if step is None else step, float)
     limit = jnp.asarray(min(iterations, MAX_ITERATIONS))
-    run = _run(method.problem, method.metric, jnp.asarray(start, float), tau, limit, rule, verdict)
+    run = _run(method.problem, method.descent, jnp.asarray(start, float), tau, limit, rule, verdict)
     last = int(run.iterations) + 1
     return Descent(
         np.asarray(run.path[:last]),

@@ -1,4 +1,4 @@
-"""Figures of the paper's problem: paths, local models, transport schemes, basins."""
+"""Figures: paths, local models, transport schemes and basins of the paper's problem, and fits."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from scipy.interpolate import RectBivariateSpline
 
 from natgrad.plot import PALETTE, save
 
-from ..one_mean import LOWER, START, UPPER
-from .colours import LINES
+from ..mixtures import LOWER, START, UPPER
+from ..plots import axes_grid
 from .descent import starts_in_domain
+from .fit import Fit, fit_grid, fit_problem, guess, rank, truth
 from .landscape import ESCAPES, OUTCOMES, REACHES, UNDECIDED, Landscape
-from .results import MethodResult, StudyResult
+from .run import MethodResult, StudyResult
 
 COLOURS = {
     UNDECIDED: "#d8d8d8",
@@ -29,20 +30,17 @@ LEGEND = {
     ESCAPES: "escapes to the plateau",
 }
 PATH = PALETTE["vermilion"]
+STAR: dict[str, Any] = {
+    "marker": "*",
+    "mec": "black",
+    "mew": 0.6,
+    "mfc": PALETTE["yellow"],
+    "ls": "none",
+}
+SQUARE: dict[str, Any] = {"marker": "s", "mec": "black", "color": "white"}
 LEVELS = np.concatenate(  # of f, denser about the plateau and the saddles
     [np.linspace(2.05, 2.55, 6), np.linspace(2.59, 2.75, 9), np.linspace(2.85, 3.45, 7)]
 )
-
-
-def draw(result: StudyResult, folder: Path) -> dict[str, Path]:
-    """All figures of this part, by name."""
-    return {
-        "paths": _paths(result, folder / "paths.png"),
-        "losses": _losses(result, folder / "losses.png"),
-        "quadratic_models": _quadratic_models(result, folder / "quadratic_models.png"),
-        "transport": _transport(result, folder / "transport.png"),
-        "basins": _basins(result, folder / "basins.png"),
-    }
 
 
 def level_sets(axes: Any, landscape: Landscape, filled: bool = True) -> None:
@@ -53,28 +51,7 @@ def level_sets(axes: Any, landscape: Landscape, filled: bool = True) -> None:
     axes.contour(axis, axis, values.T, levels=LEVELS, colors="#8a8f98", linewidths=0.5)
     side = UPPER - LOWER
     axes.add_patch(Rectangle((LOWER, LOWER), side, side, fill=False, lw=0.9, ls=":", ec="black"))
-    axes.plot(
-        *landscape.minimum,
-        marker="*",
-        ms=12,
-        mec="black",
-        mew=0.6,
-        mfc=PALETTE["yellow"],
-        ls="none",
-        zorder=6,
-    )
-
-
-def _grid_of_axes(count: int, columns: int, height: float) -> tuple[Any, list[Any]]:
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(10.8, height * rows), sharex=True, sharey=True, squeeze=False
-    )
-    for axis in list(axes.flat)[count:]:
-        axis.set_visible(False)
-    for axis in list(axes.flat)[:count]:
-        axis.set_aspect("equal")
-    return figure, list(axes.flat)[:count]
+    axes.plot(*landscape.minimum, **STAR, ms=12, zorder=6)
 
 
 def _path_panel(axes: Any, entry: MethodResult, result: StudyResult) -> None:
@@ -82,56 +59,26 @@ def _path_panel(axes: Any, entry: MethodResult, result: StudyResult) -> None:
     _, points = starts_in_domain(result.settings.arrows)
     length = np.linalg.norm(entry.field, axis=1, keepdims=True)
     unit = np.divide(entry.field, length, out=np.zeros_like(entry.field), where=length > 0)
-    axes.quiver(
-        *points.T,
-        *unit.T,
-        color="#3b4654",
-        width=0.0045,
-        scale=26,
-        pivot="mid",
-        headwidth=4,
-        alpha=0.8,
-    )
+    style = {"color": "#3b4654", "width": 0.0045, "headwidth": 4, "alpha": 0.8}
+    axes.quiver(*points.T, *unit.T, scale=26, pivot="mid", **style)
     path = entry.path.path
     axes.plot(*path.T, color=PATH, lw=1.2, marker="o", ms=1.8, zorder=5)
     axes.plot(*START, marker="s", ms=6, color=PATH, mec="black", mew=0.6, zorder=7)
     axes.set(xlim=(LOWER - 0.2, UPPER + 1.7), ylim=(LOWER - 0.2, UPPER + 0.2))
 
 
-def _paths(result: StudyResult, path: Path) -> Path:
-    figure, axes = _grid_of_axes(len(result.methods), 3, 3.35)
+def draw_paths(result: StudyResult, path: Path) -> Path:
+    """Directions of every method, and its path from (5, 3)."""
+    figure, axes = axes_grid(len(result.methods), 3, (3.6, 3.35))
     for axis, entry in zip(axes, result.methods, strict=True):
         _path_panel(axis, entry, result)
+        axis.set_aspect("equal")
         axis.set_title(f"{entry.method.label}: {OUTCOMES[entry.path.outcome]}")
     return save(figure, path)
 
 
-def _losses(result: StudyResult, path: Path) -> Path:
-    figure, axes = plt.subplots(figsize=(8.6, 4.0))
-    weight = result.landscape.weight
-    for entry in result.methods:
-        colour, dashes = LINES[entry.method.key]
-        axes.plot(entry.path.losses / weight, color=colour, ls=dashes, label=entry.method.label)
-    for level, name in (
-        (result.landscape.plateau_loss / weight, "plateau"),
-        (result.landscape.minimum_loss / weight, "global minimum"),
-    ):
-        axes.axhline(level, color=PALETTE["grey"], lw=0.9, ls=":")
-        axes.annotate(
-            name,
-            (0.99, level),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            color="#555555",
-            fontsize=9,
-        )
-    axes.set(xlabel="iterations", ylabel=r"$f$, as a plain sum")
-    figure.legend(loc="outside right center", frameon=False)
-    return save(figure, path)
-
-
-def _quadratic_models(result: StudyResult, path: Path) -> Path:
+def draw_quadratic_models(result: StudyResult, path: Path) -> Path:
+    """Level sets of the local models of some methods at their first iterates."""
     chosen = [entry for entry in result.methods if len(entry.matrices) > 1]
     figure, axes = plt.subplots(1, len(chosen), figsize=(2.8 * len(chosen), 3.3), squeeze=False)
     colours = (PALETTE["blue"], PALETTE["orange"], PALETTE["green"])
@@ -178,7 +125,8 @@ def _ellipse(
     return there + radius * np.linalg.solve(np.linalg.cholesky(matrix).T, circle).T
 
 
-def _transport(result: StudyResult, path: Path) -> Path:
+def draw_transport(result: StudyResult, path: Path) -> Path:
+    """Paths with both schemes of W₂, the parity split of the paper's, refinement of ours."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.8, 3.6))
     level_sets(left, result.landscape)
     curves = [
@@ -191,7 +139,7 @@ def _transport(result: StudyResult, path: Path) -> Path:
         curves.append((name, result.floored.path.path, PALETTE["green"], None, ":"))
     for name, points, colour, marker, dashes in curves:
         left.plot(*points.T, color=colour, marker=marker, ms=2.5, ls=dashes, label=name)
-    left.plot(*START, marker="s", ms=6, color="white", mec="black", zorder=7)
+    left.plot(*START, **SQUARE, ms=6, zorder=7)
     left.set(xlim=(1.2, UPPER + 1.7), ylim=(-0.6, 5.4), aspect="equal", title="paths from (5, 3)")
     left.legend(loc="upper left", fontsize=7.5, framealpha=0.9)
 
@@ -200,9 +148,8 @@ def _transport(result: StudyResult, path: Path) -> Path:
     heights = list(parity.values())
     middle.bar(names, heights, color=PALETTE["vermilion"], width=0.6)
     middle.axhline(0.2, color="black", lw=1, ls="--")
-    middle.annotate(
-        "bound 0.2", (0.02, 0.2), xycoords=("axes fraction", "data"), va="bottom", fontsize=8.5
-    )
+    place = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8.5}
+    middle.annotate("bound 0.2", (0.02, 0.2), **place)
     middle.set(yscale="log", ylim=(5e-3, 1e6), title=r"paper's $G_{xx}$ by parity")
     for position, height in enumerate(heights):
         middle.annotate(f"{height:.3g}", (position, height), ha="center", va="bottom", fontsize=8)
@@ -212,39 +159,27 @@ def _transport(result: StudyResult, path: Path) -> Path:
     for index, name, colour in ((0, "$G_{xx}$", PALETTE["blue"]), (1, "$G_{yy}$", PALETTE["sky"])):
         values = [result.transport.refinement[int(n)][index, index] for n in cells]
         right.plot(cells, values, marker="o", color=colour, label=f"staggered {name}")
-    right.axhline(
-        float(result.transport.feasible_bound),
-        color="black",
-        lw=1,
-        ls="--",
-        label="bound, both entries",
-    )
-    right.set(
-        xscale="log", xlabel="cells per side", title="corrected $G(5, 3)$", ylim=(0.055, 0.09)
-    )
+    bound = float(result.transport.feasible_bound)
+    right.axhline(bound, color="black", lw=1, ls="--", label="bound, both entries")
+    right.set(xscale="log", xlabel="cells per side", ylim=(0.055, 0.09))
+    right.set_title("corrected $G(5, 3)$")
     right.set_xticks(cells, [str(n) for n in cells])
     right.minorticks_off()
     right.legend(loc="upper left", fontsize=7.5)
     return save(figure, path)
 
 
-def _basins(result: StudyResult, path: Path) -> Path:
-    figure, axes = _grid_of_axes(len(result.methods), 3, 3.45)
+def draw_basins(result: StudyResult, path: Path) -> Path:
+    """The fate of every start, method by method."""
+    figure, axes = axes_grid(len(result.methods), 3, (3.6, 3.45))
     colours = ListedColormap([COLOURS[code] for code in sorted(COLOURS)])
     for axis, entry in zip(axes, result.methods, strict=True):
         area = entry.basins
-        axis.pcolormesh(
-            area.side,
-            area.side,
-            area.outcome.T,
-            cmap=colours,
-            vmin=-0.5,
-            vmax=2.5,
-            shading="nearest",
-            alpha=0.85,
-        )
+        style = {"cmap": colours, "vmin": -0.5, "vmax": 2.5, "shading": "nearest", "alpha": 0.85}
+        axis.pcolormesh(area.side, area.side, area.outcome.T, **style)
         level_sets(axis, result.landscape, filled=False)
-        axis.plot(*START, marker="s", ms=5, color="white", mec="black", zorder=7)
+        axis.plot(*START, **SQUARE, ms=5, zorder=7)
+        axis.set_aspect("equal")
         counts = f"{area.count(REACHES)} reach, {area.count(ESCAPES)} escape"
         axis.set_title(
             f"{entry.method.label}\n{counts}, {area.count(UNDECIDED)} undecided", fontsize=10
@@ -253,20 +188,30 @@ def _basins(result: StudyResult, path: Path) -> Path:
     handles: list[Any] = [
         Patch(facecolor=COLOURS[code], label=LEGEND[code]) for code in (REACHES, ESCAPES, UNDECIDED)
     ]
-    handles.append(
-        Line2D(
-            [],
-            [],
-            marker="*",
-            ls="none",
-            ms=10,
-            mfc=PALETTE["yellow"],
-            mec="black",
-            label="global minimum",
-        )
-    )
-    handles.append(
-        Line2D([], [], marker="s", ls="none", ms=5, mfc="white", mec="black", label="(5, 3)")
-    )
+    handles.append(Line2D([], [], **STAR, ms=10, label="global minimum"))
+    handles.append(Line2D([], [], **SQUARE, ls="none", ms=5, label="(5, 3)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    return save(figure, path)
+
+
+def draw_densities(fits: list[Fit], path: Path) -> Path:
+    """Target, start and the density of every fit, the best first."""
+    points = fits[0].state.shape[0]
+    grid = fit_grid(points)
+    problem = fit_problem(grid)
+    x, y = (np.asarray(axis) for axis in grid.axes)
+    goal = np.asarray(problem.model(truth()))
+    panels = [("target", goal), ("start", np.asarray(problem.model(guess())))]
+    panels += [
+        (f"{fit.contestant.label}\n" + rf"$f/f_0$ = {fit.relative[-1]:.0e}", fit.state)
+        for fit in rank(fits)
+    ]
+    figure, axes = axes_grid(len(panels), 4, (2.6, 2.75))
+    levels = np.linspace(0, goal.max(), 9)[1:]
+    for axis, (title, state) in zip(axes, panels, strict=True):
+        style = {"vmin": 0, "vmax": goal.max(), "cmap": "Blues", "shading": "nearest"}
+        image = axis.pcolormesh(x, y, state.T, rasterized=True, **style)
+        axis.contour(x, y, goal.T, levels=levels[::2], colors=PALETTE["vermilion"], linewidths=0.8)
+        axis.set(title=title, aspect="equal", xlim=(-4.2, 4.2), ylim=(-4.2, 4.2))
+    figure.colorbar(image, ax=axes, shrink=0.6, label="density")
     return save(figure, path)

@@ -8,33 +8,12 @@ import equinox as eqx
 import numpy as np
 from jax import Array
 
-from natgrad import (
-    L2,
-    Backtracking,
-    Damping,
-    Euclidean,
-    FisherRao,
-    Grid,
-    HomogeneousSobolev,
-    LeastSquares,
-    LevenbergMarquardt,
-    Metric,
-    Mobility,
-    ModelStep,
-    Problem,
-    RelativeDamping,
-    Result,
-    Sobolev,
-    Step,
-    Wasserstein,
-    load_result,
-)
-from natgrad.descent import minimize
-from natgrad.descent.progress import label_runs
+from natgrad import Grid, LeastSquares, Problem, Result, Stop, load_result
 
+from ..methods import minimize
 from ..mixtures import Mixture, density
+from .methods import Contestant
 
-DAMPING = 1e-6  # relative to the mean eigenvalue of G; also settles the common shift of the logits
 TOLERANCES = (1e-2, 1e-4, 1e-8)  # fractions of the initial loss
 
 
@@ -45,18 +24,6 @@ class AllFree(eqx.Module):
 
     def __call__(self, mixture: Mixture) -> Array:
         return density(mixture, self.points)
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A metric with its damping and step rule."""
-
-    key: str
-    name: str
-    label: str
-    metric: Metric
-    damping: Damping
-    step: Step
 
 
 @dataclass(frozen=True)
@@ -138,68 +105,25 @@ def fit_problem(grid: Grid) -> Problem:
     return Problem(model, LeastSquares(model(truth()), grid))
 
 
-def contestants(grid: Grid) -> list[Contestant]:
-    """Nine metrics with one step rule and one damping, and L² with adaptive damping."""
-    damping, step = RelativeDamping(DAMPING), ModelStep()
-    table = [
-        ("GD", "GD", "GD", Euclidean()),
-        ("L2", "L²", r"$L^2$", L2(grid)),
-        ("FR", "FR", "Fisher–Rao", FisherRao(grid)),
-        ("H1", "H¹", r"$H^1$", Sobolev(grid, 1)),
-        ("Hm1", "H⁻¹", r"$H^{-1}$", Sobolev(grid, -1)),
-        ("dotH1", "Ḣ¹", r"$\dot H^1$", HomogeneousSobolev(grid, 1)),
-        ("dotHm1", "Ḣ⁻¹", r"$\dot H^{-1}$", HomogeneousSobolev(grid, -1)),
-        ("W2", "W₂", r"$W_2$", Wasserstein(grid)),
-        ("mobility", "mobility ρ^½", r"mobility $\rho^{1/2}$", Mobility(grid, 0.25)),
-    ]
-    same = [
-        Contestant(key, name, label, metric, damping, step) for key, name, label, metric in table
-    ]
-    adaptive = Contestant(
-        "L2_LM",
-        "L² adaptive",
-        r"$L^2$, Levenberg–Marquardt",
-        L2(grid),
-        LevenbergMarquardt(),
-        Backtracking(),
-    )
-    return [*same, adaptive]
+def run_fit(problem: Problem, contestant: Contestant, iterations: int) -> Result:
+    """Minimise from the common start; one iteration compiles what a later run is timed without."""
+    stop = Stop(iterations=iterations, gradient=1e-10)
+    return minimize(problem, guess(), contestant.method, name=contestant.name, stop=stop)
 
 
-def compile_only(problem: Problem, contestant: Contestant) -> None:
-    """Take one step, so that a later run is timed without compilation."""
-    _minimize(problem, contestant, 1)
-
-
-def finished(path: Path | None) -> bool:
-    """Whether a run has been kept there."""
-    return path is not None and path.exists()
-
-
-def run(problem: Problem, contestant: Contestant, iterations: int, path: Path | None = None) -> Fit:
-    """Minimise from the common start, or take the result that is kept in a file."""
-    if path is not None and finished(path):
+def keep_fit(
+    problem: Problem, contestant: Contestant, iterations: int, path: Path | None = None
+) -> Fit:
+    """The fit whose result is kept in a file, else run and then kept."""
+    if path is not None and path.exists():
         result = load_result(path, like=guess())
     else:
-        result = _minimize(problem, contestant, iterations)
+        result = run_fit(problem, contestant, iterations)
         if path is not None:
             result.save(path)
     return Fit(contestant, result, np.asarray(problem.model(result.theta)))
 
 
-def _minimize(problem: Problem, contestant: Contestant, iterations: int) -> Result:
-    with label_runs(contestant.name):
-        return minimize(
-            problem,
-            guess(),
-            metric=contestant.metric,
-            damping=contestant.damping,
-            step=contestant.step,
-            max_iterations=iterations,
-            tolerance=1e-10,
-        )
-
-
-def ranked(fits: Iterable[Fit]) -> list[Fit]:
+def rank(fits: Iterable[Fit]) -> list[Fit]:
     """By final loss, best first."""
     return sorted(fits, key=lambda fit: fit.relative[-1])

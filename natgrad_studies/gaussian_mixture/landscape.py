@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 from scipy import ndimage
 
-from natgrad import L2, Problem
-from natgrad.descent import minimize
+from natgrad import L2, NaturalGradient, Problem, Stop
 
-from ..one_mean import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
+from ..methods import minimize
+from ..mixtures import BOWL_START, LOWER, START, UPPER, paper_grid, problem_on
 
 MARGIN = 1.75  # how far beyond Ω the maps go
 UNDECIDED, REACHES, ESCAPES = 0, 1, 2
@@ -93,9 +93,8 @@ def explore(points: int, map_points: int) -> Landscape:
     problem = problem_on(grid)
     axis = np.linspace(LOWER - MARGIN, UPPER + MARGIN, map_points)
     values = np.asarray(_values(problem, jnp.asarray(axis)))
-    result = minimize(
-        problem, jnp.array(BOWL_START), metric=L2(grid), max_iterations=500, tolerance=1e-12
-    )
+    stop = Stop(iterations=500, gradient=1e-12)
+    result = minimize(problem, jnp.array(BOWL_START), NaturalGradient(L2(grid)), stop=stop)
     critical = _critical_points(problem, axis, values, grid.cell_volume)
     saddles = [point["f"] for point in critical if point["type"] == "saddle"]
     plateau = float(_value(problem, jnp.array([1e3, 1e3])))

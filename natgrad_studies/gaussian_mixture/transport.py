@@ -9,11 +9,10 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from natgrad import Metric, Problem, Wasserstein, information_matrix
+from natgrad import Problem, Wasserstein, information_matrix
 
 from ..appendix_b import CollocatedTransport
-from ..mixtures import isotropic
-from ..one_mean import START, VARIANCE, cell_grid, paper_grid, problem_on
+from ..mixtures import START, VARIANCE, cell_grid, isotropic, paper_grid, problem_on
 
 PARITIES = ((0, 0), (0, 1), (1, 0), (1, 1))  # of the indices (i, j) counted from zero
 
@@ -42,7 +41,7 @@ class TransportComparison:
         }
 
 
-def compare(points: int, refinement: tuple[int, ...]) -> TransportComparison:
+def compare_schemes(points: int, refinement: tuple[int, ...]) -> TransportComparison:
     """Evaluate both metrics at (5, 3)."""
     grid = paper_grid(points)
     problem, metric = problem_on(grid), CollocatedTransport(grid)
@@ -76,7 +75,7 @@ def _cells(n: int) -> tuple[Problem, Wasserstein]:
 
 
 @eqx.filter_jit
-def _parity_blocks(problem: Problem, mu: Array, metric: Metric) -> Array:
+def _parity_blocks(problem: Problem, mu: Array, metric: Wasserstein) -> Array:
     """⟨L M_b ζᵢ, L M_c ζⱼ⟩ with M_b the restriction to one parity sublattice.
 
     Their sum over b and c is G. Blocks with b ≠ c vanish where BBᵀ does not couple the

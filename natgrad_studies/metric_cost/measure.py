@@ -1,7 +1,9 @@
 """The operations of one metric on one grid, timed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import process_time
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,17 +11,76 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from natgrad.direction.linearisation import linearise, solve
+from jax.experimental.compilation_cache import compilation_cache
 
-from natgrad import Cholesky, Grid, Metric, Problem
-from natgrad.core.operators import hoisted, structure_of
-from natgrad.direction.damping import Undamped
+from natgrad import Cholesky, Grid, NaturalGradient, Problem
+from natgrad.metrics import Metric
 
-from ..one_mean import START, problem_on
-from .clock import Timing, cpu_time
+from ..mixtures import START, problem_on
 from .methods import Method
 from .settings import Settings
 from .sparse_qr import TransportQR
+
+LEAST_SECONDS = 0.02  # calls shorter than this are repeated more often: their times scatter
+MOST_REPEATS = 50
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """CPU seconds of this process, all its threads together.
+
+    `seconds` is the fastest of the calls after the first; `compilation` is what the first took on
+    top of it, that is tracing and compiling.
+    """
+
+    seconds: float
+    compilation: float
+
+
+def cpu_time(
+    call: Callable[[Any], Any],
+    argument: Callable[[int], Any],
+    repeats: int,
+    enough: float,
+) -> tuple[Timing, Any]:
+    """Time `call(argument(i))` for i = 0, 1, …; making the argument is not counted.
+
+    What the first call returned comes back too. There are `repeats` calls after it, more if they
+    are short, and fewer once they have taken `enough` seconds together.
+    """
+    first, value = _seconds(call, argument(0))
+    taken: list[float] = []
+    while len(taken) < MOST_REPEATS:
+        taken.append(_seconds(call, argument(len(taken) + 1))[0])
+        if sum(taken) >= enough or (len(taken) >= repeats and sum(taken) >= LEAST_SECONDS):
+            break
+    return Timing(min(taken), max(first - min(taken), 0.0)), value
+
+
+def _seconds(call: Callable[[Any], Any], argument: Any) -> tuple[float, Any]:
+    jax.block_until_ready(argument)
+    start = process_time()
+    value = jax.block_until_ready(call(argument))
+    return process_time() - start, value
+
+
+@contextmanager
+def compile_afresh() -> Iterator[None]:
+    """Inside the block JAX's persistent cache is off: its hits would pass for compilations."""
+    before = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # JAX decides once whether the cache is on
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+# --- the operations -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -62,7 +123,7 @@ def measure(method: Method, points: int, settings: Settings) -> Measurement:
         operations = _with_natgrad(method.metric(grid), problem)
     state = eqx.filter_jit(problem.model)
     densities = lambda i: state(start + 1e-9 * i)
-    rho, columns, c = _linearised(problem, start)
+    rho, columns, c = _linearise(problem, start)
     v = columns[0]
     clock = lambda call, argument: cpu_time(
         call, argument, settings.repeats, enough=settings.max_seconds
@@ -91,22 +152,24 @@ def _finite(tree: Any) -> bool:
 
 def _with_natgrad(metric: Metric, problem: Problem) -> Operations:
     """Compiled programs, split where the loop of `minimize` splits them."""
+    method = NaturalGradient(metric, solver=Cholesky())
+    state = method.init(problem, jnp.array(START))
 
     def direction(theta: Array) -> tuple[Array, Any]:
-        lin = linearise(problem, theta, metric, Cholesky(), Undamped(), None)
-        return solve(lin, jnp.zeros(())).eta, lin.report.get("elliptic_iterations")
+        local = method.linearise(problem, theta, state)
+        return local.solve(jnp.zeros(())).eta, local.report.get("elliptic_iterations")
 
     return Operations(
-        set_up=lambda rho: _factorised(metric, rho),
+        set_up=lambda rho: _factorise(metric, rho),
         product=_product,
-        whiten=lambda L, rho, c: _whitened(metric, rho, c),
+        whiten=lambda L, rho, c: _whiten(metric, rho, c),
         direction=direction,
     )
 
 
 @eqx.filter_jit
-def _factorised(metric: Metric, rho: Array) -> Callable[[Array], Any]:
-    return hoisted(metric.factor(rho).mv, structure_of(rho))
+def _factorise(metric: Metric, rho: Array) -> Callable[[Array], Any]:
+    return eqx.filter_closure_convert(metric.factor(rho).mv, rho)
 
 
 @eqx.filter_jit
@@ -115,12 +178,12 @@ def _product(L: Callable[[Array], Any], v: Array) -> Any:
 
 
 @eqx.filter_jit
-def _whitened(metric: Metric, rho: Array, c: Array) -> Any:
+def _whiten(metric: Metric, rho: Array, c: Array) -> Any:
     return metric.whiten(rho, c)
 
 
 @eqx.filter_jit
-def _linearised(problem: Problem, theta: Array) -> tuple[Array, Array, Array]:
+def _linearise(problem: Problem, theta: Array) -> tuple[Array, Array, Array]:
     """ρ, the columns of Z, and ∂f/∂ρ."""
     rho, columns, _ = problem.model.jacobian(lambda v: v, theta)
     return rho, columns, jax.grad(problem.loss)(rho)
@@ -130,7 +193,7 @@ def _with_suitesparse(grid: Grid, problem: Problem, scheme: str) -> Operations:
     """The same operations by sparse QR on the host; ρ and Z still come from the compiled model."""
 
     def direction(theta: Array) -> tuple[np.ndarray, None]:
-        rho, columns, c = map(np.asarray, _linearised(problem, theta))
+        rho, columns, c = map(np.asarray, _linearise(problem, theta))
         slope = columns.reshape(len(columns), -1) @ c.ravel()
         G = TransportQR.of(grid, rho, scheme).information(columns)
         return -np.linalg.solve(G, slope), None

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
 
-from natgrad import L2, Elliptic, FisherRao, Grid, HomogeneousSobolev, Metric, Sobolev, Wasserstein
-from natgrad.metrics.elliptic.sparse_direct import available_backend
+from natgrad import Grid, Wasserstein
+from natgrad.metrics import Elliptic, Metric
 
 from ..appendix_b import CollocatedTransport
-from ..one_mean import cell_grid, paper_grid
+from ..methods import LABELS, METRICS, NAMES
+from ..mixtures import cell_grid, paper_grid
 
 Family = str  # a column of the paper's table 2
 
@@ -67,8 +70,18 @@ class Method:
         return 8e-9 * self.doubles(points**2)
 
 
-def _transport(elliptic: Elliptic) -> Callable[[Grid], Metric]:
-    return lambda grid: Wasserstein(grid, elliptic=elliptic)
+def _multigrid(key: str, precision: Literal["double", "mixed", "single"], doubles: float) -> Method:
+    """W₂ by multigrid."""
+    named = "multigrid" if precision == "double" else precision
+    label = r"$W_2$ multigrid" + ("" if precision == "double" else f", {precision}")
+    elliptic = Elliptic("multigrid", precision=precision)
+    metric = lambda grid: Wasserstein(grid, elliptic=elliptic)
+    return Method(key, f"W₂ {named}", label, "W₂", metric, doubles=lambda k: doubles * k)
+
+
+def _by_qr(key: str, name: str, label: str, scheme: str) -> Method:
+    """W₂ by the paper's factorisation, outside natgrad."""
+    return Method(key, name, label, "W₂", None, 1.25, _fill(10.0), scheme)
 
 
 def _fill(per_cell: float) -> Callable[[int], float]:
@@ -78,77 +91,32 @@ def _fill(per_cell: float) -> Callable[[int], float]:
 
 def methods() -> dict[str, Method]:
     """Every method of the study by its key, in the order of the tables."""
-    host = {"superlu": "SuperLU", "cholmod": "CHOLMOD"}[available_backend()]
+    host = "CHOLMOD" if find_spec("sksparse") else "SuperLU"
     positive, negative = "Hˢ, s > 0", "Hˢ, s < 0"
+    families = {"L2": "L²", "FR": "Fisher–Rao", "H1": positive, "dotH1": positive}
+    families |= {"Hm1": negative, "dotHm1": negative}
     table = (
-        Method("L2", "L²", r"$L^2$", "L²", L2),
-        Method("FR", "Fisher–Rao", "Fisher–Rao", "Fisher–Rao", FisherRao),
-        Method("H1", "H¹", r"$H^1$", positive, lambda g: Sobolev(g, 1)),
-        Method("dotH1", "Ḣ¹", r"$\dot H^1$", positive, lambda g: HomogeneousSobolev(g, 1)),
-        Method("Hm1", "H⁻¹", r"$H^{-1}$", negative, lambda g: Sobolev(g, -1)),
-        Method("dotHm1", "Ḣ⁻¹", r"$\dot H^{-1}$", negative, lambda g: HomogeneousSobolev(g, -1)),
+        *(Method(key, NAMES[key], LABELS[key], families[key], METRICS[key]) for key in families),
+        _multigrid("W2", "double", 100.0),
+        _multigrid("W2_mixed", "mixed", 80.0),
+        _multigrid("W2_single", "single", 60.0),
         Method(
-            "W2",
-            "W₂ multigrid",
-            r"$W_2$ multigrid",
-            "W₂",
-            _transport(Elliptic("multigrid")),
-            doubles=lambda k: 100.0 * k,
-        ),
-        Method(
-            "W2_mixed",
-            "W₂ mixed",
-            r"$W_2$ multigrid, mixed",
-            "W₂",
-            _transport(Elliptic("multigrid", precision="mixed")),
-            doubles=lambda k: 80.0 * k,
-        ),
-        Method(
-            "W2_single",
-            "W₂ single",
-            r"$W_2$ multigrid, single",
-            "W₂",
-            _transport(Elliptic("multigrid", precision="single")),
-            doubles=lambda k: 60.0 * k,
-        ),
-        Method(
-            "W2_sparse",
-            f"W₂ {host}",
-            rf"$W_2$ {host}",
-            "W₂",
-            _transport(Elliptic("sparse")),
+            *("W2_sparse", f"W₂ {host}", rf"$W_2$ {host}", "W₂"),
+            lambda grid: Wasserstein(grid, elliptic=Elliptic("sparse")),
             growth=1.3,
             doubles=_fill(8.0),
             remembers=True,
         ),
         Method(
-            "W2_collocated",
-            "collocated W₂",
-            r"collocated $W_2$, block QR",
-            "W₂",
+            *("W2_collocated", "collocated W₂", r"collocated $W_2$, block QR", "W₂"),
             CollocatedTransport,
             growth=2.0,
             doubles=lambda k: 6.0 * k**1.5,
             scheme="collocated",
         ),
-        Method(
-            "W2_qr",
-            "W₂ SPQR",
-            r"$W_2$ SuiteSparseQR",
-            "W₂",
-            None,
-            growth=1.25,
-            doubles=_fill(10.0),
-        ),
-        Method(
-            "W2_collocated_qr",
-            "collocated SPQR",
-            r"collocated $W_2$, SuiteSparseQR",
-            "W₂",
-            None,
-            growth=1.25,
-            doubles=_fill(10.0),
-            scheme="collocated",
+        _by_qr("W2_qr", "W₂ SPQR", r"$W_2$ SuiteSparseQR", "staggered"),
+        _by_qr(
+            "W2_collocated_qr", "collocated SPQR", r"collocated $W_2$, SuiteSparseQR", "collocated"
         ),
     )
     return {method.key: method for method in table}

@@ -19,9 +19,9 @@ from scipy import sparse
 from scipy.sparse.linalg import spsolve_triangular
 
 from natgrad import Grid
-from natgrad.metrics.base import default_floor
 
 ADVICE = "pip install natgrad[suitesparse], after Debian's libsuitesparse-dev or its like"
+FLOOR = 1e-14  # under a density, relative to its maximum: that of natgrad in double precision
 NO_RANK_TEST = -1.0  # SPQR_NO_TOL: the matrix has full column rank
 
 
@@ -58,7 +58,7 @@ class TransportQR:
         conserves = scheme == "staggered"
         density = np.asarray(rho)
         if conserves:
-            density = np.maximum(density, default_floor(density.dtype) * density.max())
+            density = np.maximum(density, FLOOR * density.max())
         entries, rows, columns, height = (_staggered if conserves else _collocated)(grid, density)
         gradient = sparse.coo_matrix((entries, (rows, columns)), shape=(height, grid.size))
         kept = np.arange(grid.size)

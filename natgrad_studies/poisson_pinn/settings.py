@@ -1,12 +1,11 @@
 """Settings of the PINN study; light to import, so that help is quick."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from natgrad.errors import InputError
-
-from ..suggestions import check_names
+from ..settings import Among, Between, StudySettings
 
 Preset = Literal["demo", "reduced", "paper"]
 Fidelity = Literal["ours", "authors"]
@@ -18,7 +17,7 @@ BATCHED = ("L2", "FR", "LM3")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(StudySettings):
     """The PINN study: Poisson's equation by a network, in eight metrics and by rivals."""
 
     preset: Preset = "demo"
@@ -34,67 +33,46 @@ class Settings:
     boundary condition."""
     layers: tuple[int, ...] = (12, 12)
     """Widths of the hidden layers."""
-    seed: int = 0
+    seed: Annotated[int, Between(0, 2**31)] = 0
     """Seed of the network's weights, and of the mini-batches."""
-    gamma: float = 0.01
+    gamma: Annotated[float, Between(1e-6, 1.999)] = 0.01
     """γ: the equation has this weight in the loss, the boundary condition 2 − γ."""
-    methods: tuple[str, ...] = ("GD", "L2", "H1", "LBFGS", "LM", "LM3")
+    methods: Annotated[tuple[str, ...], Among(METHODS)] = ("GD", "L2", "H1", "LBFGS", "LM", "LM3")
     """Among GD, L2, FR, H1, dotH1, Hm1, dotHm1, W2 (metrics on the network's values), LBFGS, Adam,
     and GN, LM, LM3 (Gauss–Newton on the residuals; Levenberg–Marquardt along straight lines and
     along curves of third order)."""
-    batched: tuple[str, ...] = ("L2",)
+    batched: Annotated[tuple[str, ...], Among(BATCHED, optional=True)] = ("L2",)
     """Methods that are run on mini-batches of points too: L2, FR, LM3."""
-    batch: int = 200
+    batch: Annotated[int, Between(1, 10**6)] = 200
     """Points in a mini-batch."""
-    damping: float = 1e-4
+    damping: Annotated[float, Between(1e-12, 1e3)] = 1e-4
     """λ of the metrics on values over the mean eigenvalue of G, trace(G)/p."""
-    batch_damping: float = 0.01
+    batch_damping: Annotated[float, Between(1e-12, 1e6)] = 0.01
     """The same on mini-batches, whose G knows less than the loss on all points asks for."""
-    memory: int = 50
+    memory: Annotated[int, Between(1, 1000)] = 50
     """Pairs that L-BFGS keeps."""
-    rate: float = 3e-3
+    rate: Annotated[float, Between(1e-8, 1.0)] = 3e-3
     """The learning rate of Adam."""
-    seconds: float = 1.5
+    seconds: Annotated[float, Between(0.01, 1e6)] = 1.5
     """CPU seconds that every run may spend, without compiling."""
-    max_iterations: int = 1000
+    max_iterations: Annotated[int, Between(1, 10**7)] = 1000
     """Iterations of a run at most; those of GD, LBFGS and Adam are cheap and not counted."""
 
-    def check(self) -> None:
-        """Raise `InputError` for a value the study cannot run with."""
-        for name, known, least in (("methods", METHODS, 1), ("batched", BATCHED, 0)):
-            chosen = getattr(self, name)
-            check_names(name, chosen, known)
-            if len(chosen) < least:
-                raise InputError(name, "are empty", "some of " + ", ".join(known))
-            if len(set(chosen)) < len(chosen):
-                raise InputError(name, "name a method twice", "each of them once")
+    def conflicts(self) -> Iterator[tuple[str, str, str]]:
+        for name in ("methods", "batched"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                yield name, "name a method twice", "each of them once"
         if self.points % 2 or not 6 <= self.points <= 200:
-            raise InputError("points", f"is {self.points}", "an even number from 6 to 200")
+            yield "points", f"is {self.points}", "an even number from 6 to 200"
         if not self.layers or not all(1 <= width <= 500 for width in self.layers):
-            raise InputError("layers", f"are {self.layers}", "widths from 1 to 500, such as 20 30")
+            yield "layers", f"are {self.layers}", "widths from 1 to 500, such as 20 30"
         if self.fidelity == "authors" and self.batched:
             what = "the authors' variant has no mini-batches"
-            raise InputError("batched", what, "none: --batched without values")
+            yield "batched", what, "none: --batched without values"
         if self.batched and self.batch > self.points**2:
             what = f"{self.batch} points of {self.points**2} cannot be drawn"
-            raise InputError("batch", what, f"at most {self.points**2}")
-        for name, least, most in _LIMITS:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InputError(name, f"is {value}", f"a number from {least} to {most}")
+            yield "batch", what, f"at most {self.points**2}"
 
-
-_LIMITS = (
-    ("seed", 0, 2**31),
-    ("gamma", 1e-6, 1.999),
-    ("batch", 1, 10**6),
-    ("damping", 1e-12, 1e3),
-    ("batch_damping", 1e-12, 1e6),
-    ("memory", 1, 1000),
-    ("rate", 1e-8, 1.0),
-    ("seconds", 0.01, 1e6),
-    ("max_iterations", 1, 10**7),
-)
 
 _REDUCED = Settings(
     preset="reduced",

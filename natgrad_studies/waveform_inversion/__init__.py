@@ -1,1 +1,1 @@
-"""Full waveform inversion (section 4.3 of the paper)."""
+"""Full waveform inversion (section 4.3 of the paper): a velocity model from recorded waves."""

@@ -2,22 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from natgrad import (
-    CG,
-    L2,
-    Euclidean,
-    HomogeneousSobolev,
-    Metric,
-    MiniBatch,
-    Problem,
-    Recycled,
-    Result,
-    lbfgs,
-)
-from natgrad.descent import minimize
-from natgrad.waves import DataWasserstein, Survey, TraceWasserstein
+import natgrad as ng
+from natgrad.waves import DataWasserstein, Survey
+
+from ..methods import Comparable, Recipe, gradient_descent
+from .problem import Experiment
+from .settings import Settings
 
 LONG = 200  # pairs of the methods that keep every step
 
@@ -32,45 +24,57 @@ class Method:
 
     key: str
     name: str
-    metric: Callable[[Survey], Metric] | None = None
+    metric: Callable[[Survey], ng.metrics.Metric] | None = None
     pairs: int = 10
-    recycled: Recycled | None = None
+    recycled: ng.solvers.Recycled | None = None
     krylov: int | None = None
 
-    def run(self, problem: Problem, theta0: Any, krylov: int, batch: int, **budget: Any) -> Result:
-        """Invert, with what is left to spend; the same arguments resume a run that was cut off.
-
-        A transport misfit brings its own metric.
-        """
+    def recipe(self, survey: Survey, krylov: int, own: ng.metrics.Metric | None = None) -> Recipe:
+        """The metric, or `own`, that of a transport misfit, and a few conjugate gradients."""
+        if self.key == "GD":
+            return gradient_descent
         if self.metric is None:
-            return lbfgs(problem, theta0, memory=self.pairs, tolerance=0.0, **budget)
-        own, survey = isinstance(problem.loss, TraceWasserstein), problem.model.survey
-        return minimize(
-            problem,
-            theta0,
-            metric=problem.loss.metric() if own else self.metric(survey),
-            solver=CG(0.0, self.krylov or krylov, preconditioner=self.recycled),
-            tolerance=0.0,
-            batch=MiniBatch(batch, of="functions") if batch else None,
-            **budget,
-        )
+            return partial(ng.LBFGS, self.pairs)
+        solver = ng.CG(0.0, self.krylov or krylov, preconditioner=self.recycled)
+        return partial(ng.NaturalGradient, own or self.metric(survey), solver=solver)
 
 
-def _on_gathers(survey: Survey) -> Metric:
-    return L2(survey.gather_grid)
+def _on_gathers(survey: Survey) -> ng.metrics.Metric:
+    return ng.L2(survey.gather_grid)
 
 
 METHODS = {
     method.key: method
     for method in (
-        Method("GD", "gradient descent", lambda survey: Euclidean()),
-        Method("Hm1", "Ḣ⁻¹", lambda survey: HomogeneousSobolev(survey.gather_grid, -1)),
+        Method("GD", "gradient descent"),
+        Method("Hm1", "Ḣ⁻¹", lambda survey: ng.HomogeneousSobolev(survey.gather_grid, -1)),
         Method("W2", "W₂", lambda survey: DataWasserstein(survey.gather_grid)),
-        Method("H1", "Ḣ¹ in time", lambda survey: HomogeneousSobolev(survey.trace_grid, 1)),
+        Method("H1", "Ḣ¹ in time", lambda survey: ng.HomogeneousSobolev(survey.trace_grid, 1)),
         Method("L2", "L²", _on_gathers),
-        Method("L2_recycled", "L², recycled", _on_gathers, recycled=Recycled()),
-        Method("L2_secants", "L², secants", _on_gathers, recycled=Recycled(LONG, True), krylov=1),
+        Method("L2_recycled", "L², recycled", _on_gathers, recycled=ng.solvers.Recycled()),
+        Method(
+            *("L2_secants", "L², secants", _on_gathers),
+            recycled=ng.solvers.Recycled(LONG, True),
+            krylov=1,
+        ),
         Method("LBFGS", "L-BFGS, 10 pairs"),
         Method("LBFGS_long", f"L-BFGS, {LONG} pairs", pairs=LONG),
     )
 }
+
+
+def comparable(settings: Settings) -> Comparable:
+    """The inversion of all data by least squares, a few conjugate gradients in each iteration."""
+    experiment = Experiment.of(settings)
+    survey = experiment.shots.survey
+    return Comparable(
+        experiment.whole,
+        experiment.theta0,
+        {
+            key: method.recipe(survey, settings.krylov)
+            for key, method in METHODS.items()
+            if not key.startswith("LBFGS")
+        },
+        ng.Stop(propagations=settings.max_propagations, gradient=0.0),
+        options={"bounds": experiment.bounds, "snapshots": 12},
+    )

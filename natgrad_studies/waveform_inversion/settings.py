@@ -1,12 +1,11 @@
 """Settings of the waveform inversion study; light to import, so that help is quick."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from natgrad.errors import InputError
-
-from ..suggestions import check_names
+from ..settings import Among, Between, StudySettings
 
 Preset = Literal["demo", "reduced", "paper"]
 METHODS = (
@@ -20,7 +19,7 @@ ENGINES = ("jax", "deepwave", "devito")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(StudySettings):
     """Full waveform inversion: a velocity model from recorded waves, in several metrics."""
 
     preset: Preset = "demo"
@@ -31,95 +30,70 @@ class Settings:
     velocity: Path | None = None
     """File of the true model in m/s with axes (x, z): .npy, .npz or SEG-Y; a section of our own
     where there is none."""
-    section: str = "faulted"
+    section: Annotated[str, Among(SECTIONS)] = "faulted"
     """Without a file: folded, faulted or salt; 306 × 120 cells."""
-    spacing: float = 25.0
+    spacing: Annotated[float, Between(1e-6, 1e6)] = 25.0
     """Metres between the cells of the true model."""
-    coarsen: int = 3
+    coarsen: Annotated[int, Between(1, 100)] = 3
     """Cells of it that make one cell of the inversion, per side."""
-    dt: float = 0.0075
+    dt: Annotated[float, Between(1e-9, 1e3)] = 0.0075
     """Seconds between time steps."""
-    steps: int = 400
+    steps: Annotated[int, Between(2, 10**6)] = 400
     """Time steps."""
-    shots: int = 5
+    shots: Annotated[int, Between(1, 10**5)] = 5
     """Sources, spread evenly along the line of receivers."""
-    frequency: float = 2.5
+    frequency: Annotated[float, Between(1e-6, 1e9)] = 2.5
     """Peak frequency of the Ricker wavelet, Hz."""
-    smoothing: float = 6.0
+    smoothing: Annotated[float, Between(0.0, 1e4)] = 6.0
     """Standard deviation, in cells of the inversion, of the Gaussian that makes the start."""
-    known_rows: int = 5
+    known_rows: Annotated[int, Between(0, 10**4)] = 5
     """Rows at the top whose velocity is known; the next one moves by half."""
-    noise: float = 0.0
+    noise: Annotated[float, Between(0.0, 100.0)] = 0.0
     """Standard deviation of white noise over the rms of the data."""
-    methods: tuple[str, ...] = ("GD", "L2", "L2_secants", "LBFGS")
+    methods: Annotated[tuple[str, ...], Among(METHODS)] = ("GD", "L2", "L2_secants", "LBFGS")
     """Among GD, Hm1, W2, H1, L2 (the paper's), L2_recycled, L2_secants, LBFGS, LBFGS_long."""
-    misfit: str = "least_squares"
+    misfit: Annotated[str, Among(MISFITS)] = "least_squares"
     """least_squares, or transport: first a Wasserstein distance of every trace, with an equal
     share of the propagations, then least squares."""
-    krylov: int = 5
+    krylov: Annotated[int, Between(1, 1000)] = 5
     """Conjugate gradient steps in a natural gradient direction."""
-    max_propagations: int = 100
+    max_propagations: Annotated[int, Between(3, 10**7)] = 100
     """Wave solutions over all shots that a run may spend."""
     bands: tuple[float, ...] = ()
     """Frequency continuation: the data are first inverted below each of these frequencies, Hz, in
     turn, with an equal share of the propagations."""
-    batch: int = 0
+    batch: Annotated[int, Between(0, 10**5)] = 0
     """Shots in a random mini-batch for each iteration; 0 for all. Not for L-BFGS."""
-    slowest: float = 1400.0
+    slowest: Annotated[float, Between(1e-3, 1e6)] = 1400.0
     """Lower bound on the velocity, m/s."""
     fastest: float = 6000.0
     """Upper bound on the velocity, m/s."""
-    engine: str = "jax"
+    engine: Annotated[str, Among(ENGINES)] = "jax"
     """Who propagates the waves: jax, or deepwave or devito where they are installed."""
-    memory: float = 2.0
+    memory: Annotated[float, Between(1e-3, 1e4)] = 2.0
     """GiB for the stored source fields."""
-    devices: int = 0
+    devices: Annotated[int, Between(0, 1024)] = 0
     """Parts that the cores of a CPU are split into, each with its share of the shots; 0 for one
     part a core. GPUs are all used. Only for the engine jax."""
 
-    def check(self) -> None:
-        """Raise `InputError` for a value the study cannot run with."""
-        check_names("methods", self.methods, METHODS)
-        if not self.methods:
-            raise InputError("methods", "are empty", "some of " + ", ".join(METHODS))
-        for name, known in (("section", SECTIONS), ("misfit", MISFITS), ("engine", ENGINES)):
-            check_names(name, [getattr(self, name)], known)
+    def conflicts(self) -> Iterator[tuple[str, str, str]]:
         if self.velocity is not None and not Path(self.velocity).exists():
-            raise InputError("velocity", f"there is no file {self.velocity}", "a path, or none")
-        for name, least, most in _LIMITS:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InputError(name, f"is {value}", f"a number from {least} to {most}")
+            yield "velocity", f"there is no file {self.velocity}", "a path, or none"
         if any(not 0 < band < 1e6 for band in self.bands):
-            raise InputError("bands", f"are {self.bands}", "frequencies in Hz, low to high")
+            yield "bands", f"are {self.bands}", "frequencies in Hz, low to high"
         if self.batch > self.shots:
-            raise InputError("batch", f"is {self.batch} of {self.shots} shots", "fewer, or 0")
+            yield "batch", f"is {self.batch} of {self.shots} shots", "fewer, or 0"
         if self.batch and set(RIVALS) & set(self.methods):
-            raise InputError("batch", "L-BFGS cannot work with batches", "methods without LBFGS")
+            yield "batch", "L-BFGS cannot work with batches", "methods without LBFGS"
         if self.devices and self.engine != "jax":
             what = f"{self.devices} parts of the CPU are for the engine jax"
-            raise InputError("devices", what, "0: PyTorch and devito have threads of their own")
+            yield "devices", what, "0: PyTorch and devito have threads of their own"
         if not self.slowest < self.fastest:
-            raise InputError("slowest", f"{self.slowest} is not below {self.fastest}", "1400")
+            yield "slowest", f"{self.slowest} is not below {self.fastest}", "1400"
 
+    def packages(self) -> dict[str, str]:
+        return {} if self.engine == "jax" else {"engine": self.engine}
 
-_LIMITS = (
-    ("spacing", 1e-6, 1e6),
-    ("coarsen", 1, 100),
-    ("dt", 1e-9, 1e3),
-    ("steps", 2, 10**6),
-    ("shots", 1, 10**5),
-    ("frequency", 1e-6, 1e9),
-    ("smoothing", 0.0, 1e4),
-    ("known_rows", 0, 10**4),
-    ("noise", 0.0, 100.0),
-    ("krylov", 1, 1000),
-    ("max_propagations", 3, 10**7),
-    ("batch", 0, 10**5),
-    ("slowest", 1e-3, 1e6),
-    ("memory", 1e-3, 1e4),
-    ("devices", 0, 1024),
-)
 
 PRESETS: dict[Preset, Settings] = {
     "demo": Settings(),

@@ -21,7 +21,7 @@ METHOD = ng.GradientDescent(step=ng.Backtracking())
 def test_a_run_of_any_length_keeps_so_many_evenly(most):
     kept = Snapshots(most, jnp.zeros(3))
     for iterate in range(1, 100):
-        kept.note(iterate, np.full(3, iterate))
+        kept.note(iterate, np.full(3, float(iterate)))
         assert len(kept.kept) <= most
     numbers = list(kept.iterates(99, jnp.full(3, 99.0)))
     assert numbers[0] == 0

@@ -178,7 +178,9 @@ def test_error_of_the_information_matrix_is_squared(mixture):
     """Stopped at √tolerance, G has an error below the tolerance; in single precision too."""
     grid, rho, tangents = mixture(40)
     exact, _ = (
-        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination")).at(rho).information(tangents)
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
+        .at(rho)
+        .information(tangents)
     )
     for settings, bound in (
         ({"tolerance": 1e-6}, 1e-6),
@@ -239,7 +241,9 @@ def hard_grid():
 
     def compute(rho, tangents, precision):
         if precision not in programs:
-            metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision))
+            metric = ng.Wasserstein(
+                grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision)
+            )
             programs[precision] = eqx.filter_jit(metric.information)
         return programs[precision](rho, tangents)
 
@@ -253,7 +257,9 @@ def test_mass_across_a_vacuum(hard_grid):
     rho = jnp.asarray(hard_density("two separated bumps", grid.shape[0]))
     tangents = rho * jnp.stack([grid.points[..., 0], grid.points[..., 1] ** 2])
     exact, _ = (
-        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination")).at(rho).information(tangents)
+        ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("elimination"))
+        .at(rho)
+        .information(tangents)
     )
     G, report = compute(rho, tangents, "double")
     assert report["converged"]
@@ -274,7 +280,9 @@ def test_giving_up_is_a_status(mixture):
     assert direction.info.status == "metric_not_converged"
     assert direction.info.metric["elliptic_error"] > 1e-6
     assert bool(jnp.all(jnp.isnan(direction.eta)))
-    result = ng.minimize(fit, theta, ng.NaturalGradient(metric, solver=ng.Cholesky()), stop=ng.Stop(iterations=3))
+    result = ng.minimize(
+        fit, theta, ng.NaturalGradient(metric, solver=ng.Cholesky()), stop=ng.Stop(iterations=3)
+    )
     assert result.status == ng.Status.NOT_FINITE
     assert result.info is not None
     assert result.info.status == "metric_not_converged"
@@ -288,7 +296,9 @@ def test_batches_and_sums_take_the_same_road():
     generator = np.random.default_rng(0)
     rho = jnp.asarray(np.exp(generator.standard_normal((2, 12, 10))))
     columns = jnp.asarray(generator.standard_normal((3, 2, 12, 10)))
-    by = lambda method: 0.5 * ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method)) + ng.L2(grid)
+    by = lambda method: (
+        0.5 * ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic(method)) + ng.L2(grid)
+    )
     rows, information_ = jax.jit(
         lambda: (
             by("multigrid").at(rho).image(columns)[0],
@@ -317,7 +327,9 @@ def test_a_single_cpu_has_no_host_to_call(monkeypatch):
     monkeypatch.setattr(equation, "can_call_back", lambda: False)
     assert ng.metrics.Elliptic().choose((300, 300), 1000) == "multigrid"
     with pytest.raises(ng.InputError, match="second CPU"):
-        ng.Wasserstein(ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.metrics.Elliptic("sparse"))
+        ng.Wasserstein(
+            ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 8)), elliptic=ng.metrics.Elliptic("sparse")
+        )
 
 
 def test_potential_and_its_errors():

@@ -41,9 +41,12 @@ def _clean():
     CODE.clear()
 
 
-def run(problem: ng.Problem = PROBLEM, metric: ng.metrics.Metric = L2, solver=None, **settings):
-    solver = ng.CG(1e-10) if solver is None else solver
-    return ng.minimize(problem, START, ng.NaturalGradient(metric, solver=solver, **settings))
+def natural(metric: ng.metrics.Metric = L2, **settings) -> ng.NaturalGradient:
+    return ng.NaturalGradient(metric, **({"solver": ng.CG(1e-10)} | settings))
+
+
+def run(problem: ng.Problem = PROBLEM, method=natural(), **settings):
+    return ng.minimize(problem, START, method, **settings)
 
 
 # --- directions and counts
@@ -66,24 +69,26 @@ def test_a_direction_of_k_steps_costs_2k_plus_2_propagations(kind: str):
     assert (CODE.count("jvp"), CODE.count("vjp")) == (3, 4)
 
 
-SETTINGS = {
-    "CG": {},
-    "LSMR": {"solver": ng.LSMR(1e-10)},
-    "dense": {"solver": ng.PivotedQR()},
-    "relative damping": {"damping": 1e-6},
-    "adaptive": {"damping": ng.LevenbergMarquardt(), "step": ng.FixedStep(1.0)},
-    "Nystrom": {"solver": ng.CG(1e-10, preconditioner=ng.solvers.Nystrom(20)), "damping": 1e-6},
-    "Diagonal": {"solver": ng.CG(1e-10, preconditioner=ng.solvers.Diagonal(3))},
-    "low rank": {"solver": ng.RandomizedSVD(3)},
-    "gradient": {"metric": ng.Euclidean()},
-    "bounds": {"bounds": (-0.45, 0.55)},
+METHODS = {
+    "CG": natural(),
+    "LSMR": natural(solver=ng.LSMR(1e-10)),
+    "dense": natural(solver=ng.PivotedQR()),
+    "relative damping": natural(damping=1e-6),
+    "adaptive": natural(damping=ng.LevenbergMarquardt(), step=ng.FixedStep(1.0)),
+    "Nystrom": natural(solver=ng.CG(1e-10, preconditioner=ng.solvers.Nystrom(20)), damping=1e-6),
+    "Diagonal": natural(solver=ng.CG(1e-10, preconditioner=ng.solvers.Diagonal(3))),
+    "low rank": natural(solver=ng.RandomizedSVD(3)),
+    "gradient": ng.GradientDescent(),
+    "bounds": natural(),
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("problem", [PROBLEM, SHARED, ALONE], ids=["plain", "shared", "alone"])
 def test_a_run_counts_its_calls_and_never_evaluates_a_point_twice(problem, name: str):
-    result = run(problem, **(SETTINGS[name] | {"max_iterations": 3, "tolerance": 1e-14}))
+    bounds = (-0.45, 0.55) if name == "bounds" else None
+    stop = ng.Stop(iterations=3, gradient=1e-14)
+    result = run(problem, METHODS[name], bounds=bounds, stop=stop)
     assert result.iterations == 3
     forward, shared = CODE.calls.get("forward", []), CODE.calls.get("linearize", [])
     for calls in (forward, shared):
@@ -96,7 +101,7 @@ def test_a_run_counts_its_calls_and_never_evaluates_a_point_twice(problem, name:
 
 
 def test_a_run_finds_the_parameters():
-    result = run(max_iterations=10)
+    result = run(stop=ng.Stop(iterations=10))
     np.testing.assert_allclose(result.theta, TRUTH, rtol=1e-5)
     assert result.converged
 
@@ -126,9 +131,9 @@ def test_more_parameters_than_values_are_pulled_back():
 
 def test_an_objective_of_the_parameters_with_the_metric_of_an_outside_model():
     problem = ng.Problem(model("external"), objective=lambda t: jnp.sum((t - 0.1) ** 2))
-    for metric in (L2, ng.Euclidean()):
+    for method in (natural(), ng.GradientDescent()):
         CODE.clear()
-        result = run(problem, metric, max_iterations=40)
+        result = run(problem, method, stop=ng.Stop(iterations=40))
         np.testing.assert_allclose(result.theta, 0.1, atol=0.02)  # L2 is far from its Hessian
 
 
@@ -143,7 +148,7 @@ def test_an_exception_keeps_its_type_and_brings_the_run(name: str, call: int):
     seen = []
     record = lambda progress: seen.append((np.asarray(progress.theta), progress.loss))
     with pytest.raises(ArithmeticError, match=f"{name} failed") as caught:
-        run(SHARED, callbacks=[record], tolerance=1e-14)
+        run(SHARED, callbacks=[record], stop=ng.Stop(gradient=1e-14))
     assert caught.value.__notes__ == [f"raised by {name} of the model"]
     result = caught.value.natgrad_result  # pyright: ignore
     assert result.status == ng.Status.FAILED
@@ -160,14 +165,9 @@ def test_an_exception_in_a_callback_brings_the_run(error: BaseException):
         if progress.iteration == 2:
             raise error
 
-    for method in (
-        run,
-        lambda **settings: ng.minimize(
-            PROBLEM, START, ng.LBFGS(10), stop=ng.Stop(iterations=1000), **settings
-        ),
-    ):
+    for method in (natural(), ng.LBFGS(10)):
         with pytest.raises(type(error)) as caught:
-            method(callbacks=[callback])
+            run(method=method, stop=ng.Stop(iterations=1000), callbacks=[callback])
         result = caught.value.natgrad_result  # pyright: ignore
         assert (result.status, result.iterations) == (ng.Status.FAILED, 2)
         assert len(result.history["loss"]) == 3
@@ -190,7 +190,7 @@ def test_an_exception_under_lbfgs_brings_the_run():
 @pytest.mark.parametrize("solver", [ng.CG(1e-10), ng.LSMR(1e-10)], ids=["CG", "LSMR"])
 def test_products_that_turn_bad_end_the_run(name: str, solver: ng.solvers.Solver):
     CODE.spoil = {name: 7}
-    result = run(solver=solver, tolerance=1e-14)
+    result = run(method=natural(solver=solver), stop=ng.Stop(gradient=1e-14))
     assert result.status == ng.Status.NOT_FINITE
     assert 1 <= result.iterations <= 2  # a direction may be cut short before it fails
     assert np.all(np.isfinite(result.theta))
@@ -200,14 +200,14 @@ def test_products_that_turn_bad_end_the_run(name: str, solver: ng.solvers.Solver
 
 def test_another_damping_is_not_tried_on_products_that_turned_bad():
     CODE.spoil = {"jvp": 7}
-    result = run(damping=ng.LevenbergMarquardt(), tolerance=1e-14)
+    result = run(method=natural(damping=ng.LevenbergMarquardt()), stop=ng.Stop(gradient=1e-14))
     assert result.status == ng.Status.NOT_FINITE
     assert CODE.count("jvp") <= 10
 
 
 def test_a_jacobian_that_turns_bad_ends_the_run():
     CODE.spoil = {"jvp": 6}
-    result = run(solver=ng.Cholesky(), tolerance=1e-14)
+    result = run(method=natural(solver=ng.Cholesky()), stop=ng.Stop(gradient=1e-14))
     assert result.status == ng.Status.NOT_FINITE
     assert result.iterations == 1
     assert not any(np.any(np.isnan(theta)) for theta in CODE.calls["forward"])
@@ -215,11 +215,11 @@ def test_a_jacobian_that_turns_bad_ends_the_run():
 
 def test_a_trial_that_is_not_finite_is_rejected_and_the_run_goes_on():
     spoilt = ng.ExternalModel(bad_beyond, CODE.jvp, CODE.vjp)
-    result = run(ng.Problem(spoilt, LOSS), max_iterations=3)
+    result = run(ng.Problem(spoilt, LOSS), stop=ng.Stop(iterations=3))
     assert result.iterations == 3
     assert result.history["halvings"][0] > 0
     assert float(result.theta[0]) <= 0.4
-    stuck = run(ng.Problem(spoilt, LOSS), step=ng.FixedStep(1.0))
+    stuck = run(ng.Problem(spoilt, LOSS), natural(step=ng.FixedStep(1.0)))
     assert stuck.status == ng.Status.NOT_FINITE
     found = ng.minimize(ng.Problem(spoilt, LOSS), START, ng.LBFGS(10), stop=ng.Stop(iterations=20))
     assert found.loss < 0.5 * found.history["loss"][0]
@@ -255,7 +255,7 @@ class IndefiniteGeometry(Geometry):
 def test_a_metric_that_is_not_positive_is_a_breakdown():
     d = ng.natural_gradient(PROBLEM, START, metric=Indefinite(), solver=ng.CG(1e-10))
     assert d.info.status == "breakdown"
-    result = run(metric=Indefinite(), solver=ng.CG(1e-10))
+    result = run(method=natural(Indefinite()))
     assert result.info.status == "breakdown"
     assert result.status in (ng.Status.NOT_DESCENT, ng.Status.MAX_ITERATIONS, "no_decrease")
 

@@ -18,6 +18,7 @@ from natgrad.direction.linearise import linearise
 from natgrad.direction.local import Setup
 from natgrad.direction.rows import ByRows
 from natgrad.models.base import Evaluation
+from natgrad_studies.appendix_b import CollocatedTransport
 from problems_for_tests import Linear, minimize_compiling_once
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
@@ -27,7 +28,8 @@ RNG = np.random.default_rng(0)
 CASES = [
     case
     for case in FAST_SMALL_CASES
-    if case.grid.boundary == "neumann" and not isinstance(case.metric, ng.Mobility)
+    if case.grid.boundary == "neumann"
+    and not isinstance(case.metric, (ng.Mobility, CollocatedTransport))
 ]
 
 

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import equinox as eqx

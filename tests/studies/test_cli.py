@@ -15,15 +15,16 @@ import jax
 import pytest
 
 import natgrad
-from natgrad_studies.cli import main, parsing, study
-from natgrad_studies.cli.commands import COMMANDS
-from natgrad_studies.cli.listing import Listing
-from natgrad_studies.cli.parsing import parse
-from natgrad_studies.gaussian_mixture import study as mixture_study
-from natgrad_studies.poisson_pinn import study as pinn_study
-from natgrad_studies.program_cache import chosen_folder, keep_programs
+from natgrad.report import ResultFolder
+from natgrad_studies.cli import main
+from natgrad_studies.cli.commands import COMMANDS, STUDY_EXAMPLES, Listing
+from natgrad_studies.cli.parsing import EXAMPLES, parse
+from natgrad_studies.gaussian_mixture import fit as mixture_fit
+from natgrad_studies.gaussian_mixture import run as mixture_run
+from natgrad_studies.poisson_pinn import run as pinn_run
 from natgrad_studies.registry import STUDIES
-from natgrad_studies.toml_files import toml_of
+from natgrad_studies.running import keep_programs, program_folder
+from natgrad_studies.settings import to_toml
 
 TINY = (
     *("--points", "20", "--iterations", "5", "--map-points", "41", "--arrows", "3"),
@@ -61,7 +62,7 @@ def test_every_example_parses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("points = 20\n")
     examples = [line for command in COMMANDS.values() for line in command.EXAMPLES]
-    examples += [*study.EXAMPLES, *parsing.EXAMPLES]
+    examples += [*STUDY_EXAMPLES, *EXAMPLES]
     for example in examples:
         words = example.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0].split()
         assert words[0] == "natgrad"
@@ -72,6 +73,13 @@ def test_help_and_list_do_not_wait_for_jax():
     script = "import sys, natgrad_studies.cli as c; c.main(['list']); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_a_missing_package_of_the_extra_is_one_line_with_its_installation(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    assert _exit_code("list") == 2
+    printed = capsys.readouterr().err
+    assert printed == 'natgrad: error: tyro: not installed. Try: pip install "natgrad[studies]".\n'
 
 
 def test_help_of_a_study_shows_the_defaults_of_the_preset(capsys):
@@ -247,9 +255,9 @@ def test_a_finished_run_is_resumed_from_what_is_kept(tiny, numbers, tmp_path, mo
     folder = tmp_path / "moved"
     shutil.copytree(tiny[0], folder)
     (folder / "index.html").unlink()
-    for part in ("_study_method", "_floored", "compare"):
-        monkeypatch.setattr(mixture_study, part, _must_not_run)
-    monkeypatch.setattr(mixture_study.fit, "minimize", _must_not_run)
+    for part in ("study_method", "run_floored", "compare_schemes"):
+        monkeypatch.setattr(mixture_run, part, _must_not_run)
+    monkeypatch.setattr(mixture_fit, "minimize", _must_not_run)
     main(["resume", str(folder), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["study"] == "gaussian-mixture"
@@ -311,7 +319,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
 def test_a_damaged_run_is_not_resumed(tiny, tmp_path, monkeypatch, file, content, message, capsys):
     shutil.copytree(tiny[0], tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
-    monkeypatch.setattr(mixture_study, "explore", lambda *arguments: None)
+    monkeypatch.setattr(mixture_run, "explore", lambda *arguments: None)
     assert _exit_code("resume", str(tmp_path / "run")) == 2
     printed = capsys.readouterr().err
     assert message in printed
@@ -344,8 +352,8 @@ PINN = replace(
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     config, folder = tmp_path / "run.toml", tmp_path / "out put"
-    config.write_text(toml_of(replace(PINN, output=folder), "tiny"))
-    train = pinn_study.run_method
+    config.write_text(to_toml(replace(PINN, output=folder), "tiny"))
+    train = pinn_run.run_method
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     def stopped_at_the_second(method, pinn):
@@ -353,7 +361,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, monkeypat
             os.kill(os.getpid(), signal.SIGINT)
         return train(method, pinn)
 
-    monkeypatch.setattr(pinn_study, "run_method", stopped_at_the_second)
+    monkeypatch.setattr(pinn_run, "run_method", stopped_at_the_second)
     assert _exit_code("study", "poisson-pinn", "--config", str(config)) == 130
     assert capsys.readouterr().err == f"stopped; go on with: natgrad resume '{folder}'\n"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -363,7 +371,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, monkeypat
         assert method.key == "LBFGS"
         return train(method, pinn)
 
-    monkeypatch.setattr(pinn_study, "run_method", only_the_second)
+    monkeypatch.setattr(pinn_run, "run_method", only_the_second)
     main(["resume", str(folder)])
     assert {path.name for path in (folder / "runs").iterdir()} == {"Adam.npz", "LBFGS.npz"}
     assert (folder / "index.html").exists()
@@ -378,9 +386,9 @@ def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, ca
         time.sleep(0.2)  # the main thread meanwhile cancels the rest
         raise RuntimeError("after the end")
 
-    monkeypatch.setattr(mixture_study, "explore", lambda *arguments: None)
-    monkeypatch.setattr(mixture_study, "compare", lambda *arguments: None)
-    monkeypatch.setattr(mixture_study, "_study_method", method_study)
+    monkeypatch.setattr(mixture_run, "explore", lambda *arguments: None)
+    monkeypatch.setattr(mixture_run, "compare_schemes", lambda *arguments: None)
+    monkeypatch.setattr(mixture_run, "study_method", method_study)
     arguments = ("--workers", "1", "--output", str(tmp_path / "out"), "--json")
     assert _exit_code("study", "gaussian-mixture", *arguments) == 143
     printed = capsys.readouterr()
@@ -392,10 +400,10 @@ def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, ca
 
 
 def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypatch, capsys):
-    def interrupted(settings, say):
+    def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mixture_study, "run", interrupted)
+    monkeypatch.setattr(ResultFolder, "claim", interrupted)
     assert _exit_code("study", "gaussian-mixture", "--output", str(tmp_path / "out")) == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -405,7 +413,7 @@ def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypat
 
 def test_programs_are_kept_in_the_folder_named(tmp_path):
     script = (
-        "import jax, natgrad_studies.program_cache as cache;"
+        "import jax, natgrad_studies.running as cache;"
         "cache.LEAST_COMPILE_SECONDS = 0.0;"
         "print(cache.keep_programs());"
         "jax.jit(lambda x: x + 1)(1.0)"
@@ -428,7 +436,7 @@ def test_programs_are_kept_in_the_folder_named(tmp_path):
     ],
 )
 def test_the_folder_of_the_programs(environment, folder):
-    assert chosen_folder(environment) == folder
+    assert program_folder(environment) == folder
 
 
 def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.descent import progress
+from natgrad.descent.progress import BOARD
 from natgrad_studies.cli import main
 from natgrad_studies.registry import STUDIES
 
@@ -24,9 +24,9 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def settings_of_the_process(monkeypatch):
     monkeypatch.setenv("NATGRAD_CACHE", "")
-    asked = progress.BOARD.asked
+    asked = BOARD.asked
     yield
-    progress.BOARD.asked = asked
+    BOARD.asked = asked
     assert jax.config.jax_enable_x64
 
 
@@ -50,10 +50,10 @@ def test_the_metrics_of_the_list_are_those_of_the_problem(name):
     """And the loss is the same for each, at the same start, whatever state it measures."""
     study = STUDIES[name]
     settings = dataclasses.replace(next(iter(study.presets.values())), **SMALL[name])
-    found = study.part("comparable", "comparable")(settings)
-    assert set(found.metrics) == set(study.metrics)
-    problems = [m.get("problem") for m in found.metrics.values() if isinstance(m, dict)]
-    values = [_loss(problem, found.theta0) for problem in [found.problem, *filter(None, problems)]]
+    found = study.load("methods").comparable(settings)
+    assert set(found.recipes) == set(study.metrics)
+    problems = [found.problem, *found.problems.values()]
+    values = [_loss(problem, found.theta0) for problem in problems]
     np.testing.assert_allclose(values, values[0], rtol=1e-6)
 
 

@@ -10,25 +10,25 @@ import pytest
 
 import natgrad as ng
 from natgrad.report import plain
-from natgrad_studies.darcy import study
-from natgrad_studies.darcy.flow import (
+from natgrad_studies.darcy import run as study
+from natgrad_studies.darcy.methods import METRICS, Method
+from natgrad_studies.darcy.page import expected, level_table, propagation_table, summary
+from natgrad_studies.darcy.problem import (
     Balance,
+    Inversion,
+    Smoothness,
     centres,
-    coarsened,
+    coarsen,
     inflows,
+    log_permeability,
+    observe,
     pressure,
     stiffness,
     wells,
 )
-from natgrad_studies.darcy.inversion import Inversion
-from natgrad_studies.darcy.methods import METRICS, methods
-from natgrad_studies.darcy.posterior import Posterior
-from natgrad_studies.darcy.prior import Smoothness
-from natgrad_studies.darcy.runs import Run
 from natgrad_studies.darcy.settings import ENTRANTS, METHODS, PRESETS, Settings
-from natgrad_studies.darcy.tables import expected, level_table, propagation_table, summary
-from natgrad_studies.darcy.truth import log_permeability, observed
-from natgrad_studies.kept import Kept
+from natgrad_studies.keeping import Kept
+from natgrad_studies.running import run_study
 
 TINY = Settings(
     cells=16,
@@ -117,7 +117,7 @@ def test_sources_have_unit_mass_and_lie_where_the_wells_are():
 
 def test_finer_grids_sample_the_same_permeability():
     coarse, fine = log_permeability(64, 2), log_permeability(128, 2)
-    assert np.abs(coarsened(fine) - coarse).mean() < 0.01
+    assert np.abs(coarsen(fine) - coarse).mean() < 0.01
     assert np.ptp(fine) > np.log(50)
 
 
@@ -163,14 +163,13 @@ def test_products_of_the_model_are_adjoint_and_those_of_its_derivative(inversion
         float(products.pull(jnp.asarray(xi)) @ eta), rel=1e-10
     )
     field = (lambda v: inversion.field(v)) if white else np.asarray
-    state = lambda t: observed(
+    state = lambda t: observe(
         pressure(field(shaped(np.asarray(flat) + t * eta)), inversion.data.inflow), 4
     )
     errors = [np.linalg.norm((state(t) - state(-t)) / (2 * t) - image) for t in (2e-3, 1e-3)]
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
-@pytest.mark.slow
 def test_the_prior_as_damping_is_white_damping_in_its_coordinates(inversion):
     """The same truncated conjugate gradients in either coordinates, so the same direction."""
     prior, strength = inversion.prior, 1e-4
@@ -213,12 +212,11 @@ def tiny(tmp_path_factory):
     """The folder of a tiny run, its result, and what it said."""
     output = tmp_path_factory.mktemp("darcy") / "result"
     said: list[str] = []
-    page, result = study.run(replace(TINY, output=output), said.append)
+    page, result = run_study(replace(TINY, output=output), said.append)
     assert page == output / "index.html"
     return output, result, said
 
 
-@pytest.mark.slow
 def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     output, result, said = tiny
     numbers = json.loads((output / "results.json").read_text())
@@ -237,13 +235,12 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert all(table.rows for table in summary(result))
 
 
-@pytest.mark.slow
 def test_finished_runs_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
     never = lambda *parts: pytest.fail("computed again")
     monkeypatch.setattr(study, "run_method", never)
     monkeypatch.setattr(study, "posterior", never)
-    kept = Kept(output / "runs", Run, Posterior)
+    kept = Kept(output / "runs", *study.KEPT)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["variants"]) == plain(result.numbers()["variants"])
     one, other = (found.variants["wells"]["L2_prior"] for found in (again, result))
@@ -251,7 +248,6 @@ def test_finished_runs_are_taken_up(tiny, monkeypatch):
     assert one.method.key == "L2_prior"
 
 
-@pytest.mark.slow
 def test_runs_stop_at_the_noise_and_not_before(tiny):
     variant = tiny[1].variants["wells"]
     assert variant["L2_prior"].reached
@@ -261,12 +257,11 @@ def test_runs_stop_at_the_noise_and_not_before(tiny):
         there = run.misfit <= TINY.discrepancy
         assert there[-1] == run.reached
         assert not there[:-1].any()
-        rms = np.sqrt(np.mean((observed(pressure(run.field, data.inflow), 4) - data.observed) ** 2))
+        rms = np.sqrt(np.mean((observe(pressure(run.field, data.inflow), 4) - data.observed) ** 2))
         assert run.misfit[-1] == pytest.approx(rms / data.noise, rel=1e-6)
         assert run.error[-1] == pytest.approx(variant.inversion.error(run.field), rel=1e-6)
 
 
-@pytest.mark.slow
 def test_propagations_are_those_of_the_formula(tiny):
     variant = tiny[1].variants["wells"]
     for key in ("GD", "L2", "L2_prior", "L2_damped"):
@@ -280,7 +275,6 @@ def test_propagations_are_those_of_the_formula(tiny):
     assert len(level_table(variant).rows) == len(TINY.methods)
 
 
-@pytest.mark.slow
 def test_the_posterior_is_narrower_than_the_prior(tiny):
     found = tiny[1].variants["wells"].posterior
     assert np.all(np.diff(found.values) <= 0)
@@ -292,8 +286,8 @@ def test_the_posterior_is_narrower_than_the_prior(tiny):
 
 
 def test_every_method_of_the_settings_is_there():
-    assert set(methods()) == set(METHODS)
-    assert set(METRICS) | {"LBFGS", "LBFGS_long"} == set(ENTRANTS)
+    assert all(Method(key).name for key in METHODS)
+    assert set(METRICS) | {"GD", "Newton", "LBFGS", "LBFGS_long"} == set(ENTRANTS)
     for preset in PRESETS.values():
         preset.check()
 

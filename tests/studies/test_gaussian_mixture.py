@@ -13,8 +13,7 @@ import natgrad as ng
 from natgrad.report import FolderError, ResultFolder
 from natgrad_studies.gaussian_mixture import descent, landscape, methods
 from natgrad_studies.gaussian_mixture.settings import PRESETS
-from natgrad_studies.mixtures import Mixture, density, isotropic
-from natgrad_studies.one_mean import BOWL_START, START
+from natgrad_studies.mixtures import BOWL_START, START, Mixture, density, isotropic
 
 # --- the model -----------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ def test_minimize_takes_the_same_steps_as_the_study(explored):
     result = ng.minimize(
         method.problem,
         jnp.array(START),
-        ng.NaturalGradient(method.metric, step=ng.FixedStep(method.step)),
+        ng.GradientDescent(step=ng.FixedStep(method.step)),
         stop=ng.Stop(iterations=10),
     )
     run = descent.descend(method, START, explored.verdict, descent.Rule.of(), 10)

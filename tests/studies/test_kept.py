@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from natgrad import InputError
-from natgrad_studies.kept import Kept
-from natgrad_studies.threads import threads
+from natgrad_studies.keeping import Kept
+from natgrad_studies.running import threads
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.report.folder import plain
-from natgrad_studies.appendix_b import CollocatedTransport
-from natgrad_studies.kept import Kept
-from natgrad_studies.metric_cost import sparse_qr, study
-from natgrad_studies.metric_cost.clock import Timing, compiled_afresh, cpu_time
-from natgrad_studies.metric_cost.growth import fitted, local_exponent
-from natgrad_studies.metric_cost.labels import spread
-from natgrad_studies.metric_cost.measure import Measurement
+from natgrad.report import plain
+from natgrad_studies.keeping import Kept
+from natgrad_studies.metric_cost import run as study
+from natgrad_studies.metric_cost import sparse_qr
+from natgrad_studies.metric_cost.figures import spread
+from natgrad_studies.metric_cost.measure import Measurement, Timing, compile_afresh, cpu_time
 from natgrad_studies.metric_cost.methods import methods
-from natgrad_studies.metric_cost.results import MethodCosts
+from natgrad_studies.metric_cost.page import summary
+from natgrad_studies.metric_cost.run import fit_growth, local_exponent
 from natgrad_studies.metric_cost.settings import METRICS, PRESETS, Settings
-from natgrad_studies.metric_cost.tables import summary
-from natgrad_studies.one_mean import START, cell_grid, problem_on
+from natgrad_studies.mixtures import START, cell_grid, problem_on
+from natgrad_studies.running import run_study
 
 TINY = Settings(
     metrics=("L2", "Hm1", "W2", "W2_sparse", "W2_qr"),
@@ -38,7 +37,7 @@ def tiny(tmp_path_factory):
     """The folder of a tiny run, its result, and what it said."""
     output = tmp_path_factory.mktemp("cost") / "result"
     said: list[str] = []
-    page, result = study.run(replace(TINY, output=output), said.append)
+    page, result = run_study(replace(TINY, output=output), said.append)
     assert page == output / "index.html"
     return output, result, said
 
@@ -61,8 +60,8 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
 
 def test_finished_methods_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
-    monkeypatch.setattr(study, "_costs", lambda *parts: pytest.fail("computed again"))
-    kept = Kept(output / "runs", MethodCosts, Measurement, Timing)
+    monkeypatch.setattr(study, "measure_costs", lambda *parts: pytest.fail("computed again"))
+    kept = Kept(output / "runs", *study.KEPT)
     again = study.compute(replace(TINY, output=output), lambda line: None, kept)
     assert plain(again.numbers()["methods"]) == plain(result.numbers()["methods"])
 
@@ -95,7 +94,7 @@ def test_without_suitesparse_its_row_is_left_out_with_advice(tmp_path, monkeypat
     monkeypatch.setattr(sparse_qr, "installed", lambda: False)
     said: list[str] = []
     settings = replace(TINY, metrics=("W2_qr",), output=tmp_path / "result")
-    page, result = study.run(settings, said.append)
+    page, result = run_study(settings, said.append)
     assert result.methods == []
     for told in (said[0], page.read_text()):
         assert "pip install natgrad[suitesparse]" in told
@@ -119,7 +118,7 @@ def test_a_direction_that_is_not_one_is_left_out(monkeypatch):
 
 def test_a_report_of_nothing_says_why(tmp_path):
     settings = replace(TINY, metrics=("L2",), max_gigabytes=1e-9, output=tmp_path / "result")
-    page, result = study.run(settings)
+    page, result = run_study(settings)
     assert not result["L2"].measured
     assert result["L2"].left_out[16] in page.read_text()
 
@@ -132,12 +131,11 @@ def test_sparse_qr_has_the_operators_of_the_metric(key):
     pytest.importorskip("sparseqr")
     method = methods()[key]
     grid = method.grid(12)
-    metric = ng.Wasserstein(grid) if method.scheme == "staggered" else CollocatedTransport(grid)
+    metric = ng.Wasserstein(grid, scheme=method.scheme)
     problem = problem_on(grid)
     theta = jnp.array([3.0, 2.0])
     rho, columns = problem.model(theta), jnp.moveaxis(jax.jacfwd(problem.model)(theta), -1, 0)
-    image = eqx.filter_jit(lambda rho, columns: metric.at(rho).image(columns)[0])
-    rows = np.asarray(image(rho, columns))
+    rows = np.asarray(eqx.filter_jit(lambda rho: metric.at(rho).image(columns)[0])(rho))
     factor = sparse_qr.TransportQR.of(grid, rho, method.scheme)
     close = lambda found, known: np.allclose(found, known, rtol=0, atol=1e-8 * np.abs(known).max())
     # B is unique up to its sign.
@@ -153,11 +151,11 @@ def test_sparse_qr_has_the_operators_of_the_metric(key):
 def test_growth_of_a_power_is_its_exponent_over_the_range_asked_for():
     seconds = {n: 1e-3 + (1.0 if n < 50 else 0.0) * 5 for n in (10, 20)}
     seconds |= {n: 1e-6 * n**2.5 for n in (50, 100, 200)}
-    growth = fitted(seconds, 50)
+    growth = fit_growth(seconds, 50)
     assert growth is not None
     assert growth.exponent == pytest.approx(1.25)
     assert (growth.lower, growth.upper) == (50, 200)
-    assert fitted({10: 1.0}, 0) is None
+    assert fit_growth({10: 1.0}, 0) is None
     assert local_exponent("k^1.25", 10, 20) == 1.25
 
 
@@ -184,7 +182,7 @@ def test_the_cache_of_programs_is_off_inside_a_measurement_and_restored_after_it
     inside = []
 
     def fail():
-        with compiled_afresh():
+        with compile_afresh():
             inside.append(jax.config.jax_enable_compilation_cache)
             raise KeyError
 

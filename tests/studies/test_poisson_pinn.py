@@ -7,30 +7,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import SHARED
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
 from natgrad.report import plain
-from natgrad_studies.kept import Kept
-from natgrad_studies.poisson_pinn import study
-from natgrad_studies.poisson_pinn.batches import resampled, value_batch
-from natgrad_studies.poisson_pinn.claims import claims
-from natgrad_studies.poisson_pinn.clipped import Clipped
-from natgrad_studies.poisson_pinn.doubling import doubling_descent
-from natgrad_studies.poisson_pinn.equation import Points, solution, source
-from natgrad_studies.poisson_pinn.methods import methods
+from natgrad_studies.keeping import Kept
+from natgrad_studies.poisson_pinn import run as study
+from natgrad_studies.poisson_pinn.descents import Doubling
+from natgrad_studies.poisson_pinn.methods import Method
 from natgrad_studies.poisson_pinn.metrics import (
+    Clipped,
     InsideAndBoundary,
     authors_metrics,
     mean_part,
     our_metrics,
 )
-from natgrad_studies.poisson_pinn.network import initial, network
-from natgrad_studies.poisson_pinn.pinn import Pinn
-from natgrad_studies.poisson_pinn.runs import Run
+from natgrad_studies.poisson_pinn.page import claim_table, run_table, summary, time_table
+from natgrad_studies.poisson_pinn.problem import (
+    Pinn,
+    Points,
+    initial,
+    network,
+    resample,
+    solution,
+    source,
+    value_batch,
+)
+from natgrad_studies.poisson_pinn.run import Run, claims
 from natgrad_studies.poisson_pinn.settings import BATCHED, METHODS, METRICS, PRESETS, Settings
-from natgrad_studies.poisson_pinn.tables import claim_table, run_table, summary, time_table
+from natgrad_studies.running import run_study
 
 TINY = Settings(
     points=8,
@@ -48,12 +53,9 @@ AUTHORS = {"H1": "H1_auth", "dotH1": "H1d_auth", "Hm1": "Hm1_auth", "dotHm1": "H
 
 
 @pytest.fixture(scope="module")
-def reference() -> dict:
+def reference(read_reference) -> dict:
     """Reference values of the paper's problem, where the shared folder is present."""
-    path = SHARED / "reference" / "poisson_pinn_seed0.json"
-    if not path.exists():
-        pytest.skip(f"reference values not found at {path}")
-    return json.loads(path.read_text())
+    return read_reference("poisson_pinn_seed0.json")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def values() -> jax.Array:
 
 def information(metric: ng.metrics.Metric, rho: jax.Array, columns: jax.Array) -> jax.Array:
     """G from a Z at hand."""
-    return jax.jit(lambda rho, columns: metric.information(rho, columns)[0])(rho, columns)
+    return jax.jit(lambda rho, columns: metric.at(rho).information(columns)[0])(rho, columns)
 
 
 # --- the problem ---------------------------------------------------------------------------------
@@ -135,14 +137,14 @@ def test_the_authors_operators(reference: dict, values: jax.Array, columns: jax.
         "inside": x[..., 1:-1, 1:-1],
         "boundary": x.reshape(*x.shape[:-2], -1)[..., edge],
     }
-    metric = authors_metrics(PAPER.points)[key]
-    rows = jax.jit(lambda rho, zetas: metric.image(rho, zetas)[0])(split(values), split(columns))
+    metric = authors_metrics(PAPER.points.inner_grid, len(PAPER.points.boundary))[key]
+    rows = jax.jit(lambda rho, zetas: metric.at(rho).image(zetas)[0])(split(values), split(columns))
     trace = reference["metrics"][AUTHORS[key]]["traceG"]
     assert float(jnp.sum(rows**2)) == pytest.approx(trace, rel=1e-8)
 
 
 def test_the_authors_wasserstein_metric(reference: dict, values: jax.Array, columns: jax.Array):
-    metric = authors_metrics(PAPER.points)["W2"]
+    metric = authors_metrics(PAPER.points.inner_grid, len(PAPER.points.boundary))["W2"]
     inner = lambda x: x[..., 1:-1, 1:-1]
     G = information(metric, inner(values), inner(columns))
     known = reference["metrics"]["W2_auth"]
@@ -176,11 +178,11 @@ def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
     grid = Points(6).grid
     metric = Clipped(ng.FisherRao(grid), 0.1)
     rho = jnp.linspace(-1.0, 3.0, grid.size).reshape(grid.shape)
-    diagonal = metric.diagonal(rho)
+    diagonal = metric.at(rho).diagonal
     assert bool(metric.admissible(rho))
     assert np.allclose(diagonal[rho > 0.1], grid.cell_volume / rho[rho > 0.1])
     assert np.allclose(diagonal[rho <= 0.1], grid.cell_volume / 0.1)
-    assert float(metric.report(rho)["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
+    assert float(metric.at(rho).report()["clipped"]) == pytest.approx(float(jnp.mean(rho < 0.1)))
 
 
 # --- descent -------------------------------------------------------------------------------------
@@ -216,16 +218,18 @@ def test_the_information_matrix_of_the_residuals(reference: dict):
     assert float(jnp.linalg.norm(G)) == pytest.approx(2 * known["froG"], rel=1e-8)
 
 
-def descended(key: str, iterations: int) -> list[float]:
+def descend(key: str, iterations: int) -> list[float]:
     """Losses with the reference's unweighted G, damping r·trace(G) and line search."""
+    metric = (1 / WEIGHT) * our_metrics(PAPER.points.grid)[key]
+    method = ng.NaturalGradient(metric, damping=1e-6 * PAPER.parameters, step=Doubling())
+    stop = ng.Stop(iterations=iterations, gradient=0.0)
     losses = []
-    doubling_descent(
+    ng.minimize(
         PAPER.values_problem(key),
         PAPER.start,
-        (1 / WEIGHT) * our_metrics(PAPER.points.grid)[key],
-        1e-6 * PAPER.parameters,
-        max_iterations=iterations,
-        callback=lambda progress: losses.append(progress.loss),
+        method,
+        stop=stop,
+        callbacks=[lambda progress: losses.append(progress.loss)],
     )
     return losses
 
@@ -234,7 +238,7 @@ def descended(key: str, iterations: int) -> list[float]:
     ("key", "last"), [("L2", 3), *(pytest.param(key, 10, marks=pytest.mark.slow) for key in OURS)]
 )
 def test_damped_natural_gradients_follow_the_reference(reference: dict, key: str, last: int):
-    losses = descended(key, last)
+    losses = descend(key, last)
     for iteration, loss in reference["metrics"][key]["loss_after"].items():
         if int(iteration) <= last:
             assert losses[int(iteration) - 1] == pytest.approx(loss, rel=1e-6)
@@ -242,9 +246,8 @@ def test_damped_natural_gradients_follow_the_reference(reference: dict, key: str
 
 def test_batches_estimate_the_loss_without_bias():
     pinn = Pinn(TINY)
-    sampler = value_batch(pinn).sampler(
-        pinn.values_problem("L2"), pinn.metrics["L2"], jnp.zeros((8, 8))
-    )
+    method = ng.NaturalGradient(pinn.metrics["L2"])
+    sampler = value_batch(pinn).sampler(pinn.values_problem("L2"), method, pinn.start, None)
     start = pinn.start
     value = jax.jit(lambda objective: objective(start))
     losses = [float(value(sampler(i)[0].objective)) for i in range(200)]
@@ -253,7 +256,7 @@ def test_batches_estimate_the_loss_without_bias():
 
 
 def test_resampled_points_lie_in_the_square_and_on_its_boundary():
-    drawn = resampled(Pinn(TINY)).draw(jax.random.key(3))
+    drawn = resample(Pinn(TINY)).draw(jax.random.key(3))
     inside, edge = np.asarray(drawn["interior"]), np.asarray(drawn["boundary"])
     assert len(inside) + len(edge) == TINY.batch
     assert np.abs(inside).max() < 1
@@ -264,7 +267,7 @@ def test_resampled_points_lie_in_the_square_and_on_its_boundary():
 
 
 def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
-    report, result = study.run(replace(TINY, output=tmp_path / "out"))
+    report, result = run_study(replace(TINY, output=tmp_path / "out"))
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     text = report.read_text()
     assert text.count("<figure>") == 2
@@ -283,7 +286,7 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
     assert [value is None for value in known] == [False, True, False, True]
     never = lambda *parts: pytest.fail("computed again")
     monkeypatch.setattr(study, "run_method", never)  # what is finished is taken up
-    kept = Kept(tmp_path / "out" / "runs", Run)
+    kept = Kept(tmp_path / "out" / "runs", *study.KEPT)
     again = study.compute(replace(TINY, output=tmp_path / "out"), lambda line: None, kept)
     assert plain(again.numbers()["runs"]) == numbers["runs"]
     for run in again.batched.values():
@@ -293,7 +296,7 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
 def test_the_authors_algorithm_runs():
     chosen = ("GD", "L2", "dotH1", "W2")
     pinn = Pinn(replace(TINY, fidelity="authors", batched=(), methods=chosen))
-    for method in methods(pinn):
+    for method in map(Method, chosen):
         losses = []
         status = method.run(pinn, lambda progress, found=losses: found.append(progress.loss), 4)
         assert status in ("max_iterations", "no_decrease")
@@ -303,9 +306,8 @@ def test_the_authors_algorithm_runs():
 
 def fake(key: str, losses: list[float]) -> Run:
     """A run with these losses, one a second."""
-    method = next(m for m in methods(Pinn(replace(TINY, methods=METHODS))) if m.key == key)
     seconds = np.arange(len(losses), dtype=float)
-    return Run(method, "max_seconds", np.array(losses), seconds, [], (), 0.0)
+    return Run(Method(key), "max_seconds", np.array(losses), seconds, [], (), 0.0)
 
 
 def test_claims_compare_what_they_say():

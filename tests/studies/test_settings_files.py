@@ -9,8 +9,7 @@ import pytest
 from natgrad import InputError
 from natgrad.report import plain
 from natgrad_studies.registry import STUDIES, study_of
-from natgrad_studies.toml_files import read_toml, toml_of
-from natgrad_studies.typed import converted, filled
+from natgrad_studies.settings import convert, fill, read_toml, to_toml
 
 PRESETS = [
     pytest.param(study, settings, id=f"{study.name}-{name}")
@@ -50,15 +49,15 @@ ODD = Every(
 
 
 def _through_toml(settings, base, path):
-    path.write_text(toml_of(settings, "natgrad study x --config settings.toml"), encoding="utf-8")
-    return filled(base, read_toml(path), str(path))
+    path.write_text(to_toml(settings, "natgrad study x --config settings.toml"), encoding="utf-8")
+    return fill(base, read_toml(path), str(path))
 
 
 @pytest.mark.parametrize(("study", "settings"), PRESETS)
 def test_every_preset_survives_toml_and_json(study, settings, tmp_path):
     for base in study.presets.values():
         assert _through_toml(settings, base, tmp_path / "settings.toml") == settings
-        assert filled(base, plain(settings), "settings.json") == settings
+        assert fill(base, plain(settings), "settings.json") == settings
     assert study_of(settings) is study
 
 
@@ -89,16 +88,16 @@ def test_a_wrong_key_or_value_is_named(text, message, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        filled(STUDIES["poisson-pinn"].presets["demo"], read_toml(path), "file")
+        fill(STUDIES["poisson-pinn"].presets["demo"], read_toml(path), "file")
     assert str(caught.value).startswith(message)
 
 
 def test_an_optional_value_may_be_absent_and_nothing_else():
     base = STUDIES["gaussian-mixture"].presets["paper"]
-    assert filled(base, {"floor": "None"}, "file") == replace(base, floor=None)
+    assert fill(base, {"floor": "None"}, "file") == replace(base, floor=None)
     with pytest.raises(InputError, match='Try: a number or "None"'):
-        filled(base, {"floor": "x"}, "file")
-    assert converted([1, 2.5], tuple[float, ...]) == (1.0, 2.5)
+        fill(base, {"floor": "x"}, "file")
+    assert convert([1, 2.5], tuple[float, ...]) == (1.0, 2.5)
 
 
 @pytest.mark.parametrize(

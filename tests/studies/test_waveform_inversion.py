@@ -13,14 +13,14 @@ import pytest
 
 from natgrad import InputError
 from natgrad.report import FolderError, load_page
-from natgrad_studies.toml_files import toml_of
-from natgrad_studies.waveform_inversion import study
+from natgrad_studies.keeping import Kept
+from natgrad_studies.running import run_study
+from natgrad_studies.settings import to_toml
+from natgrad_studies.waveform_inversion import run as study
 from natgrad_studies.waveform_inversion.methods import METHODS as KNOWN
-from natgrad_studies.waveform_inversion.runs import FRAMES
+from natgrad_studies.waveform_inversion.page import summary
+from natgrad_studies.waveform_inversion.problem import structural_similarity
 from natgrad_studies.waveform_inversion.settings import METHODS, PRESETS, Settings
-from natgrad_studies.waveform_inversion.similarity import structural_similarity
-from natgrad_studies.waveform_inversion.tables import summary
-from problems_for_tests import assert_input_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 ENVIRONMENT = os.environ | {"NATGRAD_CACHE": ""}
@@ -42,7 +42,7 @@ TINY = Settings(
 def tiny(tmp_path_factory):
     settings = replace(TINY, output=tmp_path_factory.mktemp("waves") / "tiny")
     lines = []
-    report, result = study.run(settings, lines.append)
+    report, result = run_study(settings, lines.append)
     return settings, report, result, lines
 
 
@@ -53,7 +53,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
         assert run.similarity[-1] > result.start_similarity
         assert settings.max_propagations <= run.total <= settings.max_propagations + 8
         assert np.all(np.diff(run.propagations) > 0)
-        assert 2 <= len(run.frames) <= FRAMES + 1
+        assert 2 <= len(run.frames) <= study.FRAMES + 1
         assert [run.frames[0][0], run.frames[-1][0]] == run.propagations[[0, -1]].tolist()
         assert np.array_equal(run.frames[-1][1], run.velocity)
     text = report.read_text()
@@ -68,13 +68,12 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
     assert any("GiB" in line for line in lines)
 
 
-@pytest.mark.slow
 def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
 
     config = tmp_path / "run.toml"
-    config.write_text(toml_of(settings, "tiny"))
+    config.write_text(to_toml(settings, "tiny"))
     command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
     process = subprocess.Popen(
         [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -92,22 +91,21 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     assert "Traceback" not in said
     assert (settings.output / "runs" / "L2_secants.npz").exists()
     assert not (settings.output / "index.html").exists()
-    _, resumed = study.run(settings)
+    _, resumed = run_study(settings)
     for one, other in zip(whole.runs, resumed.runs, strict=True):
         assert np.array_equal(one.velocity, other.velocity)
         assert np.array_equal(one.loss, other.loss)
         assert np.array_equal(one.similarity, other.similarity)
         assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
     with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
-        study.run(replace(settings, shots=3))
+        run_study(replace(settings, shots=3))
 
 
-@pytest.mark.slow
 def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
     settings = replace(
         TINY, output=tmp_path, methods=("L2_secants",), bands=(2.0,), misfit="transport"
     )
-    result = study.compute(settings, lambda line: None)
+    result = study.compute(settings, lambda line: None, Kept(tmp_path / "runs"))
     (run,) = result.runs
     stages = {path.stem for path in (tmp_path / "runs").glob("*.npz")}
     assert stages == {"L2_secants", "L2_secants-transport", "L2_secants-band1"}
@@ -115,23 +113,6 @@ def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
     assert run.loss[-1] < 1.0
     assert run.total >= settings.max_propagations
     assert len(run.frames) >= 6  # two of every stage
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["deepwave", "devito"])
-@pytest.mark.parametrize("batch", [0, 1])
-def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
-    pytest.importorskip(engine, reason=f"{engine} is not installed")
-    if engine == "deepwave":  # one thread, since the tests have a core each
-        pytest.importorskip("torch").set_num_threads(1)
-    settings = replace(
-        TINY, output=tmp_path, engine=engine, devices=0, methods=("L2_secants",), batch=batch
-    )
-    _, result = study.run(settings)
-    assert result.runs[0].loss[-1] < 0.2
-    numbers = json.loads((tmp_path / "results.json").read_text())
-    assert numbers["settings"]["engine"] == engine
-    assert engine in numbers["device"]
 
 
 def test_similarity_is_one_for_the_same_and_falls_with_noise():
@@ -169,18 +150,4 @@ def test_the_methods_are_those_of_the_settings():
 )
 def test_bad_settings_are_named_before_anything_runs(changes, name, tmp_path):
     with pytest.raises(InputError, match=f"^{name}"):
-        study.run(replace(TINY, output=tmp_path / "out", **changes))
-
-
-def test_a_study_without_the_package_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "devito", None)
-    settings = replace(TINY, output=tmp_path / "out", engine="devito", devices=0)
-    assert_input_error("engine", r"not installed.*natgrad\[devito\]", lambda: study.run(settings))
-    assert not settings.output.exists()
-
-
-@pytest.mark.parametrize(
-    ("engine", "name", "why"), [("cake", "engine", "cake"), ("devito", "devices", "1 parts")]
-)
-def test_bad_settings_are_named(engine: str, name: str, why: str):
-    assert_input_error(name, why, lambda: replace(TINY, engine=engine).check())
+        run_study(replace(TINY, output=tmp_path / "out", **changes))

@@ -61,8 +61,8 @@ class Divergence(eqx.Module):
     def apply(self, fluxes: Sequence[Array]) -> Array:
         """Bv."""
         terms = []
-        for axis, (s, v, h) in enumerate(zip(self.weights, fluxes, self.spacing, strict=True)):
-            flow, axis = s * v * (1.0 / h), axis - self.dimension
+        for axis, s, h, v in zip(*self._by_axis, fluxes, strict=True):
+            flow = s * v * (1.0 / h)
             arrived = jnp.roll(flow, 1, axis) if self.periodic else _pad(flow, axis, (1, 0))
             terms.append(self._over_cells(flow, axis) - arrived)
         return -sum(terms[1:], terms[0])
@@ -70,8 +70,8 @@ class Divergence(eqx.Module):
     def apply_transpose(self, phi: Array) -> Fluxes:
         """Bᵀφ."""
         fluxes = []
-        for axis, (s, h) in enumerate(zip(self.weights, self.spacing, strict=True)):
-            scaled, axis = phi * (1.0 / h), axis - self.dimension
+        for axis, s, h in zip(*self._by_axis, strict=True):
+            scaled = phi * (1.0 / h)
             if self.periodic:
                 fluxes.append(s * (jnp.roll(scaled, -1, axis) - scaled))
             else:
@@ -82,9 +82,13 @@ class Divergence(eqx.Module):
     def conductances(self) -> Fluxes:
         """(s_i/h_i)² at the lower cell of each link; zero at the upper end of an axis with ends."""
         return tuple(
-            self._over_cells(jnp.square(s * (1.0 / h)), axis - self.dimension)
-            for axis, (s, h) in enumerate(zip(self.weights, self.spacing, strict=True))
+            self._over_cells(jnp.square(s * (1.0 / h)), axis)
+            for axis, s, h in zip(*self._by_axis, strict=True)
         )
+
+    @property
+    def _by_axis(self) -> tuple[range, Fluxes, tuple[float, ...]]:
+        return range(-self.dimension, 0), self.weights, self.spacing
 
     def _over_cells(self, values: Array, axis: int) -> Array:
         """What each cell has on its upper face."""

@@ -1,0 +1,126 @@
+"""Finished parts of a study on disk, so that one that was stopped goes on after them."""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from natgrad import InputError
+
+Part = TypeVar("Part")
+PLAIN = (bool, int, float, str, type(None))
+DAMAGED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write beside the path, wait for the disk, and move over it: all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class Kept:
+    """One file for each finished part in a folder; None keeps nothing.
+
+    A part is made of numbers, texts, arrays, lists, tuples, dicts and of the dataclasses named
+    here. The study's folder answers for the settings (`ResultFolder.claim`).
+
+    ```python
+    kept = Kept(output / "runs", Descent, Basins)
+    run = kept.part("L2", lambda: compute(method), method=method)
+    ```
+    """
+
+    def __init__(self, folder: Path | None, *classes: type):
+        self.folder = folder
+        self._classes = {entry.__name__: entry for entry in classes}
+
+    def path(self, name: str) -> Path | None:
+        """Where a part is kept."""
+        return None if self.folder is None else self.folder / f"{name}.npz"
+
+    def part(self, name: str, make: Callable[[], Part], **given: Any) -> Part:
+        """The part from its file, else made and then kept.
+
+        `given` are fields of the part, a dataclass, that are known without a file, such as
+        functions: they are left out of it.
+        """
+        path = self.path(name)
+        if path is None:
+            return make()
+        if path.exists():
+            return self._read(path, name, given)
+        part = make()
+        arrays: dict[str, np.ndarray] = {}
+        note = json.dumps({name: _describe(part, arrays, leave_out=given)})
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, note=np.array(note), **arrays)
+        replace_file(path, content.getvalue())
+        return part
+
+    def _read(self, path: Path, name: str, given: dict[str, Any]) -> Any:
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return self._restore(json.loads(str(arrays["note"]))[name], arrays, given)
+        except DAMAGED as error:
+            what = f"{path} cannot be read as a kept part {name}: it is damaged or something else"
+            advice = "deleting it: the part is computed again"
+            raise InputError("path", f"{what} ({error})", advice) from error
+
+    def _restore(self, node: Any, arrays: Any, given: dict[str, Any]) -> Any:
+        if isinstance(node, PLAIN):
+            return node
+        inner = lambda entry: self._restore(entry, arrays, {})
+        ((kind, content),) = node.items()
+        if kind == "array":
+            return arrays[content]
+        if kind in ("list", "tuple"):
+            entries = [inner(entry) for entry in content]
+            return entries if kind == "list" else tuple(entries)
+        if kind == "dict":
+            return {inner(key): inner(value) for key, value in content}
+        found = {name: inner(value) for name, value in content.items()}
+        return self._classes[kind](**found, **given)
+
+
+def _describe(value: Any, arrays: dict[str, np.ndarray], leave_out: dict[str, Any]) -> Any:
+    """The value in JSON's types, its arrays put aside; every other node says what it is."""
+    if isinstance(value, PLAIN):
+        return value
+    inner = lambda entry: _describe(entry, arrays, {})
+    if isinstance(value, np.generic):
+        return inner(value.item())
+    if isinstance(value, (np.ndarray, jax.Array)):
+        name = str(len(arrays))
+        arrays[name] = np.asarray(value)
+        return {"array": name}
+    if isinstance(value, (list, tuple)):
+        return {"list" if isinstance(value, list) else "tuple": [inner(entry) for entry in value]}
+    if isinstance(value, dict):
+        return {"dict": [[inner(key), inner(entry)] for key, entry in value.items()]}
+    if is_dataclass(value) and not isinstance(value, type):
+        stored = [field.name for field in fields(value) if field.name not in leave_out]
+        return {type(value).__name__: {name: inner(getattr(value, name)) for name in stored}}
+    raise TypeError(f"{type(value).__name__} cannot be kept")

@@ -1,0 +1,302 @@
+"""The report: figures, tables and what the numbers say. Every number comes from the results."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import ScalarFormatter
+
+from natgrad.plot import PALETTE, save
+from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
+
+from ..methods import LINES as SHARED_LINES
+from ..plots import plot_curves
+from .metrics import LEAST
+from .problem import fine_points, solution
+from .run import SHARES, Run, StudyResult, common_iterations, common_seconds, order
+from .settings import METRICS
+
+LINES = SHARED_LINES | {
+    "Adam": (PALETTE["black"], ":"),
+    "GN": (PALETTE["purple"], ":"),
+    "LM": (PALETTE["purple"], "--"),
+    "LM3": (PALETTE["purple"], "-"),
+}
+RUN_HEADER = ("method", "end", "loss", "error", "iter.", "CPU s", "s/iter.")
+ENDS = {
+    "max_seconds": "time",
+    "max_iterations": "iterations",
+    "no_decrease": "stalled",
+    "inadmissible": "not positive",
+    "not_finite": "not finite",
+    "not_descent": "no descent",
+}
+
+
+def page(result: StudyResult, folder: Path) -> Page:
+    """The whole report, its figures drawn into the folder."""
+    return Page(
+        title="Poisson's equation by a network",
+        lead=(
+            f"A network with {result.pinn.parameters:,} parameters learns the solution of "
+            "Poisson's equation from its residuals (section 4.2 of the paper): natural gradients "
+            "in metrics on the network's values, Gauss–Newton on the residuals, L-BFGS and Adam, "
+            "by iterations and by seconds."
+        ),
+        sections=[
+            Section("In short", _short(result)),
+            Section("The problem", _problem(result)),
+            Section("Convergence", _convergence(result, folder)),
+            Section("The paper's order", _order(result)),
+            *_batches(result, folder),
+            Section("What each method does", _methods(result)),
+        ],
+    )
+
+
+def _ended(run: Run) -> str:
+    return (
+        f"{run.method.name} (loss {run.final:.1e}, error {run.error:.1e}, "
+        f"{run.iterations:,} iterations)"
+    )
+
+
+def _short(result: StudyResult) -> list[Part]:
+    said = [f"In {result.settings.seconds:g} CPU seconds the best method is {_ended(result.best)}."]
+    best, metric, rival = result.best, result.best_metric, result.best_of(("LBFGS", "Adam"))
+    if metric is not None and metric is not best:
+        said.append(f"The best of the paper's metrics is {_ended(metric)}.")
+    if rival is not None and rival is not best:
+        both = all(key in result.runs for key in ("LBFGS", "Adam"))
+        which = "The better of L-BFGS and Adam" if both else "The rival"
+        said.append(f"{which} is {_ended(rival)}.")
+    return [" ".join(said), *_verdict(result)]
+
+
+def _verdict(result: StudyResult) -> list[Part]:
+    """The paper's statements in a sentence."""
+    known = [claim for claim in result.claims if claim.by_iterations is not None]
+    if not known:
+        return []
+    per_iteration = sum(bool(claim.by_iterations) for claim in known)
+    by_seconds = sum(bool(claim.by_seconds) for claim in known)
+    return [
+        f"Of {len(known)} statements that the paper makes about its metrics, {per_iteration} hold "
+        f"here per iteration and {by_seconds} by seconds; they are listed below."
+    ]
+
+
+def _problem(result: StudyResult) -> list[Part]:
+    points, s = result.pinn.points, result.settings
+    widths = "-".join(map(str, (2, *s.layers, 1)))
+    inside = len(result.pinn.residuals.blocks["interior"].points)
+    told: list[Part] = [
+        "−Δu = φ on [−1, 1]² with u = 3 on the boundary and φ such that "
+        "u = sin πx₁ sin πx₂ + sin 3πx₁ sin 3πx₂ + 3. The loss is γ times the mean of |Δρ + φ|² "
+        f"over {inside:,} points plus 2 − γ times the mean of |ρ − 3|² over "
+        f"{len(points.boundary)} points of the boundary, γ = {s.gamma:g}; ρ is a network of shape "
+        f"{widths} with tanh, in double precision.",
+        f"The metrics measure the values ρ of the network on {s.points} × {s.points} points. The "
+        "loss sees Δρ, of which values on a grid know nothing: the gradient is that of θ, by "
+        "differentiating the loss, and only G comes from the metric.",
+    ]
+    if result.pinn.authors:
+        told.append(
+            "This is the authors' variant: the network sees the square as [0, 1]², the equation is "
+            "asked for on the boundary too, G is the Hessian in SciPy's Newton-CG without "
+            "damping, H¹ is I + L with central differences inside and the identity on the boundary "
+            "in L, Ḣ¹ is L, H⁻¹ and Ḣ⁻¹ are their inverses, and W₂ is taken on the interior "
+            "with ρ as it is."
+        )
+    return told
+
+
+def _convergence(result: StudyResult, folder: Path) -> list[Part]:
+    curves = Curves(
+        [_series(run, LINES[run.method.key][1]) for run in result.runs.values()],
+        "loss",
+        "Loss against iterations and against CPU seconds without compiling.",
+    )
+    ended = [run.method.name for run in result.runs.values() if run.ended_by_itself]
+    panels = [[(curves, "iterations"), (curves, "CPU seconds")]]
+    figure, axes = plot_curves(panels, (11.4, 5.0), ended)
+    axes[0, 0].set(xscale="symlog", xlim=(0, None))
+    return [
+        curves,
+        Figure(
+            save(figure, folder / "convergence.png"),
+            "Loss against iterations and against CPU seconds without compiling. A cross marks a "
+            "run that found no further step.",
+            "Loss curves of all methods",
+        ),
+        run_table(result),
+        time_table(result),
+        Figure(
+            _draw_fields(result, folder / "fields.png"),
+            "The true solution, the network after the best run, and its error.",
+            "Maps of the true solution, the learned one and the error",
+        ),
+    ]
+
+
+def _order(result: StudyResult) -> list[Part]:
+    runs = {key: run for key, run in result.runs.items() if key in METRICS}
+    if len(runs) < 2:
+        return ["Fewer than two of the paper's metrics were run."]
+    iterations, seconds = common_iterations(runs), common_seconds(runs)
+    listed = lambda loss: ", ".join(f"{r.method.name} {loss(r):.2e}" for r in order(runs, loss))
+    return [
+        f"After {iterations} iterations, the lowest loss first: "
+        f"{listed(lambda run: run.after(iterations))}.",
+        f"After {seconds:.1f} CPU seconds: {listed(lambda run: run.within(seconds))}.",
+        claim_table(result),
+    ]
+
+
+def _batches(result: StudyResult, folder: Path) -> list[Section]:
+    if not result.batched:
+        return []
+    whole = [result.runs[key] for key in result.batched if key in result.runs]
+    curves = Curves(
+        [
+            *(_series(run, "-") for run in whole),
+            *(_series(run, "-.") for run in result.batched.values()),
+        ],
+        "loss on all points",
+        "Mini-batches (dash-dotted) and the same methods on all points.",
+    )
+    save(plot_curves([[(curves, "CPU seconds")]], (10.0, 4.4))[0], folder / "batches.png")
+    parts: list[Part] = [
+        f"With {result.settings.batch} points in every iteration. L² and Fisher–Rao draw them from "
+        "the grid, and both the loss and G are estimates from them; Levenberg–Marquardt draws new "
+        "points from the whole square and its boundary. The losses shown are those on all points, "
+        "evaluated off the clock.",
+        curves,
+        batch_table(result),
+    ]
+    return [Section("Mini-batches", parts)]
+
+
+def _methods(result: StudyResult) -> list[Part]:
+    s = result.settings
+    told: list[Part] = []
+    if result.pinn.authors:
+        told.append(
+            "Metrics on values: SciPy's Newton-CG; the loose tolerance of its conjugate gradients "
+            "is the only regularisation. Gradient descent has the identity for G."
+        )
+    else:
+        told += [
+            f"Metrics on values: (G + λI)η = −∂f by Cholesky with λ = {s.damping:g} · trace(G)/p, "
+            "then backtracking from twice the last step length. minimize starts every search "
+            "from one length, so the study drives its iterations itself.",
+            "Ḣ¹, Ḣ⁻¹ and W₂ do not see the mean of a tangent; it is given its length in L². "
+            "Values are used as they are, neither shifted nor normalised: the solution lies in "
+            "[1, 5] and the network starts near 3. On its way it may go lower; values below "
+            f"{LEAST:g} count as {LEAST:g} in Fisher–Rao and W₂. (If steps to negative values were "
+            "refused instead, a run would walk up to the first zero and stay there.)",
+        ]
+    told.append(
+        "Gauss–Newton and Levenberg–Marquardt (LM): the state is the residual, its metric the "
+        "Hessian of the loss. Gauss–Newton has a fixed small λ; that of LM follows the line "
+        "search. Third order: the step follows a curve along which the residual moves "
+        "straight ahead."
+    )
+    told.append(
+        f"L-BFGS keeps {s.memory} pairs (SciPy). Adam takes all points and the rate {s.rate:g}."
+    )
+    return told
+
+
+# --- plots and figures ----------------------------------------------------------------------------
+
+
+def _series(run: Run, dash: str) -> Series:
+    x = {"iterations": np.arange(len(run.losses)), "CPU seconds": run.seconds}
+    return Series(run.method.name, run.losses, x, LINES[run.method.key][0], dash)
+
+
+def _draw_fields(result: StudyResult, path: Path) -> Path:
+    """The true solution, what the best run has learned, and the difference."""
+    best = result.best
+    truth, found = solution(fine_points()), result.pinn.fine(best.theta)
+    figure, axes = plt.subplots(1, 3, figsize=(11.4, 3.5))
+    style = {"vmin": truth.min(), "vmax": truth.max(), "cmap": "viridis"}
+    wrong = found - truth
+    bound = np.abs(wrong).max()
+    panels = (
+        (truth, "true solution $u$", style),
+        (found, f"learned $\\rho$: {best.method.name}", style),
+        (wrong, r"error $\rho - u$", {"vmin": -bound, "vmax": bound, "cmap": "RdBu_r"}),
+    )
+    ticks = ScalarFormatter()
+    ticks.set_powerlimits((-2, 3))
+    for axis, (values, title, style) in zip(axes, panels, strict=True):
+        image = axis.imshow(values.T, origin="lower", extent=(-1, 1, -1, 1), **style)
+        axis.set_title(title, loc="left", fontsize=9.5)
+        axis.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+        axis.spines[:].set_visible(False)
+        figure.colorbar(image, ax=axis, shrink=0.85, format=ticks)
+    return save(figure, path)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def summary(result: StudyResult) -> list[Table]:
+    """The tables worth printing in a terminal."""
+    return [run_table(result), *([batch_table(result)] if result.batched else [])]
+
+
+def run_table(result: StudyResult) -> Table:
+    """Where every run ended, and what it cost."""
+    return Table(
+        RUN_HEADER,
+        [_row(run) for run in result.runs.values()],
+        f"Runs from the same network with {result.pinn.parameters:,} parameters, loss "
+        f"{result.start_loss:.4g} and relative error {result.start_error:.3f} at the start: why "
+        "they ended, the lowest loss, the relative L² error there on 101 × 101 points, "
+        "iterations, and CPU seconds without compiling.",
+    )
+
+
+def batch_table(result: StudyResult) -> Table:
+    """The same for mini-batches."""
+    return Table(
+        RUN_HEADER,
+        [_row(run) for run in result.batched.values()],
+        f"Runs that see {result.settings.batch} points in an iteration; the loss is the lowest one "
+        "on all points.",
+    )
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    return (
+        *(run.method.name, ENDS.get(run.status, run.status)),
+        *(f"{run.final:.2e}", f"{run.error:.1e}", f"{run.iterations:,}"),
+        *(f"{run.seconds[-1]:.1f}", f"{run.seconds_per_iteration:.4f}"),
+    )
+
+
+def time_table(result: StudyResult) -> Table:
+    """Loss and error at equal seconds."""
+    rows = [
+        (run.method.name, *(f"{loss:.1e} / {error:.1e}" for loss, error in run.marks))
+        for run in (*result.runs.values(), *result.batched.values())
+    ]
+    return Table(
+        ("method", *(f"{share * result.settings.seconds:g} s" for share in SHARES)),
+        rows,
+        "The lowest loss, and the relative error there, after so many CPU seconds.",
+    )
+
+
+def claim_table(result: StudyResult) -> Table:
+    """What the paper says, held against these runs."""
+    word = {True: "holds", False: "does not hold", None: "not run"}
+    return Table(
+        ("statement of the paper", "per iteration", "by CPU seconds"),
+        [(c.text, word[c.by_iterations], word[c.by_seconds]) for c in result.claims],
+        "The paper's statements about its figure 4, at the last iteration and the last second "
+        "that all metrics have reached.",
+    )

@@ -1,0 +1,223 @@
+"""The study: every method through its stages, what it found and what it spent."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from natgrad import MiniBatch, Result, Stop
+from natgrad.result import Progress
+
+from ..keeping import Kept
+from ..methods import minimize
+from ..running import Say, pick
+from .methods import METHODS, Method
+from .problem import Experiment
+from .settings import Settings
+
+FRAMES = 12  # at most so many models of a run are kept for the report
+
+
+@dataclass(frozen=True)
+class Run:
+    """The end of a run and its history, one entry per iterate; propagations accumulate.
+
+    `loss` is relative to the start's, and NaN in the stages that minimise something else.
+    """
+
+    method: Method
+    status: str
+    iterations: int
+    propagations: np.ndarray
+    loss: np.ndarray
+    similarity: np.ndarray
+    forward: int
+    linearised: int
+    adjoint: int
+    seconds: float
+    velocity: np.ndarray
+    frames: list[tuple[int, np.ndarray]]  # the velocity after some numbers of propagations
+
+    @property
+    def total(self) -> int:
+        """All propagations."""
+        return self.forward + self.linearised + self.adjoint
+
+    def at(self, propagations: int) -> tuple[float, float] | None:
+        """Loss and similarity of the last iterate within so many propagations."""
+        within = np.flatnonzero(self.propagations <= propagations)
+        if not within.size:
+            return None
+        return float(self.loss[within[-1]]), float(self.similarity[within[-1]])
+
+    def numbers(self) -> dict[str, Any]:
+        """What the results file holds."""
+        spent = pick(self, "status", "iterations", "forward", "linearised", "adjoint", "seconds")
+        history = pick(self, "propagations", "loss") | {"ssim": self.similarity}
+        return {"name": self.method.name} | spent | history
+
+
+def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
+    """From the start through the stages to the whole data, resumed where it was interrupted.
+
+    The stages, of which only the last has the whole data, share the propagations. A transport
+    misfit brings its own metric.
+    """
+    settings = experiment.settings
+    first = [("transport", None, True)] if settings.misfit == "transport" else []
+    bands = [(f"band{number}", band, False) for number, band in enumerate(settings.bands, 1)]
+    stages = [*first, *bands, ("", None, False)]
+    share = settings.max_propagations // len(stages)
+    theta, spent = experiment.theta0, 0
+    results, rows, frames = [], [], []
+    for stage, band, transport in stages:
+        file = folder / "-".join(filter(None, (method.key, stage)))
+        log = Log(file.with_suffix(".csv"), experiment)
+        problem = experiment.problem(band, transport)
+        own = problem.loss.metric() if transport else None
+        descent = method.recipe(problem.model.survey, settings.krylov, own)()
+        batch = {"batch": MiniBatch(settings.batch, of="functions")} if settings.batch else {}
+        found = minimize(
+            *(problem, theta, descent),
+            name=", ".join(filter(None, (method.name, stage))),
+            bounds=experiment.bounds,
+            stop=Stop(
+                iterations=10**6,
+                propagations=share if stage else settings.max_propagations - spent,
+                gradient=0.0,
+            ),
+            callbacks=[log],
+            checkpoint=file.with_suffix(".npz"),
+            snapshots=max(2, FRAMES // len(stages)),
+            **batch,
+        )
+        rows += log.rows(found, theta, spent)
+        frames += _frames(found, experiment, spent)
+        results.append(found)
+        theta, spent = found.theta, spent + _propagations(found)[-1]
+    return _describe(method, experiment, results, rows, frames)
+
+
+class Log:
+    """Loss and similarity of every iterate, a line in a file each, so that none is lost."""
+
+    def __init__(self, path: Path, experiment: Experiment):
+        self.path, self.experiment = path, experiment
+        self._known = self._read()
+
+    def __call__(self, progress: Progress) -> None:
+        """The callback of a run."""
+        seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
+        self._known[progress.iteration] = seen
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerow((progress.iteration, repr(seen)))
+
+    def rows(self, found: Result, theta0: Any, spent: int) -> list[tuple[float, float, float]]:
+        """(propagations, loss, similarity) of every iterate."""
+        start = self.experiment.similarity(self.experiment.velocity(theta0))
+        losses, total = found.history["loss"], spent + _propagations(found)
+        seen = [self._known.get(i, np.nan) if i else start for i in range(len(losses))]
+        return list(zip(total.tolist(), losses.tolist(), seen, strict=True))
+
+    def _read(self) -> dict[int, float]:
+        if not self.path.exists():
+            return {}
+        with self.path.open(newline="") as file:
+            whole = [row for row in csv.reader(file) if len(row) == 2]  # not one cut off
+        return {int(number): float(seen) for number, seen in whole}
+
+
+def _propagations(found: Result) -> np.ndarray:
+    return found.spent("propagations").astype(int)
+
+
+def _frames(found: Result, experiment: Experiment, spent: int) -> list[tuple[int, np.ndarray]]:
+    """The iterates that a stage has kept, by what had been spent until them."""
+    total = spent + _propagations(found)
+    return [(int(total[i]), experiment.velocity(theta)) for i, theta in found.iterates.items()]
+
+
+def _describe(
+    method: Method, experiment: Experiment, results: list[Result], rows: list[Any], frames: Any
+) -> Run:
+    last = results[-1]
+    total, losses, seen = (np.array(column) for column in zip(*rows, strict=True))
+    whole = len(losses) - len(last.history["loss"])
+    losses[:whole] = np.nan  # of other data
+    counts = {
+        name: int(sum(found.history[name][-1] for found in results))
+        for name in ("forward", "linearised", "adjoint")
+    }
+    return Run(
+        method=method,
+        status=str(last.status),
+        iterations=sum(found.iterations for found in results),
+        propagations=total,
+        loss=losses / experiment.first_loss,
+        similarity=seen,
+        **counts,
+        seconds=sum(float(found.history["seconds"][-1]) for found in results),
+        velocity=experiment.velocity(last.theta),
+        frames=frames,
+    )
+
+
+# --- the whole study -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Everything the figures and the report draw on."""
+
+    settings: Settings
+    experiment: Experiment
+    runs: list[Run]
+
+    def get(self, key: str) -> Run | None:
+        """The run of a method, if it is among them."""
+        return next((run for run in self.runs if run.method.key == key), None)
+
+    @property
+    def best(self) -> Run:
+        """The run that ended with the smallest loss."""
+        return min(self.runs, key=lambda run: float(run.loss[-1]))
+
+    @property
+    def start_similarity(self) -> float:
+        """SSIM of the start with the true model."""
+        return self.experiment.similarity(self.experiment.start)
+
+    def numbers(self) -> dict[str, Any]:
+        """The results file."""
+        return {
+            "device": self.experiment.engine.place,
+            "start_ssim": self.start_similarity,
+            "runs": {run.method.key: run.numbers() for run in self.runs},
+        }
+
+
+KEPT = ()  # every run has its checkpoint
+
+
+def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
+    """All numbers; every run keeps a checkpoint and a log in the folder."""
+    experiment = Experiment.of(settings)
+    stored = experiment.whole.model.storage
+    say(
+        f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on "
+        f"{experiment.engine.place}, source field stored every {stored.every} steps, "
+        f"{stored.bytes / 2**30:.2g} GiB"
+    )
+    folder = kept.folder or Path(settings.output) / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = []
+    for key in settings.methods:
+        found = run_method(METHODS[key], experiment, folder)
+        runs.append(found)
+        say(
+            f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
+            f"SSIM {found.similarity[-1]:.3f}, {found.seconds:.1f} s"
+        )
+    return StudyResult(settings, experiment, runs)
