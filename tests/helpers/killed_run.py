@@ -2,13 +2,13 @@
 
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 import natgrad as ng
 
-jax.config.update("jax_enable_x64", True)
 GRID = ng.Grid((-1.0, -1.0), (1.0, 1.0), (24, 24))
 
 
@@ -16,17 +16,24 @@ def bump(theta):
     return jnp.exp(-((GRID.points - theta[:2]) ** 2).sum(-1) / (0.1 + theta[2] ** 2))
 
 
-problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([-0.2, 0.1, 0.4])), GRID))
-result = ng.minimize(
-    problem,
-    jnp.array([0.5, 0.3, 0.6]),
-    metric=ng.L2(GRID),
-    solver=ng.CG(tolerance=0.0, max_iterations=2),
-    damping=ng.LevenbergMarquardt(initial=1.0),
-    step=ng.Backtracking(initial=0.02),
-    tolerance=0.0,
-    max_iterations=60,
-    callbacks=[lambda progress: time.sleep(0.03)],
-    checkpoint=ng.Checkpoint(sys.argv[1], seconds=0.0),
-)
-print([float(x).hex() for x in result.theta], result.iterations)
+def run(path: Path, pause: float = 0.0) -> str:
+    """The bits of θ and the number of iterations, with a checkpoint in each of them."""
+    problem = ng.Problem(bump, ng.LeastSquares(bump(jnp.array([-0.2, 0.1, 0.4])), GRID))
+    result = ng.minimize(
+        problem,
+        jnp.array([0.5, 0.3, 0.6]),
+        metric=ng.L2(GRID),
+        solver=ng.CG(tolerance=0.0, max_iterations=2),
+        damping=ng.LevenbergMarquardt(initial=1.0),
+        step=ng.Backtracking(initial=0.02),
+        tolerance=0.0,
+        max_iterations=60,
+        callbacks=[lambda progress: time.sleep(pause)],
+        checkpoint=ng.Checkpoint(path, seconds=0.0),
+    )
+    return f"{[float(x).hex() for x in result.theta]} {result.iterations}"
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    print(run(Path(sys.argv[1]), pause=0.03))

@@ -1,8 +1,9 @@
 """Problems for runs over several devices and processes, and one process of such a run.
 
-`python one_of_many.py NUMBER COUNT PORT TASK FOLDER`: the task `run` prints the results of all
-problems as JSON, `rival` that of L-BFGS; `die` is a run with a checkpoint that the last process
-does not survive; `differ` gives every process another start.
+`python one_of_many.py NUMBER COUNT PORT FOLDER TASK…` writes a line of JSON for each task into
+the folder. The name of a problem stands for its run, `rival` for that of L-BFGS; `differ` gives
+every process another start; `die`, the last one, is a run with a checkpoint that the last process
+does not survive.
 """
 
 import json
@@ -78,7 +79,7 @@ def numbers(theta):
     return [float(x) for leaf in jax.tree.leaves(theta) for x in np.ravel(leaf)]
 
 
-def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
+def main(number: int, count: int, port: int, folder: Path, tasks: list[str]) -> None:
     jax.config.update("jax_enable_x64", True)
     address = f"127.0.0.1:{port}"
     jax.distributed.initialize(address, count, number, heartbeat_timeout_seconds=10)
@@ -88,33 +89,32 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
         if number == count - 1 and progress.iteration == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if task == "run":
-        found = {}
-        for name, make in PROBLEMS.items():
-            problem, theta, method = make()
-            result = ng.minimize(problem, theta, **method, max_iterations=2, mesh=mesh)
-            found[name] = {"loss": result.loss, "theta": numbers(result.theta)}
-        print(json.dumps(found))
-    elif task == "rival":
-        problem, theta, _ = PROBLEMS["transport"]()
-        rival = ng.lbfgs(problem, theta, max_iterations=2, max_seconds=600, mesh=mesh)
-        print(json.dumps(numbers(rival.theta)))
-    elif task == "die":
-        problem, theta, method = PROBLEMS["transport"]()
-        run = {"mesh": mesh, "checkpoint": ng.Checkpoint(folder / f"run{number}.npz", seconds=0.0)}
-        try:
-            ng.minimize(problem, theta, **method, **run, tolerance=0.0, callbacks=[killed])
-        except ng.PeerError as error:
-            print(json.dumps([str(error), error.__notes__, numbers(error.natgrad_result.theta)]))
-            sys.stdout.flush()
-            os._exit(3)  # no farewell to a process that is gone
-    elif task == "differ":
-        problem, theta, method = PROBLEMS["transport"]()
-        try:
-            ng.minimize(problem, theta + 0.01 * number, **method, mesh=mesh)
-        except ng.InputError as error:
-            print(json.dumps(str(error)))
+    def found(task: str):
+        problem, theta, method = PROBLEMS.get(task, transport)()
+        if task == "rival":
+            rival = ng.lbfgs(problem, theta, max_iterations=2, max_seconds=600, mesh=mesh)
+            return numbers(rival.theta)
+        if task == "differ":
+            try:
+                return ng.minimize(problem, theta + 0.01 * number, **method, mesh=mesh).loss
+            except ng.InputError as error:
+                return str(error)
+        if task == "die":
+            kept = ng.Checkpoint(folder / f"run{number}.npz", seconds=0.0)
+            run = method | {"mesh": mesh, "checkpoint": kept, "tolerance": 0.0}
+            try:
+                return ng.minimize(problem, theta, **run, callbacks=[killed]).loss
+            except ng.PeerError as error:
+                return str(error), error.__notes__, numbers(error.natgrad_result.theta)
+        result = ng.minimize(problem, theta, **method, max_iterations=2, mesh=mesh)
+        return {"loss": result.loss, "theta": numbers(result.theta)}
+
+    with Path(folder, f"found{number}").open("w") as file:
+        for task in tasks:
+            print(json.dumps(found(task)), file=file, flush=True)
+    if "die" in tasks:
+        os._exit(3)  # no farewell to a process that is gone
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), sys.argv[4], Path(sys.argv[5]))
+    main(*map(int, sys.argv[1:4]), Path(sys.argv[4]), sys.argv[5:])
