@@ -18,7 +18,7 @@ import natgrad as ng
 import optimal_transport as ot
 import point_cloud
 import poisson_5d
-from problems_for_tests import with_slow
+from problems_for_tests import state_and_jacobian, with_slow
 
 
 def discrete_optimum(grid, mu, nu):
@@ -128,8 +128,7 @@ def test_density_image_direction_against_the_dense_oracle():
     problem, theta = ng.Problem(model, di.losses(grid, target)["transport"]), di.spot(5)
     metric = di.metrics(grid)["w2+fr"]
     found = ng.natural_gradient(problem, theta, metric=metric, solver=ng.CG(tolerance=1e-12))
-    both = jax.jit(lambda theta: (model(theta), jax.jacobian(model)(theta)))
-    rho, Z = map(np.asarray, both(theta))
+    rho, Z = map(np.asarray, state_and_jacobian(model, theta))
     Z = Z.reshape(64, 25)
     A = dense_oracle.transport(grid, rho, 0.5, "staggered")
     A += di.SCALE * np.diag(grid.cell_volume / rho.ravel())

@@ -12,6 +12,7 @@ from scipy.spatial import Delaunay
 import dense_oracle
 import natgrad as ng
 from natgrad.core.operators import as_dense
+from problems_for_tests import state_and_jacobian
 
 skfem = pytest.importorskip("skfem", reason="scikit-fem is not installed")
 pytest.importorskip("pyamg", reason="pyamg is not installed")
@@ -246,11 +247,6 @@ def disc() -> ng.fem.Space:
 def problem(disc) -> ng.Problem:
     model = Bumps(disc.points)
     return ng.Problem(model, ng.LeastSquares(model(THETA + 0.2), disc))
-
-
-@eqx.filter_jit
-def state_and_jacobian(model: ng.Model, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return model(theta), jax.jacobian(model)(theta)
 
 
 SOLVERS = {"Cholesky": ng.Cholesky(), "QR": ng.QR(), "CG": ng.CG(tolerance=1e-12)}

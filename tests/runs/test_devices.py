@@ -212,22 +212,10 @@ def run_two(folder: Path, *tasks: str) -> Ended:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    command = lambda number: [sys.executable, one_of_many.__file__, str(number), "2", str(port)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                one_of_many.__file__,
-                str(number),
-                "2",
-                str(port),
-                str(folder),
-                *tasks,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
+        subprocess.Popen([*command(number), str(folder), *tasks], **pipes) for number in range(2)
     ]
     try:
         processes[1].wait(timeout=240)
