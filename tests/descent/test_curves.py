@@ -11,7 +11,6 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.core.outcomes import Counts
 from natgrad.descent.attempt import attempt
 from natgrad.descent.curves import Curve, Route, _responses, curve
 from natgrad.direction.damping import Undamped
@@ -74,7 +73,7 @@ def remainder(model, theta, coefficients, tau):
     flat, unravel = flatten(theta)
     state = lambda v: ravel_pytree(model(unravel(v)))[0]
     rho, motion = jax.jvp(state, (flat,), (coefficients[0],))
-    end = flat + Curve(coefficients, Counts()).offset(tau)
+    end = flat + Curve(coefficients, ng.Counts()).offset(tau)
     return state(end) - rho - tau * motion, end
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.errors import InputError
+from natgrad import InputError
 from natgrad.metrics.elliptic import cumulative, lattice, line
 
 COMPILED = line_fluxes, line_fluxes_transpose, line_potentials = tuple(

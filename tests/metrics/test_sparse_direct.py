@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.errors import InputError
+from natgrad import InputError
 from natgrad.metrics.elliptic import sparse_direct
 from natgrad.metrics.elliptic.lattice import degrees, laplacian, nearest_links, padded_links
 from natgrad.metrics.elliptic.line import line_potentials

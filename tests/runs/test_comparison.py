@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.comparison import Comparison
-from natgrad.plot import landscape
 from natgrad.report.iterates import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
@@ -24,7 +22,7 @@ METRICS = {"L2": ng.L2(GRID), "GD": ng.Euclidean()}
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def found() -> ng.Comparison:
     return ng.compare(PROBLEM, START, metrics=METRICS, budget=ng.Budget(iterations=12))
 
 
@@ -52,7 +50,7 @@ def _result(losses, seconds, status=ng.Status.MAX_ITERATIONS) -> ng.Result:
 def test_the_winner_depends_on_what_is_spent():
     slow = _result([1.0, 0.1, 0.01], [0.0, 5.0, 10.0])
     quick = _result([1.0, 0.5, 0.2], [0.0, 1.0, 2.0])
-    both = Comparison({"slow": slow, "quick": quick}, ng.Budget(iterations=2))
+    both = ng.Comparison({"slow": slow, "quick": quick}, ng.Budget(iterations=2))
     assert both.winner("iterations") == "slow"
     assert both.extent("seconds") == 2.0
     assert both.winner("seconds") == "quick"
@@ -63,21 +61,21 @@ def test_the_winner_depends_on_what_is_spent():
 def test_of_equals_the_first_to_get_there_wins():
     first = _result([1.0, 1e-20, 1e-20], [0.0, 1.0, 2.0])
     later = _result([1.0, 0.5, 0.0], [0.0, 1.0, 2.0])
-    assert Comparison({"later": later, "first": first}, ng.Budget()).winner() == "first"
+    assert ng.Comparison({"later": later, "first": first}, ng.Budget()).winner() == "first"
 
 
 def test_with_a_target_the_first_to_reach_it_wins():
     first = _result([1.0, 0.09], [0.0, 1.0], ng.Status.LOSS_REACHED)
     lower = _result([1.0, 0.5, 0.01], [0.0, 1.0, 2.0], ng.Status.LOSS_REACHED)
     results = {"lower": lower, "first": first}
-    assert Comparison(results, ng.Budget()).winner() == "lower"
-    assert Comparison(results, ng.Budget(), loss_target=0.1).winner() == "first"
+    assert ng.Comparison(results, ng.Budget()).winner() == "lower"
+    assert ng.Comparison(results, ng.Budget(), loss_target=0.1).winner() == "first"
 
 
 def test_a_run_that_ended_by_itself_stays_where_it_is():
     done = _result([1.0, 0.1], [0.0, 1.0], ng.Status.CONVERGED)
     going = _result([1.0, 0.5, 0.3], [0.0, 4.0, 8.0])
-    both = Comparison({"done": done, "going": going}, ng.Budget())
+    both = ng.Comparison({"done": done, "going": going}, ng.Budget())
     assert both.extent("seconds") == 8.0
     assert both.winner("seconds") == "done"
 
@@ -200,7 +198,7 @@ def test_fields_of_one_and_two_dimensions(found):
 
 
 def test_the_landscape_is_the_loss(found):
-    seen = landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
+    seen = ng.plot.landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
     place = jnp.array([seen.x[1], seen.y[3]])
     assert seen.values[1, 3] == pytest.approx(float(PROBLEM.value(place, bump(place))))
 

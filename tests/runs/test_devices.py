@@ -26,7 +26,6 @@ from natgrad.metrics.elliptic.spectral import (
     transform,
     transform_in_slabs,
 )
-from natgrad.solvers import Kernel
 from one_of_many import PROBLEMS, START, bumps, numbers
 
 PLANE = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
@@ -68,7 +67,7 @@ def test_a_direction_on_slabs_of_a_grid(mesh, name):
     same_direction(bumps(grid), START, mesh, metric=metric, solver=solver)
 
 
-@pytest.mark.parametrize("solver", [ng.Cholesky(), Kernel(), ng.QR()], ids=lambda s: s.name)
+@pytest.mark.parametrize("solver", [ng.Cholesky(), ng.Kernel(), ng.QR()], ids=lambda s: s.name)
 def test_a_direction_from_rows_at_points_of_every_device(mesh, solver):
     problem, net, method = PROBLEMS["pinn"]()
     same_direction(problem, net, mesh, 1e-8, **method | {"solver": solver})
