@@ -230,7 +230,7 @@ def bad_beyond(theta):
     return state(UPWIND, 0.0, theta) * (np.nan if theta[0] > 0.4 else 1.0)
 
 
-class Indefinite(Metric):
+class Indefinite(ng.Metric):
     """No metric: A = diag(1, −1, 1, …)."""
 
     def factor(self, rho):

@@ -212,7 +212,7 @@ def test_fields_of_one_and_two_dimensions(found):
 
 
 def test_the_landscape_is_the_loss(found):
-    seen = landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
+    seen = ng.plot.landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
     place = jnp.array([seen.x[1], seen.y[3]])
     assert seen.values[1, 3] == pytest.approx(float(PROBLEM.value(place, bump(place))))
 
