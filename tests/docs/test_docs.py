@@ -15,12 +15,12 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import pytest
+from natgrad_studies.cli.compare import Compare
+from natgrad_studies.cli.study import RunStudy
 
 import natgrad as ng
-from natgrad_studies.cli.compare import Compare
 from natgrad_studies.cli.output import UsageError
 from natgrad_studies.cli.parsing import parse
-from natgrad_studies.cli.study import RunStudy
 from natgrad_studies.comparing import CompareSettings
 from natgrad_studies.registry import STUDIES
 

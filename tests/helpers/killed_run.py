@@ -2,13 +2,13 @@
 
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
 import natgrad as ng
 
+jax.config.update("jax_enable_x64", True)
 GRID = ng.Grid((-1.0, -1.0), (1.0, 1.0), (24, 24))
 
 

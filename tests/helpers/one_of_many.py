@@ -1,9 +1,8 @@
 """Problems for runs over several devices and processes, and one process of such a run.
 
-`python one_of_many.py NUMBER COUNT PORT FOLDER TASK…` writes a line of JSON for each task into
-the folder. The name of a problem stands for its run, `rival` for that of L-BFGS; `differ` gives
-every process another start; `die`, the last one, is a run with a checkpoint that the last process
-does not survive.
+`python one_of_many.py NUMBER COUNT PORT TASK FOLDER`: the task `run` prints the results of all
+problems as JSON, `rival` that of L-BFGS; `die` is a run with a checkpoint that the last process
+does not survive; `differ` gives every process another start.
 """
 
 import json
@@ -80,7 +79,7 @@ def numbers(theta):
     return [float(x) for leaf in jax.tree.leaves(theta) for x in np.ravel(leaf)]
 
 
-def main(number: int, count: int, port: int, folder: Path, tasks: list[str]) -> None:
+def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     address = f"127.0.0.1:{port}"
     jax.distributed.initialize(address, count, number, heartbeat_timeout_seconds=10)
@@ -122,4 +121,4 @@ def main(number: int, count: int, port: int, folder: Path, tasks: list[str]) -> 
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), Path(sys.argv[4]), sys.argv[5:])
+    main(*map(int, sys.argv[1:4]), sys.argv[4], Path(sys.argv[5]))

@@ -24,7 +24,7 @@ from equations_for_tests import (
     split,
     state,
 )
-from natgrad.metrics import Geometry, Metric
+from natgrad.metrics import Geometry
 from problems_for_tests import assert_input_error, with_slow
 
 PROBLEM = ng.Problem(model("external"), LOSS)

@@ -11,7 +11,6 @@ import pytest
 import natgrad as ng
 from natgrad.comparison import Comparison
 from natgrad.descent import Method
-from natgrad.plot import landscape
 from natgrad.report.runs import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
