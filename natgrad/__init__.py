@@ -1,6 +1,8 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
 from . import checks as checks
+from . import descent as descent
+from . import direction as direction
 from . import fem as fem
 from . import interop as interop
 from . import metrics as metrics
