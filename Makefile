@@ -94,6 +94,7 @@ lint: $(READY)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 
 # From outside the source tree, so that `import natgrad` finds the wheel's files only.
 WHEEL_TESTS := core/test_grids.py descent/test_minimize.py report/test_report.py

@@ -201,7 +201,8 @@ def compare(
     failures: dict[str, Exception] = {}
     for name, (own, method) in entries.items():
         try:
-            resumes = kept[name] is not None and kept[name].exists()
+            place = kept[name]
+            resumes = place is not None and place.exists()
             if not (own.model.on_host or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
                 minimize(own, theta0, method, stop=once, progress=False, **settings)
@@ -212,7 +213,7 @@ def compare(
                     method,
                     stop=stop,
                     callbacks=callbacks,
-                    checkpoint=kept[name],
+                    checkpoint=place,
                     progress=progress,
                     **settings,
                 )

@@ -254,7 +254,5 @@ def _memory() -> str:
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # natgrad itself, when run from its source tree
-        from . import __version__
-
-        return __version__ if package == "natgrad" else "not installed"
+    except metadata.PackageNotFoundError:  # natgrad too, when run from its source tree
+        return "source tree" if package == "natgrad" else "not installed"

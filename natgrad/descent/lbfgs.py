@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
@@ -118,7 +119,7 @@ def _as_arrays(counts: Counts) -> Counts:
     return Counts(*(jnp.asarray(count, int) for count in counts))
 
 
-class Model(NamedTuple):
+class Quadratic(NamedTuple):
     """The quadratic model's B = θ(I − VᵀK⁻¹V), the compact form of the BFGS matrix of the pairs."""
 
     theta: Array
@@ -127,7 +128,7 @@ class Model(NamedTuple):
     inverse: Array  # K⁻¹
 
     @classmethod
-    def of(cls, pairs: Pairs) -> "Model":
+    def of(cls, pairs: Pairs) -> "Quadratic":
         """With each pair scaled to sᵀy = 1, which B does not depend on, so that K is too."""
         S, Y, length = pairs.directions, pairs.images, len(pairs.directions)
         age = (pairs.count - 1 - jnp.arange(length)) % length
@@ -144,7 +145,9 @@ class Model(NamedTuple):
         return cls(theta, jnp.concatenate([Y, S]), K, jnp.linalg.inv(K))
 
 
-def find_cauchy_point(model: Model, gradient: Array, lower: Array, upper: Array) -> tuple:
+def find_cauchy_point(
+    model: Quadratic, gradient: Array, lower: Array, upper: Array
+) -> tuple[Array, Array]:
     """The first minimum of the model along −∂_θ f bent at the bounds; which parameters are free.
 
     `lower` and `upper` are how far each parameter may move. The path is straight between the
@@ -159,7 +162,7 @@ def find_cauchy_point(model: Model, gradient: Array, lower: Array, upper: Array)
     order = jnp.argsort(t)
     ends, g = t[order], gradient[order]
     begins = jnp.concatenate([jnp.zeros(1, t.dtype), ends[:-1]])
-    from_here = lambda x: jnp.cumsum(x[..., ::-1], axis=-1)[..., ::-1]
+    from_here = lambda x: jax.lax.cumsum(x, axis=x.ndim - 1, reverse=True)
     squares, P = from_here(g**2), -from_here(model.V[:, order] * g)  # dᵀd and Vd
     lengths = jnp.where(jnp.isfinite(ends), ends - begins, 0.0)
     moved = jnp.cumsum(lengths * P, axis=1) - lengths * P  # Vz
@@ -180,7 +183,7 @@ def minimise_model(pairs: Pairs, gradient: Array, lower: Array, upper: Array) ->
 
     Where that does not descend, it is only as long as the bounds allow.
     """
-    model = Model.of(pairs)
+    model = Quadratic.of(pairs)
     cauchy, free = find_cauchy_point(model, gradient, lower, upper)
     image = accurate_product(model.inverse, accurate_product(model.V, cauchy))
     V = model.V * free
@@ -200,81 +203,105 @@ def _reach(direction: Array, lower: Array, upper: Array) -> Array:
     return jnp.min(jnp.where(moving, room, jnp.inf), initial=jnp.inf)
 
 
-class Trial(NamedTuple):
-    """A line search under way: along which direction, the best point so far, what was spent.
+class Point(NamedTuple):
+    """θ with value and gradient there."""
 
-    `plain` is whether the direction is that of steepest descent, the last that is tried; `finite`
-    whether f was, at the last point. `promised` is the linear decrease of the first length of all.
+    theta: Array
+    value: Array
+    gradient: Array
+
+
+class Search(NamedTuple):
+    """A line search: along which direction, and what came of it.
+
+    `plain` is whether the direction is that of steepest descent, the last that is tried; `first`
+    whether nothing is known of its length. `promised` is the linear decrease of the first length
+    tried. A search that is not `over` is still to be made.
     """
 
     direction: Array
     plain: Array
-    interval: Interval
-    theta: Array
-    value: Array
-    gradient: Array
-    finite: Array
+    first: Array
+    over: Array
     promised: Array
-    counts: Counts
+    interval: Interval
+    best: Point
+    spent: Array  # forward, linearised and adjoint propagations
     evaluations: Array
 
 
+@compile_unless(lambda local, state: local.setup.problem.model.on_host)
+def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
+    setup, memory, bounds = local.setup, state.memory, local.setup.bounds
+    flat, unravel = flatten(setup.theta)
+    start = Point(flat, memory.value, memory.gradient)
+
+    def search(before: Search) -> Search:
+        begin = before._replace(interval=_aim(before, start, bounds), best=start)
+        return _judge(loop(lambda now: ~now.interval.over, look, begin), start, bounds)
+
+    def look(now: Search) -> Search:
+        point = _move(now, flat, bounds)
+        found = value_and_gradient(setup.problem, unravel(point))
+        spent = jnp.asarray(found.counts, int)
+        return _learn(now, Point(point, found.value, found.gradient), spent)
+
+    found = loop(lambda now: ~now.over, search, _choose_direction(memory.pairs, start, bounds))
+    point, memory, record = _conclude(memory.pairs, start, found)
+    noted = state.note(local.gradient_norm)
+    return unravel(point), dataclasses.replace(noted, memory=memory), record
+
+
 @eqx.filter_jit
-def _choose_direction(memory: Memory, flat: Array, bounds: Bounds | None) -> Trial:
-    """The search along the direction of the pairs, or that of steepest descent."""
-    pairs, gradient = memory.pairs, memory.gradient
+def _choose_direction(pairs: Pairs, start: Point, bounds: Bounds | None) -> Search:
+    """The direction of the pairs; that of steepest descent where there are none."""
+    flat, value, gradient = start
     if bounds is None:
         direction = -two_loops(pairs.directions, pairs.images, pairs.count, True, gradient)
     else:
         direction = minimise_model(pairs, gradient, bounds.lower - flat, bounds.upper - flat)
     first = pairs.count == 0
     plain = first | ~(gradient @ direction < 0)
-    direction = jnp.where(plain, _descend_steeply(gradient, flat, bounds), direction)
-    return _aim(memory, flat, bounds, direction, plain, first)
+    nothing = jnp.zeros_like(value)
+    return Search(
+        direction=jnp.where(plain, _descend_steeply(start, bounds), direction),
+        plain=plain,
+        first=first,
+        over=jnp.zeros((), bool),
+        promised=nothing,
+        interval=begin_search(value, nothing, nothing, nothing),
+        best=start,
+        spent=jnp.zeros(3, int),
+        evaluations=jnp.zeros((), int),
+    )
 
 
-def _descend_steeply(gradient: Array, flat: Array, bounds: Bounds | None) -> Array:
+def _descend_steeply(start: Point, bounds: Bounds | None) -> Array:
     if bounds is None:
-        return -gradient
-    return jnp.clip(-gradient, bounds.lower - flat, bounds.upper - flat)
+        return -start.gradient
+    return jnp.clip(-start.gradient, bounds.lower - start.theta, bounds.upper - start.theta)
 
 
-def _aim(
-    memory: Memory,
-    flat: Array,
-    bounds: Bounds | None,
-    direction: Array,
-    plain: Array,
-    first: Array | bool,
-) -> Trial:
-    """The search along a direction; in the `first` there is no scale yet, and ‖τη‖ = 1 is tried."""
-    value, slope = memory.value, memory.gradient @ direction
+@eqx.filter_jit
+def _aim(search: Search, start: Point, bounds: Bounds | None) -> Interval:
+    """The lengths to search; a step with ‖τη‖ = 1 is the first to try where nothing is known."""
+    direction, first = search.direction, search.first
     norm = jnp.linalg.norm(direction)
     length = jnp.where(first & (norm > 0), 1 / norm, 1.0)
     longest = jnp.full_like(length, LONGEST)
     if bounds is not None:
         finite = jnp.isfinite(jnp.stack(bounds))
-        reach = jnp.clip(_reach(direction, bounds.lower - flat, bounds.upper - flat), 1.0, LONGEST)
+        lower, upper = bounds.lower - start.theta, bounds.upper - start.theta
+        reach = jnp.clip(_reach(direction, lower, upper), 1.0, LONGEST)
         longest = jnp.where(first & jnp.any(finite), 1.0, reach)
         length = jnp.where(jnp.all(finite), 1.0, jnp.minimum(length, longest))
-    return Trial(
-        direction=direction,
-        plain=jnp.asarray(plain),
-        interval=begin_search(value, slope, length, longest),
-        theta=flat,
-        value=value,
-        gradient=memory.gradient,
-        finite=jnp.ones((), bool),
-        promised=(-slope * length).astype(value.dtype),
-        counts=_as_arrays(Counts()),
-        evaluations=jnp.zeros((), int),
-    )
+    return begin_search(start.value, start.gradient @ direction, length, longest)
 
 
 @eqx.filter_jit
-def _move(trial: Trial, flat: Array, bounds: Bounds | None) -> Array:
+def _move(search: Search, flat: Array, bounds: Bounds | None) -> Array:
     """The next point to look at, exactly on the bounds that it reaches."""
-    step = trial.interval.length.astype(flat.dtype) * trial.direction
+    step = search.interval.length.astype(flat.dtype) * search.direction
     if bounds is None:
         return flat + step
     ahead = jnp.where(step >= bounds.upper - flat, bounds.upper, flat + step)
@@ -283,85 +310,59 @@ def _move(trial: Trial, flat: Array, bounds: Bounds | None) -> Array:
 
 
 @eqx.filter_jit
-def _learn(
-    trial: Trial,
-    memory: Memory,
-    flat: Array,
-    bounds: Bounds | None,
-    point: Array,
-    found: ValueAndGradient,
-) -> Trial:
-    """The search once value and gradient at the point are known; a new one if it has failed."""
-    value, gradient, length = found.value, found.gradient, trial.interval.length
-    slope = gradient @ trial.direction
-    interval = narrow(trial.interval, value, slope)
-    best = trial.theta, trial.value, trial.gradient
-    best = pick(interval.best.length == length, (point, value, gradient), best)
-    trial = trial._replace(
-        interval=interval,
-        theta=best[0],
-        value=best[1],
-        gradient=best[2],
-        finite=jnp.isfinite(value) & jnp.isfinite(slope),
-        counts=_as_arrays(trial.counts.plus(*found.counts)),
-        evaluations=trial.evaluations + 1,
+def _learn(search: Search, point: Point, spent: Array) -> Search:
+    """The search once value and gradient at a point are known."""
+    interval = narrow(search.interval, point.value, point.gradient @ search.direction)
+    better = interval.best.length == search.interval.length
+    return search._replace(
+        interval=interval, best=pick(better, point, search.best), spent=search.spent + spent
     )
-    rounding = ROUNDING * jnp.finfo(value.dtype).eps * jnp.abs(memory.value)
-    failed = interval.over & ~(trial.value < memory.value)
-    again = failed & ~trial.plain & (trial.promised > rounding)
-    steepest = _descend_steeply(memory.gradient, flat, bounds)
-    anew = _aim(memory, flat, bounds, steepest, jnp.ones((), bool), first=False)._replace(
-        promised=trial.promised, counts=trial.counts, evaluations=trial.evaluations
-    )
-    return pick(again, anew, trial)
-
-
-@compile_unless(lambda local, state: local.setup.problem.model.on_host)
-def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
-    setup, memory, bounds = local.setup, state.memory, local.setup.bounds
-    flat, unravel = flatten(setup.theta)
-
-    def look(trial: Trial) -> Trial:
-        point = _move(trial, flat, bounds)
-        found = value_and_gradient(setup.problem, unravel(point))._replace(products=None)
-        return _learn(trial, memory, flat, bounds, point, found)
-
-    trial = _choose_direction(memory, flat, bounds)
-    trial = loop(lambda trial: ~trial.interval.over, look, trial)
-    point, memory, record = _conclude(memory, trial, flat)
-    noted = state.note(local.gradient_norm)
-    return unravel(point), dataclasses.replace(noted, memory=memory), record
 
 
 @eqx.filter_jit
-def _conclude(memory: Memory, trial: Trial, flat: Array) -> tuple[Array, Memory, Record]:
+def _judge(search: Search, start: Point, bounds: Bounds | None) -> Search:
+    """The search is over; if it failed, the steepest descent is left, unless all is rounding."""
+    interval = search.interval
+    promised = jnp.maximum(search.promised, -interval.start.slope * interval.first)
+    rounding = ROUNDING * jnp.finfo(promised.dtype).eps * jnp.abs(start.value)
+    failed = ~(search.best.value < start.value)
+    again = failed & ~search.plain & (promised > rounding)
+    return search._replace(
+        direction=jnp.where(again, _descend_steeply(start, bounds), search.direction),
+        plain=search.plain | again,
+        first=search.first & ~again,
+        over=~again,
+        promised=promised,
+        evaluations=search.evaluations + interval.evaluations,
+    )
+
+
+@eqx.filter_jit
+def _conclude(pairs: Pairs, start: Point, search: Search) -> tuple[Array, Memory, Record]:
     """Where the search has led, the pairs with that step, and what to record of it."""
-    accepted = trial.value < memory.value
-    reached = trial.theta, trial.value, trial.gradient
-    reached = pick(accepted, reached, (flat, memory.value, memory.gradient))
-    theta, value, gradient = reached
-    step, change = theta - flat, gradient - memory.gradient
-    slope = memory.gradient @ step
-    convex = step @ change > -jnp.finfo(flat.dtype).eps * slope
-    pairs = memory.pairs._replace(count=jnp.where(trial.plain, 0, memory.pairs.count))
+    accepted = search.best.value < start.value
+    theta, value, gradient = pick(accepted, search.best, start)
+    step, change = theta - start.theta, gradient - start.gradient
+    slope = start.gradient @ step
+    convex = step @ change > -jnp.finfo(step.dtype).eps * slope
+    pairs = pairs._replace(count=jnp.where(search.plain, 0, pairs.count))
     pairs = pick(accepted & convex, pairs.record(step, change), pairs)
-    kept = Memory(pairs, value, gradient, _as_arrays(Counts()))
-    interval, nan = trial.interval, jnp.full((), jnp.nan)
-    rejected = jnp.where(trial.finite, Status.NO_DECREASE.code, Status.NOT_FINITE.code)
+    interval, nan = search.interval, jnp.full((), jnp.nan)
+    rejected = jnp.where(interval.finite, Status.NO_DECREASE.code, Status.NOT_FINITE.code)
     record = Record(
         accepted=accepted,
         status=jnp.where(accepted, Status.OK.code, rejected),
         step=interval.best.length,
         value=value,
-        halvings=jnp.maximum(trial.evaluations - 1, 0),
-        ratio=(memory.value - value) / jnp.where(slope == 0, 1.0, -slope),
-        predicted=trial.promised,
+        halvings=jnp.maximum(search.evaluations - 1, 0),
+        ratio=(start.value - value) / jnp.where(slope == 0, 1.0, -slope),
+        predicted=search.promised,
         slope=interval.start.slope,
         reach=nan,
         damping=jnp.zeros(()),
         step_norm=jnp.linalg.norm(step),
         theta_norm=jnp.linalg.norm(theta),
         info=SolveInfo(nan, nan, jnp.zeros((), bool)),
-        counts=trial.counts,
+        counts=Counts(*search.spent),
     )
-    return theta, kept, record
+    return theta, Memory(pairs, value, gradient, _as_arrays(Counts())), record

@@ -40,7 +40,9 @@ class Interval(NamedTuple):
     upper: Array
     width: Array
     last_width: Array
+    first: Array  # the length that was asked first
     evaluations: Array
+    finite: Array  # whether f was, at the last length
     over: Array
 
 
@@ -57,7 +59,9 @@ def begin_search(value: Array, slope: Array, length: Array, longest: Array) -> I
         upper=5 * length,
         width=longest,
         last_width=2 * longest,
+        first=length,
         evaluations=jnp.zeros((), int),
+        finite=jnp.ones((), bool),
         over=~((slope < 0) & (slope > -jnp.inf)),
     )
 
@@ -107,6 +111,7 @@ def narrow(interval: Interval, value: Array, slope: Array) -> Interval:
         width=jnp.where(bracketed, width, interval.width),
         last_width=jnp.where(bracketed, interval.width, interval.last_width),
         evaluations=evaluations,
+        finite=finite,
         over=found | (bracketed & ~inside) | (evaluations >= MOST_EVALUATIONS),
     )
 

@@ -246,12 +246,13 @@ class _Loop:
 
     def _try(self, method: Method, local: Local) -> Status | None:
         """Try steps from θ until one is accepted, or none can be."""
-        run = self.run
+        run, state = self.run, self.run.state
+        assert state is not None
         promised = np.nan  # the decrease predicted by the first try, before λ grew
         for _ in range(method.tries):
-            theta, run.state, record = method.try_step(local, run.state)
+            theta, state, record = method.try_step(local, state)
             if self.devices is not None:
-                theta, run.state = self._replicate(self.devices, theta, run.state)
+                theta, state = self._replicate(self.devices, theta, state)
             record: Record = jax.device_get(record)
             run.count(*record.counts)
             promised = float(record.predicted) if np.isnan(promised) else promised
@@ -260,16 +261,15 @@ class _Loop:
         run.finish(record)
         finite = np.isfinite(record.slope)
         run.info = local.describe(record.info, record.damping, finite, record.reach)
-        if self.draw is not None:
-            run.state = run.state.without_evaluation()
+        known = bool(record.accepted) and self.draw is None
+        run.state = state if known else state.without_evaluation()
         if not record.accepted:
-            run.state = run.state.without_evaluation()
             return self._find_spent() or _explain_rejection(record, run.loss, promised)
         run.theta, run.loss = theta, float(record.value)
         run.snapshots.note(run.iteration, theta)
         if self.callbacks and self._ask_callbacks():
             return Status.STOPPED
-        return self.stop.find_goal(run.loss, record.step_norm, record.theta_norm)
+        return self.stop.find_goal(run.loss, float(record.step_norm), float(record.theta_norm))
 
     def _ask_callbacks(self) -> bool:
         """Whether a callback wants to stop; in every process what the leader's say."""

@@ -64,7 +64,7 @@ class ProximalStep(Step):
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = float(self.size)
         inner = _Inner(path, tau, self.nearness)
-        wanted = float(self.tolerance) * np.linalg.norm(inner.slope)
+        wanted = float(self.tolerance) * float(np.linalg.norm(inner.slope))
         # t with f′t + (f″ − f′/τ)t²/2 → min along η, where ⟨η, (G + λD)η⟩ = −f′
         curvature, products = path.local.curvature(path.solution)
         fall = -float(path.slope)

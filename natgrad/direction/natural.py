@@ -83,6 +83,7 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
 def _information_matrix(setup: Setup) -> Array:
     flat, unravel = flatten(setup.theta)
     rho, columns, _ = setup.problem.model.jacobian(unravel, flat, setup.known)
+    assert setup.metric is not None
     return _information(setup.metric, rho, columns)
 
 

@@ -10,6 +10,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from natgrad import Problem, Wasserstein, information_matrix
+from natgrad.metrics import Metric
 
 from ..appendix_b import CollocatedTransport
 from ..mixtures import START, VARIANCE, cell_grid, isotropic, paper_grid, problem_on
@@ -75,7 +76,7 @@ def _cells(n: int) -> tuple[Problem, Wasserstein]:
 
 
 @eqx.filter_jit
-def _parity_blocks(problem: Problem, mu: Array, metric: Wasserstein) -> Array:
+def _parity_blocks(problem: Problem, mu: Array, metric: Metric) -> Array:
     """⟨L M_b ζᵢ, L M_c ζⱼ⟩ with M_b the restriction to one parity sublattice.
 
     Their sum over b and c is G. Blocks with b ≠ c vanish where BBᵀ does not couple the

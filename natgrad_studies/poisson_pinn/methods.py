@@ -82,8 +82,8 @@ def comparable(settings: Settings) -> Comparable:
     recipes: dict[str, Recipe] = {}
     for key in METRICS:
         metric = pinn.metrics[key]
-        made = (gradient_descent,) if metric is None else (ng.NaturalGradient, metric)
-        recipes[key] = partial(*made, **same)
+        make = gradient_descent if metric is None else partial(ng.NaturalGradient, metric)
+        recipes[key] = partial(make, **same)
     for key in ("GN", "LM3"):
         recipes[key] = partial(RESIDUAL_RECIPES[key], pinn.residuals.metric)
     return Comparable(

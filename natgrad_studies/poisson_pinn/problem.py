@@ -199,8 +199,8 @@ class Pinn:
         return PhysicsLoss(self.residuals)
 
     @cached_property
-    def metrics(self) -> dict[str, Metric]:
-        """The metrics on values, by their keys."""
+    def metrics(self) -> dict[str, Metric | None]:
+        """The metrics on values, by their keys; None for gradient descent."""
         if not self.authors:
             return our_metrics(self.points.grid)
         return authors_metrics(self.points.inner_grid, len(self.points.boundary))

@@ -56,8 +56,8 @@ LOSS = ng.LeastSquares(explicit(TRUTH))
 @lru_cache
 def oracle(regularised: bool):
     extra = lambda t: 0.5 * regularise(t) if regularised else 0.0
-    objective = jax.jit(lambda t: LOSS(explicit(t)) + extra(t))
-    return jax.grad(objective)(THETA), jax.hessian(objective)(THETA)
+    objective = lambda t: LOSS(explicit(t)) + extra(t)
+    return jax.jit(lambda t: (jax.grad(objective)(t), jax.hessian(objective)(t)))(THETA)
 
 
 def regularise(theta):

@@ -260,7 +260,8 @@ METRICS = {
     "W2": (ng.Wasserstein(GRID), oracle.transport(GRID, RHO, 0.5, "staggered")),
 }
 NEAR = lx.MatrixLinearOperator(
-    jnp.linalg.inv(1.1 * (Z.T @ Z * w) + 1e-4 * jnp.eye(4)), lx.positive_semidefinite_tag
+    jnp.asarray(np.linalg.inv(1.1 * (Z.T @ Z * w) + 1e-4 * np.eye(4))),
+    lx.positive_semidefinite_tag,
 )
 SOLVERS = {
     "CG": (ng.CG(1e-13), 0.0),

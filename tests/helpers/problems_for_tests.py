@@ -34,9 +34,11 @@ def bumps_problem(n: int = 12, boundary: str = "neumann", mass_varies: bool = Fa
             return total + 0.1 * jnp.exp(theta[4]) * (1.0 + grid.points[..., 0])
         return (total + 0.1) / grid.integral(total + 0.1)
 
-    truth = jnp.array([0.35, 0.4, 0.7, 0.6, 0.1])[: 5 if mass_varies else 4]
-    start = truth + jnp.array([0.1, -0.05, 0.05, 0.08, 0.2])[: len(truth)]
-    return ng.Problem(model, ng.LeastSquares(model(truth), grid)), start, truth, grid
+    p = 5 if mass_varies else 4
+    truth = np.array([0.35, 0.4, 0.7, 0.6, 0.1])[:p]
+    start = truth + np.array([0.1, -0.05, 0.05, 0.08, 0.2])[:p]
+    problem = ng.Problem(model, ng.LeastSquares(jax.jit(model)(truth), grid))
+    return problem, jnp.asarray(start), jnp.asarray(truth), grid
 
 
 class Linear(eqx.Module):
@@ -78,6 +80,12 @@ def all_metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
 
 
 METRIC_NAMES = tuple(all_metrics(ng.Grid(0.0, 1.0, 4)))
+
+
+@eqx.filter_jit
+def state_and_jacobian(model: Callable, theta) -> tuple[Array, Array]:
+    """ρ(θ) and Z, in one program."""
+    return model(theta), jax.jacobian(model)(theta)
 
 
 # They add to L², Fisher–Rao, W₂ and a sum, where a law is the same for all metrics.

@@ -42,7 +42,7 @@ def test_operators_of_a_metric_and_of_g_in_scipy(name):
         np.testing.assert_allclose(transposed(operator), dense(operator), rtol=1e-10, atol=1e-11)
     x, y = RANDOM.normal(size=4), RANDOM.normal(size=Y.shape[0])
     assert y @ Y.matvec(x) == pytest.approx(Y.rmatvec(y) @ x, rel=1e-11)
-    Z = np.asarray(jax.jacobian(PROBLEM.model)(THETA)).reshape(GRID.size, -1)
+    Z = np.asarray(jax.jit(jax.jacobian(PROBLEM.model))(THETA)).reshape(GRID.size, -1)
     close(dense(Y), dense(L) @ Z, 1e-10)
     close(dense(G), Z.T @ dense(A) @ Z, 1e-10)
     close(dense(G), ng.information_matrix(PROBLEM, THETA, metric=metric), 1e-10)

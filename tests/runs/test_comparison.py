@@ -11,7 +11,6 @@ import pytest
 import natgrad as ng
 from natgrad.comparison import Comparison
 from natgrad.descent import Method
-from natgrad.plot import landscape
 from natgrad.report.runs import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
@@ -212,7 +211,7 @@ def test_fields_of_one_and_two_dimensions(found):
 
 
 def test_the_landscape_is_the_loss(found):
-    seen = landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
+    seen = ng.plot.landscape(PROBLEM, START, np.array([[0.0, 0.0], [1.0, 2.0]]), points=4)
     place = jnp.array([seen.x[1], seen.y[3]])
     assert seen.values[1, 3] == pytest.approx(float(PROBLEM.value(place, bump(place))))
 

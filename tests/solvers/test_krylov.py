@@ -43,18 +43,26 @@ def test_products_are_those_of_the_jacobian_and_adjoint(kind: str):
     else:
         model = ng.models.Explicit(lambda t: jax.vmap(lambda x: u(t, x))(points[:, 0]), mode=kind)
     flat, unravel = flatten(theta)
-    products = eqx.filter_jit(lambda v: model.products(unravel, v))(flat)  # crosses the boundary
-    rho, columns, _ = model.jacobian(unravel, flat)
     vector = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]
-    Z = jax.vmap(vector)(columns).T
-    rng = np.random.default_rng(0)
-    eta, xi = jnp.asarray(rng.normal(size=Z.shape[1])), jnp.asarray(rng.normal(size=Z.shape[0]))
-    pushed = vector(products.push(eta))
-    pulled = products.pull(jax.flatten_util.ravel_pytree(rho)[1](xi))
-    close(vector(products.rho), vector(rho), 1e-15)
+
+    @eqx.filter_jit
+    def linearised(flat):
+        rho, columns, _ = model.jacobian(unravel, flat)
+        return model.products(unravel, flat), rho, vector(rho), jax.vmap(vector)(columns).T
+
+    @eqx.filter_jit
+    def applied(products, rho, eta, xi):
+        covector = jax.flatten_util.ravel_pytree(rho)[1](xi)
+        return vector(products.rho), vector(products.push(eta)), products.pull(covector)
+
+    products, rho, values, Z = linearised(flat)  # the products cross the boundary of a program
+    values, Z, rng = np.asarray(values), np.asarray(Z), np.random.default_rng(0)
+    eta, xi = rng.normal(size=Z.shape[1]), rng.normal(size=Z.shape[0])
+    found, pushed, pulled = map(np.asarray, applied(products, rho, eta, xi))
+    close(found, values, 1e-15)
     close(pushed, Z @ eta, 1e-13)
     close(pulled, Z.T @ xi, 1e-13)
-    assert float(xi @ pushed) == pytest.approx(float(eta @ pulled), rel=1e-12)
+    assert xi @ pushed == pytest.approx(eta @ pulled, rel=1e-12)
 
 
 def test_a_model_with_a_rule_for_its_transpose_only():
@@ -112,8 +120,8 @@ def all_blocks() -> tuple[ng.Problem, ng.metrics.Metric, np.ndarray]:
 def test_damping(name: str, damping):
     _, theta, Z, target = small()
     d = direction(SOLVERS[name], damping)
-    H = Z.T @ Z + d.info.damping * jnp.eye(6)
-    close(d.eta, -jnp.linalg.solve(H, Z.T @ (Z @ theta - target)))
+    H = Z.T @ Z + d.info.damping * np.eye(6)
+    close(d.eta, -np.linalg.solve(H, Z.T @ (Z @ np.asarray(theta) - target)))
     assert d.info.residual <= 1e-13
 
 
@@ -153,10 +161,10 @@ def test_a_gradient_that_is_not_all_in_the_state(name: str, kind: str):
         problem = ng.Problem(lambda t: Z @ t, objective=lambda t: loss(Z @ t) + extra(t))
     else:
         problem = ng.Problem(lambda t: Z @ t, loss, regulariser=extra)
-    g = jax.grad(lambda t: loss(Z @ t) + extra(t))(theta)
+    g = Z.T @ (Z @ np.asarray(theta) - target) + 0.1 * np.cos(theta)
     d = direction(SOLVERS[name], 0.0, problem)
     close(d.gradient, g, 1e-13)
-    close(d.eta, -jnp.linalg.solve(Z.T @ Z, g))
+    close(d.eta, -np.linalg.solve(Z.T @ Z, g))
 
 
 @pytest.mark.parametrize(("name", "k", "p"), [("CG", 30, 8), ("LSMR", 8, 30)])
