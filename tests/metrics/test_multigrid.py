@@ -160,9 +160,14 @@ def mixture():
     return make
 
 
+@eqx.filter_jit
+def information_in(metric, rho, tangents):
+    return metric.at(rho).information(tangents)
+
+
 def information(grid, rho, tangents, **settings):
     metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", **settings))
-    return eqx.filter_jit(metric.information)(rho, tangents)
+    return information_in(metric, rho, tangents)
 
 
 @pytest.mark.parametrize("n", with_slow([40, 160], [160]))
@@ -237,17 +242,9 @@ def test_hard_densities(hard_grid, name, precision):
 def hard_grid():
     """A grid, and G on it by multigrid, compiled once for each precision."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (32, 32))
-    programs = {}
-
-    def compute(rho, tangents, precision):
-        if precision not in programs:
-            metric = ng.Wasserstein(
-                grid, elliptic=ng.metrics.Elliptic("multigrid", precision=precision)
-            )
-            programs[precision] = eqx.filter_jit(metric.information)
-        return programs[precision](rho, tangents)
-
-    return grid, compute
+    return grid, lambda rho, tangents, precision: information(
+        grid, rho, tangents, precision=precision
+    )
 
 
 @pytest.mark.slow
