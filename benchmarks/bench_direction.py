@@ -68,7 +68,7 @@ def bumps(grid: ng.Grid, p: int) -> Callable[[jax.Array], jax.Array]:
 
 
 class Stages(eqx.Module):
-    """The stages of `natgrad.linearisation.linearise`, each as a program of its own."""
+    """The stages of `natgrad.direction.linearise`, each as a program of its own."""
 
     problem: ng.Problem
     metric: ng.metrics.Metric

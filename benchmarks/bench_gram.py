@@ -1,4 +1,4 @@
-"""Time YᵀY by `natgrad.linalg.gram` against NumPy's BLAS and other routes through XLA.
+"""Time YᵀY by `natgrad.core.dense.gram` against NumPy's BLAS and other routes through XLA.
 
 Run as `python benchmarks/bench_gram.py`. All routes of a size take turns in one process, and the
 best of many is reported, so that the ratios hold on a busy machine. GFLOP/s count kp² flops, those

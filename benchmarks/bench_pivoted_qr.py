@@ -1,4 +1,4 @@
-"""Time the rank-revealing factorisations of `natgrad.linalg` against plain QR and Cholesky.
+"""Time the rank-revealing factorisations of `natgrad.core.dense` against plain QR and Cholesky.
 
 Run as `python benchmarks/bench_pivoted_qr.py`. Best of many, all routes of a size taking turns in
 one process.
