@@ -1,4 +1,4 @@
-"""One list of metrics drives every generic test: add a line for a new metric."""
+"""Lists that drive the generic tests: a new metric, model, solver, method or step is a line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import PyTree
 
 import dense_oracle as oracle
 import natgrad as ng
@@ -160,3 +161,134 @@ def tangent(case: Case, seed: int) -> jnp.ndarray:
     if case.mean_free:
         zeta -= zeta.mean()
     return jnp.asarray(zeta)
+
+
+# --- models: that of PyTorch is in test_torch.py, waves are in test_waves.py
+
+L2 = ng.L2()
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A model and the plain function of the same θ that its state must agree with."""
+
+    name: str
+    model: ng.models.Model
+    function: Callable[[jnp.ndarray], PyTree]
+    metric: ng.metrics.Metric = L2
+
+    def __str__(self) -> str:
+        return self.name
+
+
+THETA = jnp.array([0.1, 0.6, -0.4])
+BASIS = np.cos(np.outer(np.arange(6.0), np.arange(1.0, 4.0)))
+SYSTEM = symmetric(6)
+
+
+def bent(theta):
+    """ρ = B tanh(θ)."""
+    return BASIS @ jnp.tanh(theta)
+
+
+def bent_entry(theta, row):
+    return row @ jnp.tanh(theta)
+
+
+def bent_outside(theta):
+    return BASIS @ np.tanh(theta)
+
+
+def bent_jacobian(theta):
+    return BASIS * (1 - np.tanh(theta) ** 2)
+
+
+def bent_residual(rho, theta):
+    """M (ρ − B tanh θ)."""
+    return SYSTEM @ (rho - bent(theta))
+
+
+def bent_factor(rho, theta):
+    return ng.models.SparseLU(SYSTEM)
+
+
+COLLOCATION = ng.Collocation(inside=ng.Residual(bent_entry, BASIS))
+MODELS = [
+    ModelCase("Explicit forward", ng.models.Explicit(bent, mode="forward"), bent),
+    ModelCase("Explicit reverse", ng.models.Explicit(bent, mode="reverse"), bent),
+    ModelCase("Pointwise", ng.Pointwise(bent_entry, BASIS), bent),
+    ModelCase("Sourcewise", ng.Sourcewise(bent_entry, BASIS), bent),
+    ModelCase("Collocation", COLLOCATION, lambda t: {"inside": bent(t)}, COLLOCATION.metric),
+    ModelCase("ImplicitModel", ng.ImplicitModel(bent_residual, initial=np.zeros(6)), bent),
+    ModelCase(
+        "ImplicitModel on the host",
+        ng.ImplicitModel(bent_residual, initial=np.zeros(6), linear=True, factorise=bent_factor),
+        bent,
+    ),
+    ModelCase(
+        "ExternalModel",
+        ng.ExternalModel(
+            bent_outside,
+            lambda theta, eta: bent_jacobian(theta) @ eta,
+            lambda theta, xi: bent_jacobian(theta).T @ xi,
+        ),
+        bent,
+    ),
+    ModelCase(
+        "ExternalModel of a matrix",
+        ng.ExternalModel.from_jacobian(bent_outside, bent_jacobian),
+        bent,
+    ),
+]
+
+
+# --- solvers: all are exact for systems of these shapes
+
+SYSTEMS = {"tall": (9, 5, 5), "wide": (5, 9, 5), "deficient": (9, 5, 3)}  # k, p, rank
+SOLVERS = {
+    "Auto": ng.Auto(),
+    "Cholesky": ng.Cholesky(),
+    "QR": ng.QR(),
+    "PivotedQR": ng.PivotedQR(),
+    "SVD": ng.SVD(),
+    "Kernel": ng.Kernel(),
+    "NystromKernel": ng.NystromKernel(rank=9),
+    "CG": ng.CG(1e-13),
+    "LSMR": ng.LSMR(1e-13),
+    "RandomizedSVD": ng.RandomizedSVD(rank=5),
+    "Hutchinson": ng.Hutchinson(5, probes="column_space"),
+}
+
+
+# --- methods and steps, on residuals of two parameters
+
+ROSENBROCK = ng.Problem(
+    lambda t: jnp.stack([10.0 * (t[1] - t[0] ** 2), 1.0 - t[0]]), ng.LeastSquares(jnp.zeros(2))
+)
+START = jnp.array([-1.2, 1.0])
+METHODS = {
+    "NaturalGradient": ng.NaturalGradient(ng.L2()),
+    "rejected steps": ng.NaturalGradient(
+        ng.L2(), damping=ng.LevenbergMarquardt(1e-6), step=ng.FixedStep(1.0)
+    ),
+    "curve": ng.NaturalGradient(
+        ng.L2(), damping=ng.LevenbergMarquardt(), step=ng.Backtracking(), order=2, momentum=0.3
+    ),
+    "matrix-free": ng.NaturalGradient(
+        ng.L2(), solver=ng.CG(1e-8, preconditioner=ng.solvers.Recycled(4)), damping=1e-3
+    ),
+    "levenberg_marquardt": ng.levenberg_marquardt(ng.L2()),
+    "gauss_newton": ng.gauss_newton(ng.L2()),
+    "spring": ng.spring(ng.L2()),
+    "nystrom": ng.nystrom(ng.L2()),
+    "matrix_free": ng.matrix_free(ng.L2()),
+    "GradientDescent": ng.GradientDescent(),
+    "Newton": ng.Newton(damping=ng.LevenbergMarquardt()),
+    "LBFGS": ng.LBFGS(5),
+}
+STEPS = {
+    "FixedStep": ng.FixedStep(0.1),
+    "Backtracking": ng.Backtracking(),
+    "ModelStep": ng.ModelStep(),
+    "ProximalStep": ng.ProximalStep(0.5),
+}
