@@ -32,7 +32,7 @@ def network(points: int):
     model = ng.Collocation(
         interior=ng.Residual(equation, inside), boundary=ng.Residual(u, edge * [1.0, 0.0])
     )
-    method = {"metric": model.metric, "solver": ng.Cholesky(), "damping": 1e-4}
+    method = ng.NaturalGradient(model.metric, solver=ng.Cholesky(), damping=1e-4)
     return model.problem, net, method
 
 
@@ -51,7 +51,7 @@ def slabs(side: int):
 
     problem = ng.Problem(density, ng.LeastSquares(density(jnp.array([0.3, 0.3, 0.7, 0.6])), grid))
     metric = ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid"))
-    method = {"metric": metric, "solver": ng.CG(0.0, max_iterations=10), "damping": 1.0}
+    method = ng.NaturalGradient(metric, solver=ng.CG(0.0, max_iterations=10), damping=1.0)
     return problem, jnp.array([0.4, 0.35, 0.6, 0.55]), method
 
 
@@ -68,12 +68,12 @@ def measure(count: int, side: int, points: int) -> dict[str, float]:
     import natgrad as ng
 
     mesh = jax.make_mesh((count,), ("devices",)) if count > 1 else None
-    found = {}
+    found, stop = {}, ng.Stop(iterations=6, gradient=0.0)
     for name, (problem, theta, method) in {
         "network": network(points),
         "W2 on slabs": slabs(side),
     }.items():
-        run = ng.minimize(problem, theta, **method, max_iterations=6, tolerance=0.0, mesh=mesh)
+        run = ng.minimize(problem, theta, method, stop=stop, mesh=mesh)
         seconds = np.diff(run.history["seconds"])[1:-1]  # the last row is of a point not linearised
         found[name] = float(seconds.min())
     return found

@@ -85,8 +85,9 @@ def loops(
         return carry[0]
 
     def minimised() -> Any:
-        settings = {"metric": metric, "damping": DAMPING, "step": ng.FixedStep(RATE)}
-        result = ng.minimize(problem, theta, max_iterations=ITERATIONS, tolerance=0.0, **settings)
+        method = ng.NaturalGradient(metric, damping=DAMPING, step=ng.FixedStep(RATE))
+        stop = ng.Stop(iterations=ITERATIONS, gradient=0.0)
+        result = ng.minimize(problem, theta, method, stop=stop)
         assert result.iterations == ITERATIONS, result
         return result.theta
 

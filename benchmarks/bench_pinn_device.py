@@ -3,8 +3,8 @@
     python benchmarks/bench_pinn_device.py [--burgers-seconds 60] [--poisson5d-seconds 100]
     python benchmarks/bench_pinn_device.py --small                       # a minute on a CPU
 
-First "linearise" (the rows of Z and the matrix G or K made of them) and "attempt" (solve, curve
-and line search, of third order), against the time that the product 2kp·min(k, p) takes at the rate
+First "linearise" (the rows of Z and the matrix G or K made of them) and "step" (solve, curve and
+line search, of third order), against the time that the product 2kp·min(k, p) takes at the rate
 of a large float64 matrix product measured in the same run; "all" is what the row took, with
 compilation. Then the most memory held by one iteration with the whole of J and with row blocks,
 each in a process of its own. Last, errors over the seconds of two examples, beside the published
@@ -23,19 +23,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from natgrad.descent.attempt import attempt
-from natgrad.direction.linearisation import linearise
 from pinn_cases import Case, Trace, network, paper, sine, size
 
 import natgrad as ng
-from natgrad.descent.curves import Route
 from natgrad.report import versions
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import burgers
 import poisson_5d
 
-STEP, DAMPING, ROUTE = ng.Backtracking(), ng.LevenbergMarquardt(), Route(3)
 BLOCKS = 2**27  # bytes of J held at once, in the second process
 PUBLISHED = {
     "Burgers": "SSBroyden 1.6e-8 (second hand, no time given)",
@@ -69,19 +65,20 @@ def large(points: int, memory: int = 2**32) -> Case:
 
 def iteration(case: Case) -> tuple[float, float]:
     """Seconds of the two halves of an iteration at the start."""
-    problem, metric, theta = case.pinn.problem, case.pinn.metric, case.start
-    first, state = np.asarray(np.nan), jnp.asarray(1e-3)
-    half = lambda: linearise(problem, theta, metric, ng.Auto(), DAMPING, None, first)
-    lin = half()
-    rest = lambda: attempt(problem, theta, metric, lin, DAMPING, state, STEP, None, ROUTE)
-    return best(half), best(rest)
+    problem, theta = case.pinn.problem, case.start
+    damping, step = ng.LevenbergMarquardt(), ng.Backtracking()
+    method = ng.NaturalGradient(case.pinn.metric, damping=damping, step=step, order=3)
+    state = method.init(problem, theta)
+    linearise = lambda: method.linearise(problem, theta, state)
+    local = linearise()
+    return best(linearise), best(lambda: method.try_step(local, state))
 
 
 def iterations(cases: dict[str, Case], n: int) -> None:
     rate = matmul_rate(n)
     print(f"float64 products at {rate / 1e12:.3g} Tflop/s (n = {n})")
     print(
-        f"{'network':<23} {'p':>7} {'k':>5} {'linearise ms':>13} {'attempt ms':>11}"
+        f"{'network':<23} {'p':>7} {'k':>5} {'linearise ms':>13} {'step ms':>11}"
         f" {'limit ms':>9} {'linearise/limit':>16} {'all s':>8}"
     )
     for name, case in cases.items():

@@ -13,7 +13,6 @@ rival does not get there, a lower bound.
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,25 +22,23 @@ import natgrad as ng
 from natgrad.report import versions
 
 TARGET = 2e-5
-METHODS: dict[str, tuple[Callable[..., ng.Result], dict[str, Any], int]] = {
-    "LM, third order": (ng.minimize, ng.recipe("levenberg-marquardt"), 1),
-    "LM, straight": (ng.minimize, ng.recipe("levenberg-marquardt") | {"order": 1}, 1),
-    "L-BFGS, 50 pairs": (ng.lbfgs, {"memory": 50}, 20),  # measured in every 20th iteration
+METHODS: dict[str, tuple[Callable[[ng.metrics.Metric], ng.descent.Method], int]] = {
+    "LM, third order": (ng.levenberg_marquardt, 1),
+    "LM, straight": (partial(ng.levenberg_marquardt, order=1), 1),
+    "L-BFGS, 50 pairs": (lambda metric: ng.LBFGS(50), 20),  # measured in every 20th iteration
 }
 
 
 def prepared(name: str, case: Case) -> Callable[..., float]:
-    """The method on a case; called with limits and a trace, its CPU seconds."""
-    method, settings, _ = METHODS[name]
-    metric = {} if method is ng.lbfgs else {"metric": case.pinn.metric}
-    run = partial(method, case.pinn.problem, case.start, tolerance=0.0, **metric, **settings)
-    return partial(timed, run)
+    """The method on a case; called with a number of iterations and a trace, its CPU seconds."""
+    method = METHODS[name][0](case.pinn.metric)
+    return partial(timed, partial(ng.minimize, case.pinn.problem, case.start, method))
 
 
 def compilation(name: str) -> float:
     """What the first two iterations take beyond the same two again."""
     run = prepared(name, paper(0))
-    return run(max_iterations=2) - run(max_iterations=2)
+    return run(2) - run(2)
 
 
 def main() -> None:
@@ -61,9 +58,9 @@ def main() -> None:
         case, first = paper(seed), np.nan
         error = case.error()
         error(case.start)  # compiled before the clock runs
-        for name, (_, _, every) in METHODS.items():
+        for name, (_, every) in METHODS.items():
             trace = Trace(error, arguments.seconds, every)
-            prepared(name, case)(trace=trace, max_iterations=10**6)
+            prepared(name, case)(10**6, trace)
             reached, iterations = trace.reached(TARGET), every * len(trace.rows)
             first = reached if np.isnan(first) else first
             there = np.isfinite(reached)

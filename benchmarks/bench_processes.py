@@ -40,7 +40,7 @@ def problem(shots: int, steps: int):
     data = np.asarray(waves.Acoustic(survey, velocity)(waves.squared_slowness(velocity)))
     model = waves.Acoustic(survey, start)
     loss = ng.LeastSquares(data, survey.gather_grid)
-    method = {"metric": ng.L2(survey.gather_grid), "solver": ng.CG(0.0, max_iterations=2)}
+    method = ng.NaturalGradient(ng.L2(survey.gather_grid), solver=ng.CG(0.0, max_iterations=2))
     theta = jnp.asarray(waves.squared_slowness(start), jnp.float32)
     return ng.Problem(model, loss), theta, method
 
@@ -104,17 +104,19 @@ def child(args) -> None:
     import numpy as np
 
     import natgrad as ng
-    from natgrad.devices import Distribution
+    from natgrad.devices import Devices
 
     mesh = jax.make_mesh((count,), ("devices",)) if count > 1 else None
     inversion, theta, method = problem(args.shots, args.steps)
-    run = ng.minimize(inversion, theta, **method, max_iterations=6, tolerance=0.0, mesh=mesh)
+    stop = ng.Stop(iterations=6, gradient=0.0)
+    run = ng.minimize(inversion, theta, method, stop=stop, mesh=mesh)
     seconds = np.diff(run.history["seconds"])[1:-1]  # the last row is of a point not linearised
     counts = {n: int(np.diff(run.history[n])[-2]) for n in ("forward", "linearised", "adjoint")}
     found = {"seconds": float(seconds.min()), "loss": run.loss, "counts": counts}
     if mesh is not None:
-        spread, _, whole = Distribution.over(mesh).inputs(inversion, theta, method["metric"])
-        found["collectives"] = collectives(spread, whole)
+        devices = Devices.over(mesh)
+        spread, _ = devices.spread(inversion, theta)
+        found["collectives"] = collectives(spread, devices.replicate(theta))
         found["all-reduce"] = all_reduce_seconds(mesh)
     if number == 0:
         print(json.dumps(found))

@@ -110,7 +110,9 @@ def flow(time: float) -> tuple[np.ndarray, np.ndarray]:
 
 def descent(z: Array, metric: ng.metrics.Metric, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """m and Σ after TIME, by fixed steps of natural gradient descent."""
-    result = ng.minimize(divergence(z), affine_parameters(2), ng.NaturalGradient(metric, damping=1e-4, step=ng.FixedStep(TIME / steps)), stop=ng.Stop(iterations=steps))  # fmt: skip
+    method = ng.NaturalGradient(metric, damping=1e-4, step=ng.FixedStep(TIME / steps))
+    stop = ng.Stop(iterations=steps)
+    result = ng.minimize(divergence(z), affine_parameters(2), method, stop=stop)
     m, A = map(np.asarray, result.theta)
     return m, A @ A.T
 

@@ -116,8 +116,9 @@ class Trace:
         return next((error for then, error in self.rows[::-1] if then <= seconds), float("nan"))
 
 
-def timed(run: Callable[..., ng.Result], trace: Trace | None = None, **limits: Any) -> float:
+def timed(run: Callable[..., ng.Result], iterations: int, trace: Trace | None = None) -> float:
     """CPU seconds of a run."""
     start = time.process_time()
-    run(callbacks=[] if trace is None else [trace], **limits)
+    stop = ng.Stop(iterations=iterations, gradient=0.0)
+    run(stop=stop, callbacks=[] if trace is None else [trace])
     return time.process_time() - start

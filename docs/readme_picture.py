@@ -46,20 +46,20 @@ def mixture(means):
 
 
 problem = ng.Problem(mixture, ng.LeastSquares(mixture(jnp.array(TRUTH)), grid))
-METRICS = {
-    "gradient": (ng.Euclidean(), PALETTE["grey"]),
-    "L²": (ng.L2(grid), METRIC_LINES["L2"][0]),
-    "Fisher–Rao": (ng.FisherRao(grid), METRIC_LINES["FR"][0]),
-    "Ḣ⁻¹": (ng.HomogeneousSobolev(grid, -1), METRIC_LINES["Hm1"][0]),
-    "W₂": (ng.Wasserstein(grid), METRIC_LINES["W2"][0]),
+METHODS = {
+    "gradient": (ng.GradientDescent(), PALETTE["grey"]),
+    "L²": (ng.NaturalGradient(ng.L2(grid)), METRIC_LINES["L2"][0]),
+    "Fisher–Rao": (ng.NaturalGradient(ng.FisherRao(grid)), METRIC_LINES["FR"][0]),
+    "Ḣ⁻¹": (ng.NaturalGradient(ng.HomogeneousSobolev(grid, -1)), METRIC_LINES["Hm1"][0]),
+    "W₂": (ng.NaturalGradient(ng.Wasserstein(grid)), METRIC_LINES["W2"][0]),
 }
 
 
-def run(metric: ng.metrics.Metric) -> tuple[np.ndarray, np.ndarray]:
+def run(method: ng.descent.Method) -> tuple[np.ndarray, np.ndarray]:
     """The path of θ and the losses along it."""
     path = [np.array(START)]
     keep = lambda progress: path.append(np.asarray(progress.theta)) and None
-    result = ng.minimize(problem, jnp.array(START), ng.NaturalGradient(metric), callbacks=[keep])
+    result = ng.minimize(problem, jnp.array(START), method, callbacks=[keep])
     return np.stack(path), result.history["loss"]
 
 
@@ -81,8 +81,8 @@ def draw(path: Path) -> None:
             axis, axis, landscape(axis).T, levels, cmap="bone", extend="both", norm="log"
         )
         plane.set(xlabel="mean of the wide bump", ylabel="mean of the narrow bump", aspect="equal")
-        for name, (metric, colour) in METRICS.items():
-            points, losses = run(metric)
+        for name, (method, colour) in METHODS.items():
+            points, losses = run(method)
             plane.plot(*points.T, ".-", color=colour, markersize=4, linewidth=1.8)
             curves.semilogy(losses, color=colour, label=name, linewidth=1.8)
         plane.plot(*START, "o", color="white", markeredgecolor="black", markersize=8)

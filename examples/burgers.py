@@ -70,8 +70,8 @@ def error(net: eqx.nn.MLP) -> float:
     return float(np.linalg.norm(values(net, grid) - reference) / np.linalg.norm(reference))
 
 
-def solve(width: int, depth: int, count: int, iterations: int, **settings: Any) -> ng.Result:
-    """Minimise the residuals; `settings` replace those of the recipe."""
+def solve(width: int, depth: int, count: int, iterations: int, **options: Any) -> ng.Result:
+    """Minimise the residuals; `options` are further ones of `ng.minimize`."""
     net = eqx.nn.MLP(2, "scalar", width, depth, jnp.tanh, key=jax.random.key(0))
     start = jnp.stack([jnp.zeros(200), jnp.linspace(-1, 1, 200)], axis=1)
     sides = jnp.stack(jnp.meshgrid(jnp.linspace(0, 1, 100), jnp.array([-1.0, 1.0])), axis=-1)
@@ -81,9 +81,9 @@ def solve(width: int, depth: int, count: int, iterations: int, **settings: Any) 
         initial=ng.Residual(initial, start),
         boundary=ng.Residual(u, sides.reshape(-1, 2)),
     )
-    method = ng.levenberg_marquardt(pinn.metric, **settings)
+    method = ng.levenberg_marquardt(pinn.metric)
     stop, batch = ng.Stop(iterations=iterations, gradient=0.0), ng.Resampled(draw, 10)
-    return ng.minimize(pinn.problem, net, method, stop=stop, batch=batch)
+    return ng.minimize(pinn.problem, net, method, stop=stop, batch=batch, **options)
 
 
 def draw_figure(net: eqx.nn.MLP, path: Path) -> Path:

@@ -304,8 +304,8 @@ BAD = {
     ),
     "G of the plain gradient": (
         "metric",
-        "Euclidean",
-        lambda: ng.interop.information_operator(PROBLEM, THETA, metric=ng.Euclidean()),
+        "GradientDescent",
+        lambda: ng.interop.information_operator(PROBLEM, THETA, metric=ng.GradientDescent()),
     ),
 }
 

@@ -9,14 +9,15 @@ import engine_cases
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_waveform_inversion import TINY
 
 import natgrad as ng
 from natgrad import waves
+from natgrad.core.selection import Functions
 from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
 from natgrad_studies.running import run_study
 from problems_for_tests import assert_input_error
+from studies_for_tests import TINY_INVERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 OUTSIDE = {"deepwave": Deepwave, "devito": Devito}
@@ -111,7 +112,7 @@ def test_some_of_the_shots_are_those_rows(engine: str):
     needs(engine)
     whole = model(engine)
     some = ng.Problem(whole, ng.LeastSquares(jnp.zeros(SURVEY.data_shape))).model.restricted(
-        ng.selection.Functions(jnp.array([2, 0]), 3)
+        Functions(jnp.array([2, 0]), 3)
     )
     np.testing.assert_allclose(some(THETA), whole(THETA)[jnp.array([2, 0])], rtol=1e-12)
 
@@ -151,7 +152,12 @@ def test_devito_thins_like_jax():
 def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
     needs(engine)
     settings = replace(
-        TINY, output=tmp_path, engine=engine, devices=0, methods=("L2_secants",), batch=batch
+        TINY_INVERSION,
+        output=tmp_path,
+        engine=engine,
+        devices=0,
+        methods=("L2_secants",),
+        batch=batch,
     )
     _, result = run_study(settings)
     assert result.runs[0].loss[-1] < 0.2
@@ -165,7 +171,7 @@ def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
 
 def test_a_study_without_the_package_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "devito", None)
-    settings = replace(TINY, output=tmp_path / "out", engine="devito", devices=0)
+    settings = replace(TINY_INVERSION, output=tmp_path / "out", engine="devito", devices=0)
     assert_input_error("engine", r"not installed.*natgrad\[devito\]", lambda: run_study(settings))
     assert not settings.output.exists()
 
@@ -174,7 +180,7 @@ def test_a_study_without_the_package_writes_nothing(tmp_path, monkeypatch):
     ("engine", "name", "why"), [("cake", "engine", "cake"), ("devito", "devices", "1 parts")]
 )
 def test_bad_settings_are_named(engine: str, name: str, why: str):
-    assert_input_error(name, why, lambda: replace(TINY, engine=engine).check())
+    assert_input_error(name, why, lambda: replace(TINY_INVERSION, engine=engine).check())
 
 
 CASES = {

@@ -339,7 +339,6 @@ def test_errors():
     without = (
         ng.Mobility(grid, 0.8),
         ng.L2(grid) + ng.Mobility(grid, 0.8),
-        ng.Euclidean(),
     )
     for metric in without:
         with pytest.raises(ng.InputError, match=r"has no distance of its own.*ProximalStep"):

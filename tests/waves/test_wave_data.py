@@ -73,17 +73,18 @@ def dense_metric(u: np.ndarray, grid: ng.Grid, sigma, reference: np.ndarray) -> 
 @eqx.filter_jit
 def everything(metric: ng.metrics.Metric, u: jax.Array, c: jax.Array, columns: jax.Array):
     """All that is tested of a metric, compiled once."""
-    L = metric.factor(u)
-    b = metric.whiten(u, c)
-    rows = metric.image(u, columns)[0]
+    here = metric.at(u)
+    L = here.factor
+    b = here.whiten(c)
+    rows = here.image(columns)[0]
     return (
         as_dense(L),
         as_dense(L.T),
-        as_dense(metric.gram(u)),
+        as_dense(here.gram),
         L.T.mv(b),
-        metric.remainder(u, c),
+        here.remainder(c),
         rows,
-        metric.information(u, columns)[0],
+        here.information(columns)[0],
     )
 
 
@@ -129,7 +130,7 @@ def test_metric_in_single_precision_on_some_of_the_shots():
     A = dense_metric(np.asarray(u, float), GATHER, waves.Shifted(), np.asarray(reference))
     expected = (A @ np.asarray(x, float).ravel()).reshape(SHAPE)
     some = metric.restricted(selection.Functions(rows, 3))
-    found = eqx.filter_jit(lambda u, x: some.gram(u).mv(x))(u[rows], x[rows])
+    found = eqx.filter_jit(lambda u, x: some.at(u).gram.mv(x))(u[rows], x[rows])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, 1.5 * expected[rows], atol=1e-4 * np.abs(expected).max())
 
@@ -187,7 +188,7 @@ def test_metrics_on_waves_in_compiled_cg(inversion, name: str):
 
 @eqx.filter_jit
 def transport_matrix(metric: ng.metrics.Metric, rho: jax.Array) -> jax.Array:
-    return as_dense(metric.gram(rho))
+    return as_dense(metric.at(rho).gram)
 
 
 def conjugate_gradients(G: np.ndarray, b: np.ndarray, iterations: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import pytest
 import natgrad as ng
 from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
+from natgrad.core.selection import Functions
 from natgrad.waves.base import plan_storage
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
@@ -187,7 +188,7 @@ def test_an_inversion_descends_and_stays_within_its_bounds():
 def test_a_batch_of_shots_propagates_only_those():
     problem, theta, model = small_inversion()
     rows = jnp.array([1])
-    part = model.restricted(ng.selection.Functions(rows, 2))
+    part = model.restricted(Functions(rows, 2))
     assert np.allclose(simulated(part, theta), simulated(model, theta)[1:], rtol=1e-5, atol=1e-7)
     result = ng.minimize(
         problem,
@@ -218,8 +219,8 @@ assert np.allclose(simulated(two, 1.02 * theta), data, rtol=1e-12, atol=1e-14)
 assert dot_test(two) < 1e-13
 grid = survey.gather_grid
 runs = [
-    ng.minimize(ng.Problem(model, ng.LeastSquares(data, grid)), theta, metric=ng.L2(grid),
-                solver=ng.CG(0.0, 3), max_iterations=3)
+    ng.minimize(ng.Problem(model, ng.LeastSquares(data, grid)), theta,
+                ng.NaturalGradient(ng.L2(grid), solver=ng.CG(0.0, 3)), stop=ng.Stop(iterations=3))
     for model in (one, two)
 ]
 assert np.allclose(runs[0].theta, runs[1].theta, rtol=1e-8), (runs[0].theta, runs[1].theta)
