@@ -15,8 +15,6 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import pytest
-from natgrad_studies.cli.compare import Compare
-from natgrad_studies.cli.study import RunStudy
 
 import natgrad as ng
 from natgrad.errors import InputError
@@ -184,7 +182,7 @@ def _natgrad(words: list[str], whole: bool) -> str | None:
             command.settings.check()
         elif isinstance(command, Compare):
             _comparison(command).check()
-    except (UsageError, ng.InputError) as error:
+    except (UsageError, InputError) as error:
         return str(error)
     except SystemExit as end:  # help, when it is asked for
         return str(end.code) if end.code else None
