@@ -10,11 +10,10 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts
 from ..metrics.base import Metric
 from ..models.base import Products
-from ..parameters import find_free, flatten
+from ..parameters import ParameterOperator, find_free, flatten
 from ..problem import LossDerivatives, differentiate_loss
 from ..solvers.base import MatrixFreeSolver, Solution
 from ..solvers.system import Factor, Gram, System
-from .damping import ParameterOperator
 from .local import Local, Setup, measure_energy
 
 

@@ -23,11 +23,10 @@ from ..errors import InputError
 from ..metrics.base import Geometry
 from ..models.base import Products
 from ..models.pointwise import Part, RowModel, is_part
-from ..parameters import find_free, flatten
+from ..parameters import ParameterOperator, find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solver
 from ..solvers.kernel import Kernel, transposed_product
-from .damping import ParameterOperator
 from .dense import Assembly, Factorised, restrict_triangle, to_coordinates
 from .local import Setup, measure_energy
 

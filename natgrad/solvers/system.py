@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 
 from ..core.compiled import each
 from ..core.operators import Structure, dot, hoist
-from ..direction.damping import ParameterOperator
 from ..models.base import Products
+from ..parameters import ParameterOperator
 
 
 class Factor(eqx.Module):

@@ -24,7 +24,7 @@ from equations_for_tests import (
     split,
     state,
 )
-from natgrad.metrics import Geometry
+from natgrad.metrics import Geometry, Metric
 from problems_for_tests import assert_input_error, with_slow
 
 PROBLEM = ng.Problem(model("external"), LOSS)
@@ -230,7 +230,7 @@ def bad_beyond(theta):
     return state(UPWIND, 0.0, theta) * (np.nan if theta[0] > 0.4 else 1.0)
 
 
-class Indefinite(ng.Metric):
+class Indefinite(Metric):
     """No metric: A = diag(1, −1, 1, …)."""
 
     def factor(self, rho):
