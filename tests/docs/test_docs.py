@@ -182,7 +182,7 @@ def _natgrad(words: list[str], whole: bool) -> str | None:
             command.settings.check()
         elif isinstance(command, Compare):
             _comparison(command).check()
-    except (UsageError, InputError) as error:
+    except (UsageError, ng.InputError) as error:
         return str(error)
     except SystemExit as end:  # help, when it is asked for
         return str(end.code) if end.code else None
