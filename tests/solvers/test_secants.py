@@ -37,7 +37,7 @@ def walked(*points, H, pairs: int = 4) -> recycling.Pairs:
 
 
 def inverse(memory: recycling.Pairs, r):
-    return recycling._two_loops(memory.directions, memory.images, memory.count, True, r)
+    return recycling.two_loops(memory.directions, memory.images, memory.count, True, r)
 
 
 # --- the pairs
