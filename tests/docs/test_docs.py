@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import pytest
 
 import natgrad as ng
-from natgrad.errors import InputError
 from natgrad_studies.cli.commands import Compare, RunStudy
 from natgrad_studies.cli.output import UsageError
 from natgrad_studies.cli.parsing import parse
