@@ -476,7 +476,7 @@ def test_a_tiny_run_already_shows_the_defect_of_the_collocated_scheme(numbers):
 def test_a_warning_is_a_line_without_the_code_it_comes_from(monkeypatch, capsys):
     def warned(self, output):
         warnings.simplefilter("always")
-        warnings.warn("the waves\nare short", natgrad.PrecisionWarning, stacklevel=1)
+        warnings.warn("the waves\nare short", natgrad.errors.PrecisionWarning, stacklevel=1)
 
     monkeypatch.setattr(Listing, "run", warned)
     main(["list"])
