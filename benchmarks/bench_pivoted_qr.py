@@ -31,13 +31,9 @@ def of_rank(k: int, p: int, rank: int) -> np.ndarray:
     return rng.standard_normal((k, rank)) @ rng.standard_normal((rank, p))
 
 
-def solve_both(factor: MinimumNormFactor, b: jax.Array, r: jax.Array, damping: float) -> jax.Array:
-    return factor.solve_both(b, r, damping)
-
-
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    solve, condition = jax.jit(solve_both), jax.jit(condition_estimate)
+    solve, condition = jax.jit(MinimumNormFactor.solve), jax.jit(condition_estimate)
     print(f"float64 on {jax.devices()[0].device_kind}")
     print(f"{'k':>6} {'p':>5} {'rank':>5} {'found':>5} {'route':<36} {'wall ms':>9} {'CPU ms':>9}")
     for k, p, rank in SIZES_AND_RANKS:
@@ -54,8 +50,8 @@ def main() -> None:
             "gram + safe_cholesky": lambda Y: safe_cholesky(gram(Y)),
         }
         routes = {name: lambda f=jax.jit(f), Y=Y: f(Y) for name, f in on_Y.items()}
-        routes["solve_both, undamped"] = lambda a=(factor, b, r): solve(*a, 0.0)
-        routes["solve_both, damped"] = lambda a=(factor, b, r): solve(*a, 1e-3)
+        routes["solve, undamped"] = lambda a=(factor, b, r): solve(*a, 0.0)
+        routes["solve, damped"] = lambda a=(factor, b, r): solve(*a, 1e-3)
         routes["condition_estimate"] = lambda R=factor.R1: condition(R)
         for name, (wall, cpu) in best_of_turns(routes, 12.0).items():
             print(f"{k:>6} {p:>5} {rank:>5} {int(factor.rank):>5} {name:<36} ", end="")

@@ -16,7 +16,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from pinn_cases import Case, paper, sine
 
-from natgrad.core.compiled import map_in_chunks
 from natgrad.models import pointwise
 from natgrad.report import versions
 
@@ -39,7 +38,7 @@ def by_rows(case: Case, points: Array, chunk: int) -> Callable[[Array], Array]:
     function = case.pinn.blocks["interior"].function
     unravel = ravel_pytree(case.start)[1]
     row = lambda flat, x: jax.grad(lambda v: function(unravel(v), x))(flat)
-    return jax.jit(lambda flat: map_in_chunks(lambda x: row(flat, x), points, chunk))
+    return jax.jit(lambda flat: jax.lax.map(lambda x: row(flat, x), points, batch_size=chunk))
 
 
 def at_once(case: Case, points: Array, mode: Callable) -> Callable[[Array], Array]:

@@ -19,7 +19,7 @@ from .core.settings import Number, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
-from .models.base import Evaluation, Products
+from .models.base import Evaluation, Model, Products
 from .models.explicit import as_model
 from .parameters import flatten
 
@@ -58,7 +58,7 @@ class Problem(eqx.Module):
             raise InputError(
                 "regulariser", "an objective already sees theta", "objective=F plus the term"
             )
-        self.model = as_model(model)
+        self.model = model if isinstance(model, Model) else as_model(model)
         self.loss, self.objective, self.regulariser = loss, objective, regulariser
 
     def value(self, theta: PyTree, rho: PyTree) -> Array:

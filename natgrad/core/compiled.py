@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
-from jax import Array
 from jaxtyping import PyTree
 
 Result = TypeVar("Result")
@@ -122,18 +121,6 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
     entry = lambda i: jax.tree.map(lambda x: x[i], xs)
     results = [function(entry(i)) for i in range(length)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
-
-
-def map_in_chunks(function: Callable[[Any], Any], xs: Array, chunk: int) -> Any:
-    """`function` of every entry of `xs` in compiled code, `chunk` of them at once."""
-    if chunk >= xs.shape[0]:
-        return jax.vmap(function)(xs)
-    return jax.lax.map(function, xs, batch_size=chunk)
-
-
-def chunk_size(memory: int, bytes_each: int) -> int:
-    """How many vectors of this size fit into the memory, at least one."""
-    return max(1, memory // max(1, bytes_each))
 
 
 def can_call_back() -> bool:

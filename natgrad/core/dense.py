@@ -54,13 +54,15 @@ def gram_outer(Y: Array) -> Array:
     Cost: 1.25·k²p flops in float64 on the CPU (1.5 for k < 512), 2k²p elsewhere.
     """
     return jax.lax.platform_dependent(
-        Y, cpu=_gram_outer_by_parts, default=lambda Y: accurate_product(Y, Y.T)
+        Y,
+        cpu=lambda Y: _product_of_parts(_split(Y)),
+        default=lambda Y: accurate_product(Y, Y.T),
     )
 
 
 def _gram_by_blocks(Y: Array) -> Array:
     k = len(Y)
-    if not _worth_splitting(Y.T):
+    if len(_split(Y.T)) == 1:
         return Y.T @ Y
     blocks = k // _BLOCK_ROWS
     if blocks < 2:
@@ -79,16 +81,10 @@ def _gram_of_block(Y: Array) -> Array:
     return _product_of_parts(jax.lax.optimization_barrier(_split(Y.T)))
 
 
-def _gram_outer_by_parts(Y: Array) -> Array:
-    return _product_of_parts(_split(Y)) if _worth_splitting(Y) else Y @ Y.T
-
-
-def _worth_splitting(rows: Array) -> bool:
-    # XLA's float32 product is another one, which measured no faster on halves.
-    return len(rows) >= _SPLIT_COLUMNS and rows.dtype == jnp.float64
-
-
 def _split(rows: Array) -> list[Array]:
+    # XLA's float32 product is another one, which measured no faster on halves.
+    if len(rows) < _SPLIT_COLUMNS or rows.dtype != jnp.float64:
+        return [rows]
     return jnp.array_split(rows, 4 if len(rows) >= _QUARTER_COLUMNS else 2)
 
 
@@ -96,6 +92,21 @@ def _product_of_parts(parts: list[Array]) -> Array:
     products = {(i, j): A @ B.T for i, A in enumerate(parts) for j, B in enumerate(parts[: i + 1])}
     n = range(len(parts))
     return jnp.block([[products[i, j] if j <= i else products[j, i].T for j in n] for i in n])
+
+
+def rank_tolerance(Y: Array) -> Array:
+    """max(k, p)·eps: rounding errors of sums over the long side pass for nothing smaller."""
+    return jnp.asarray(max(Y.shape) * jnp.finfo(Y.dtype).eps, Y.dtype)
+
+
+def smallest_pivot(G: Array, damping: Array, tolerance: Array) -> Array:
+    """Pivots, relative to the diagonal, that tell a singular G from a damped one.
+
+    Without damping, or with one that is lost in G, a pivot at rounding level is a dependence. With
+    damping it is λ, by intention.
+    """
+    rounding = 4 * jnp.finfo(tolerance.dtype).eps
+    return jnp.where(damping > rounding * jnp.max(jnp.diag(G)), rounding, tolerance)
 
 
 def safe_cholesky(G: Array, tolerance: Array | None = None) -> tuple[Array, Array]:
@@ -179,15 +190,8 @@ def pivoted_qr(Y: Array, rtol: float | Array | None = None) -> PivotedQR:
     Cost: 2kp² + (4/3)p³ flops on the CPU, 2kp² + 6p²·rank elsewhere. `rtol` defaults to
     max(k, p)·eps. Reference: appendix B.2 of the paper.
     """
-    if Y.shape[0] > Y.shape[1]:
-        return pivoted_qr_of_core(jnp.linalg.qr(Y, mode="r"), relative_tolerance(Y, rtol))
-    return pivoted_qr_of_core(Y, relative_tolerance(Y, rtol))
-
-
-def relative_tolerance(Y: Array, rtol: float | Array | None) -> Array:
-    """`rtol` in the precision of Y, by default max(k, p)·eps."""
-    default = max(Y.shape) * jnp.finfo(Y.dtype).eps
-    return jnp.asarray(default if rtol is None else rtol, Y.dtype)
+    rtol = rank_tolerance(Y) if rtol is None else jnp.asarray(rtol, Y.dtype)
+    return pivoted_qr_of_core(jnp.linalg.qr(Y, mode="r") if Y.shape[0] > Y.shape[1] else Y, rtol)
 
 
 def pivoted_qr_of_core(A: Array, rtol: Array) -> PivotedQR:
@@ -255,12 +259,12 @@ class _Orthogonal(eqx.Module):
     reflectors: Array
     scales: Array
 
-    def times(self, x: Array) -> Array:
-        padded = jnp.pad(x, ((0, self.reflectors.shape[1] - len(x)), (0, 0)))
-        return ormqr(self.reflectors.T, self.scales, padded)
-
-    def transpose_times(self, x: Array) -> Array:
-        return ormqr(self.reflectors.T, self.scales, x, transpose=True)[: len(self.scales)]
+    def apply(self, x: Array, transpose: bool = False) -> Array:
+        """Qx or Qᵀx."""
+        if not transpose:
+            x = jnp.pad(x, ((0, self.reflectors.shape[1] - len(x)), (0, 0)))
+        y = ormqr(self.reflectors.T, self.scales, x, transpose=transpose)
+        return y[: len(self.scales)] if transpose else y
 
 
 def _householder_qr(A: Array) -> tuple[_Orthogonal, Array]:
@@ -284,57 +288,38 @@ class MinimumNormFactor(eqx.Module):
     _Q_core: _Orthogonal
     _Q1: _Orthogonal
 
-    @property
-    def condition(self) -> Array:
-        """An estimate of σ_1/σ_r of Y, see `condition_estimate`."""
-        return condition_estimate(self.R1)
+    def solve(self, b: Array, r: Array, damping: float | Array = 0.0) -> Array:
+        """Y†b + G†r with G = YᵀY, on the retained row space; (G + λI)⁻¹(Yᵀb + r) for λ > 0.
 
-    def solve(self, b: Array, damping: float | Array = 0.0) -> Array:
-        """Y†b: argmin ‖Yη − b‖² + λ‖η‖² on the retained row space, of minimum norm for λ = 0.
-
-        Never forms YᵀY: λ enters by a QR of [R₁ᵀ; √λ I], so that the error grows with the condition
-        number of Y, not its square. `b` is a vector or a matrix of columns.
+        Never forms G: λ enters by a QR of [R₁ᵀ; √λ I], so that the error grows with the condition
+        number of Y, not its square. The part of r outside the row space is damped by λ alone.
+        `b` and `r` are vectors, or matrices of columns.
 
         Cost: 4kp flops per column, and with damping (10/3)m³.
         """
-        r = jnp.zeros((len(self.permutation), *b.shape[1:]), b.dtype)
-        return self.solve_both(b, r, damping)
-
-    def solve_gram(self, r: Array, damping: float | Array = 0.0) -> Array:
-        """G†r with G = YᵀY: (G + λI)⁻¹r on the retained row space. Cost: as `solve`, without k."""
-        k = (self._Q_tall or self._Q_core).reflectors.shape[1]
-        return self.solve_both(jnp.zeros((k, *r.shape[1:]), r.dtype), r, damping)
-
-    def row_space_part(self, r: Array) -> Array:
-        """The orthogonal projection of r onto the retained row space."""
-        kept = jnp.arange(len(self.R1))[:, None] < self.rank
-        s = jnp.where(kept, self._Q1.transpose_times(r[self.permutation][:, None]), 0)
-        return jnp.zeros_like(r).at[self.permutation].set(self._Q1.times(s)[:, 0])
-
-    def solve_both(self, b: Array, r: Array, damping: float | Array = 0.0) -> Array:
-        """Y†b + G†r, `solve` and `solve_gram` for the price of one."""
         m = len(self.R1)
         kept = jnp.arange(m)[:, None] < self.rank
         damping = jnp.asarray(damping, self.R1.dtype)
 
         c = b.reshape(len(b), -1)
         if self._Q_tall is not None:
-            c = self._Q_tall.transpose_times(c)
-        c = jnp.where(kept, self._Q_core.transpose_times(c), 0)
-        s = r.reshape(len(r), -1)[self.permutation]
-        s = jnp.where(kept, self._Q1.transpose_times(s), 0)
+            c = self._Q_tall.apply(c, transpose=True)
+        c = jnp.where(kept, self._Q_core.apply(c, transpose=True), 0)
+        rows = r.reshape(len(r), -1)[self.permutation]
+        s = jnp.where(kept, self._Q1.apply(rows, transpose=True), 0)
 
         def undamped() -> Array:
             return solve_triangular(self.R1, c + solve_triangular(self.R1, s), trans="T")
 
         def damped() -> Array:
-            rows = jnp.sqrt(damping) * jnp.eye(m, dtype=self.R1.dtype)
-            Q, R = _householder_qr(jnp.concatenate([self.R1.T, rows]))
-            c_damped = Q.transpose_times(jnp.pad(c, ((0, m), (0, 0))))
+            below = jnp.sqrt(damping) * jnp.eye(m, dtype=self.R1.dtype)
+            Q, R = _householder_qr(jnp.concatenate([self.R1.T, below]))
+            c_damped = Q.apply(jnp.pad(c, ((0, m), (0, 0))), transpose=True)
             return solve_triangular(R, c_damped + solve_triangular(R, s, trans="T"))
 
         z = jax.lax.cond(damping == 0, undamped, damped)
-        permuted = self._Q1.times(z)
+        outside = (rows - self._Q1.apply(s)) / jnp.where(damping > 0, damping, 1.0)
+        permuted = self._Q1.apply(z) + jnp.where(damping > 0, outside, 0.0)
         return jnp.zeros_like(permuted).at[self.permutation].set(permuted).reshape(r.shape)
 
 
@@ -344,18 +329,19 @@ def minimum_norm_factor(Y: Array, rtol: float | Array | None = None) -> MinimumN
     Columns whose pivot is at most `rtol` (default max(k, p)·eps) times the first are dropped.
 
     >>> factor = minimum_norm_factor(jnp.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]))
-    >>> factor.rank, factor.solve(jnp.array([2.0, 5.0, 2.0])).round(5)
+    >>> factor.rank, factor.solve(jnp.array([2.0, 5.0, 2.0]), jnp.zeros(2)).round(5)
     (Array(1, dtype=int32), Array([1., 1.], dtype=float32))
 
     Cost: 2kp² for a tall Y plus about 4m²p + `pivoted_qr` of its m × p core, m = min(k, p).
     Reference: appendix B.2 of the paper.
     """
     Q_tall, core = _householder_qr(Y) if Y.shape[0] > Y.shape[1] else (None, Y)
-    _, permutation, rank = pivoted_qr_of_core(core, relative_tolerance(Y, rtol))
+    rtol = rank_tolerance(Y) if rtol is None else jnp.asarray(rtol, Y.dtype)
+    _, permutation, rank = pivoted_qr_of_core(core, rtol)
     Q_core, R = _householder_qr(core[:, permutation])
     kept = jnp.arange(len(R)) < rank
     Q1, R1 = _householder_qr(jnp.where(kept[:, None], R, 0).T)
-    # |R₁[0, 0]| lies between the singular values, so the filling leaves `condition` as it is.
+    # |R₁[0, 0]| lies between the singular values, so the filling leaves its condition as it is.
     filling = jnp.where(rank > 0, R1[0, 0], 1) * jnp.eye(len(R), dtype=Y.dtype)
     R1 = jnp.where(kept[:, None] & kept, R1, filling)
     return MinimumNormFactor(rank, R1, permutation, Q_tall, Q_core, Q1)

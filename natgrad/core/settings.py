@@ -1,6 +1,7 @@
 """Arguments, checked; numeric settings are array leaves, so that a new value compiles nothing."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, TypeVar
 
@@ -16,11 +17,11 @@ Number = Array | np.ndarray | float
 Module = TypeVar("Module", bound=eqx.Module)
 
 
-def check_instance(name: str, value: Any, kind: type) -> None:
+def check_instance(name: str, value: Any, kind: type, advice: str | None = None) -> None:
     """Raise `InputError` unless the argument is an instance of the class."""
     if not isinstance(value, kind):
         what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        raise InputError(name, f"is {what}", f"an instance of a {kind.__name__}")
+        raise InputError(name, f"is {what}", advice or f"an instance of a {kind.__name__}")
 
 
 def replace_fields(module: Module, **values: Any) -> Module:
@@ -63,7 +64,9 @@ def setting(
     below: float = math.inf,
 ):
     """A dataclass field that holds a number, see `check_number`."""
-    convert = lambda value: check_number(value, name, positive=positive, above=above, below=below)
+    convert = functools.partial(
+        check_number, name=name, positive=positive, above=above, below=below
+    )
     if default is None:
         return eqx.field(converter=convert)
     return eqx.field(converter=convert, default=default)

@@ -83,12 +83,8 @@ def _taylor_coefficient(
 ) -> PyTree:
     """tₙ, the coefficient of τⁿ in ρ(θ + τη + … + τⁿ⁻¹aₙ₋₁)."""
     rows = jnp.stack(coefficients)
+    zero, one = jnp.zeros((), flat.dtype), jnp.ones((), flat.dtype)
     function = lambda tau: model(unravel(flat + offset(rows, tau)))
     for _ in range(n):
-        function = _differentiate(function)
-    zero = jnp.zeros((), flat.dtype)
+        function = lambda tau, inner=function: jax.jvp(inner, (tau,), (one,))[1]
     return jax.tree.map(lambda x: x / math.factorial(n), function(zero))
-
-
-def _differentiate(function: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
-    return lambda tau: jax.jvp(function, (tau,), (jnp.ones_like(tau),))[1]

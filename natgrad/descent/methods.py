@@ -31,7 +31,7 @@ from ..solvers import Auto
 from ..solvers.base import MatrixFreeSolver, SolveInfo, Solver
 from ..solvers.cg import CG
 from .curves import bend
-from .steps import ModelStep, Outcome, Path, Step, check_step, refuse
+from .steps import ModelStep, Path, Step, refuse
 
 LARGEST_ORDER = 5
 MOST_REJECTIONS = 30
@@ -216,8 +216,7 @@ class LinearMethod(Method):
         batches: bool = False,
     ) -> State:
         flat = flatten(theta)[0]
-        setup = self.put_together(problem, theta).at(known)
-        _, solver = choose(setup)
+        _, solver = choose(dataclasses.replace(self.put_together(problem, theta), known=known))
         memory = None
         if isinstance(solver, MatrixFreeSolver):
             memory = solver.initial_memory(flat.size, flat.dtype, batches)
@@ -227,7 +226,7 @@ class LinearMethod(Method):
             previous=None if self.momentum is None else jnp.zeros(flat.size, flat.dtype),
             rule=self.step_rule.init(flat),
             first_norm=jnp.asarray(jnp.nan, float),
-            known=None if batches else setup.known,
+            known=known if problem.model.solves and not batches else None,
             batches=batches,
         )
 
@@ -280,17 +279,9 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         known=outcome.known,
         batches=state.batches,
     )
-    theta = path.unravel(jnp.where(outcome.accepted, outcome.theta, path.flat))
-    return theta, new, _record(path, outcome, reach)
-
-
-_try_step_compiled = eqx.filter_jit(_try_step)
-
-
-def _record(path: Path, outcome: Outcome, reach: Array) -> Record:
     info = path.solution.info
     info = info._replace(counts=path.counts.plus(*info.counts))
-    return Record(
+    record = Record(
         accepted=outcome.accepted,
         status=outcome.status,
         step=outcome.tau,
@@ -306,6 +297,11 @@ def _record(path: Path, outcome: Outcome, reach: Array) -> Record:
         info=info,
         counts=info.counts.plus(*outcome.counts),
     )
+    theta = path.unravel(jnp.where(outcome.accepted, outcome.theta, path.flat))
+    return theta, new, record
+
+
+_try_step_compiled = eqx.filter_jit(_try_step)
 
 
 class NaturalGradient(LinearMethod):
@@ -347,7 +343,7 @@ class NaturalGradient(LinearMethod):
     ):
         check_instance("metric", metric, Metric)
         check_instance("solver", solver, Solver)
-        check_step(step)
+        check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")
         if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
             what = f"{order!r} is no integer from 1 to {LARGEST_ORDER}"
             raise InputError("order", what, "order=3")
@@ -383,7 +379,7 @@ class GradientDescent(LinearMethod):
     step_rule: Step
 
     def __init__(self, *, step: Step = ModelStep(), damping: Damping | float = 0.0):
-        check_step(step)
+        check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")
         self.step_rule, self.damping = step, as_damping(damping)
         if self.damping.operator is not None:
             what = "gradient descent has G = I and no system to add an operator to"
@@ -421,7 +417,7 @@ class Newton(LinearMethod):
         step: Step = ModelStep(),
     ):
         check_instance("solver", solver, Solver)
-        check_step(step)
+        check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")
         chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
         if not isinstance(chosen, CG):
             raise InputError(

@@ -1,7 +1,6 @@
 """The loop: linearise, test, try a step, record, stop."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -99,26 +98,29 @@ def minimize(
         method, theta0 = method.map_metric(spread_metric), devices.replicate(theta0)
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
-    run = Run(strengthen(theta0), Snapshots(snapshots, theta0))
+    run = Run(strengthen(theta0), Snapshots(snapshots, theta0), devices)
     run.count(forward=int(known is not None))  # the check at θ₀
     box = as_bounds(bounds, theta0)
-    loop = _Loop(problem, method, run, stop, box, callbacks, devices, draw)
+    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
     file = None
     if checkpoint is not None:
         settings = _settings(given[1]) | {"bounds": box, "batch": batch}
         file = RunFile.of(checkpoint, problem, theta0, known, devices, **settings)
     shown = progress if devices is None or devices.leads else False
-    with (
-        run.keep_if_it_fails(),
-        file or nullcontext(),
-        nullcontext() if devices is None else devices.explain(),
-        nullcontext() if shown is False else show_run(stop, shown) as watch,
-    ):
-        status = loop.run_to_the_end(known, file, watch)
-        if batch is not None:
-            rho = evaluate(problem.model, run.theta).rho
-            run.loss = float(problem.value(run.theta, rho))
-            run.count(forward=1)
+    try:
+        with (
+            file or nullcontext(),
+            nullcontext() if devices is None else devices.explain(),
+            nullcontext() if shown is False else show_run(stop, shown) as watch,
+        ):
+            status = loop.run_to_the_end(known, file, watch)
+            if batch is not None:
+                rho = evaluate(problem.model, run.theta).rho
+                run.loss = float(problem.value(run.theta, rho))
+                run.count(forward=1)
+    except (Exception, KeyboardInterrupt) as error:
+        error.natgrad_result = run.result(Status.FAILED)  # pyright: ignore
+        raise
     return run.result(status)
 
 
@@ -162,7 +164,6 @@ class _Loop:
     stop: Stop
     bounds: Bounds | None
     callbacks: Sequence[Callback]
-    devices: Devices | None
     draw: Draw | None
 
     def run_to_the_end(
@@ -173,16 +174,16 @@ class _Loop:
         status = self._start(known, file)
         while status is None:
             status = self._iterate()
+            run.completed = run.iteration
             run.agreeing = 0 if status is None else run.agreeing + 1
             if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
                 status = None
-            status = status or self._find_spent()
+            status = status or self.stop.find_spent(run)
             if watch is not None:
                 watch.update(run.iteration, run.loss, dict(run.rows[-1]))
             if file is not None:
                 saved = run.save(status)
                 file.offer(lambda saved=saved: saved)
-            status = status or self._find_last()
         return status
 
     def _start(self, known: Evaluation | None, file: RunFile | None) -> Status | None:
@@ -196,25 +197,14 @@ class _Loop:
         if saved is None:
             return None
         ended = run.restore(*saved)
-        run.theta = run.theta if self.devices is None else self.devices.replicate(run.theta)
+        run.theta = run.theta if run.devices is None else run.devices.replicate(run.theta)
         if ended is not None and ended not in BUDGETS:
             return ended
-        if spent := self._find_spent() or self._find_last():
+        if spent := self.stop.find_spent(run):
             return spent
         if hands_on:
             run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
-
-    def _find_spent(self) -> Status | None:
-        """Which budget is used up, other than the iterations, if one is."""
-        seconds = time.perf_counter() - self.run.began
-        if self.stop.seconds is not None and self.devices is not None:
-            seconds = float(self.devices.agree(seconds))  # clocks differ
-        return self.stop.find_spent(sum(map(int, self.run.counts)), seconds)
-
-    def _find_last(self) -> Status | None:
-        last = self.stop.iterations
-        return Status.MAX_ITERATIONS if last is not None and self.run.iteration >= last else None
 
     def _iterate(self) -> Status | None:
         """One iteration, and the reason that it has found to end the run, if any."""
@@ -251,12 +241,12 @@ class _Loop:
         promised = np.nan  # the decrease predicted by the first try, before λ grew
         for _ in range(method.tries):
             theta, state, record = method.try_step(local, state)
-            if self.devices is not None:
-                theta, state = self._replicate(self.devices, theta, state)
+            if run.devices is not None:
+                theta, state = self._replicate(run.devices, theta, state)
             record: Record = jax.device_get(record)
             run.count(*record.counts)
             promised = float(record.predicted) if np.isnan(promised) else promised
-            if record.accepted or record.failed or self._find_spent() is not None:
+            if record.accepted or record.failed or self.stop.find_spent(run) is not None:
                 break
         run.finish(record)
         finite = np.isfinite(record.slope)
@@ -264,7 +254,7 @@ class _Loop:
         known = bool(record.accepted) and self.draw is None
         run.state = state if known else state.without_evaluation()
         if not record.accepted:
-            return self._find_spent() or _explain_rejection(record, run.loss, promised)
+            return self.stop.find_spent(run) or _explain_rejection(record, run.loss, promised)
         run.theta, run.loss = theta, float(record.value)
         run.snapshots.note(run.iteration, theta)
         if self.callbacks and self._ask_callbacks():
@@ -273,7 +263,7 @@ class _Loop:
 
     def _ask_callbacks(self) -> bool:
         """Whether a callback wants to stop; in every process what the leader's say."""
-        run, devices = self.run, self.devices
+        run, devices = self.run, self.run.devices
         seen = Progress(run.iteration, take_local(run.theta), run.loss, dict(run.rows[-1]))
         answers = [bool(callback(seen)) for callback in self.callbacks]  # all are asked
         asked = any(answers)

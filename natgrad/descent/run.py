@@ -1,8 +1,6 @@
 """A run under way: where it stands, its history, what it has spent, and the iterates it keeps."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +11,7 @@ from jaxtyping import PyTree
 from ..core.archive import replace_leaves
 from ..core.outcomes import Counts, Status
 from ..core.sharding import take_local
+from ..devices import Devices
 from ..errors import InputError
 from ..parameters import flatten
 from ..result import Info, Result
@@ -30,19 +29,24 @@ COLUMNS = (
 class Run:
     """The last good θ of a run with the state of its method, its history, and its clock.
 
-    `iteration` is the number of iterations begun; `agreeing` counts the selections in a row that
-    would end the run.
+    `iteration` is the number of iterations begun, `completed` of those that ended; `agreeing`
+    counts the selections in a row that would end the run.
     """
 
-    def __init__(self, theta: PyTree, snapshots: "Snapshots"):
-        self.theta, self.snapshots = theta, snapshots
+    def __init__(self, theta: PyTree, snapshots: "Snapshots", devices: Devices | None):
+        self.theta, self.snapshots, self.devices = theta, snapshots, devices
         self.state: State | None = None
         self.loss = float("nan")
         self.info: Info | None = None
-        self.iteration = self.agreeing = self.accepted = 0
+        self.iteration = self.completed = self.agreeing = self.accepted = 0
         self.rows: list[dict[str, float]] = []
         self.counts = Counts(0, 0, 0)
         self.began = time.perf_counter()  # earlier for a run taken up again
+
+    def measure_seconds(self) -> float:
+        """How long the run has taken; in every process what the leader's clock says."""
+        seconds = time.perf_counter() - self.began
+        return seconds if self.devices is None else float(self.devices.agree(seconds))
 
     def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
         """Add to what was spent."""
@@ -99,12 +103,12 @@ class Run:
     def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
         """Take up what `save` returned; returns why the run had ended, if it had."""
         assert self.state is not None
-        numbers = values["snapshots"]
-        vectors = [leaves.pop(f"[2][{place}]") for place in range(len(numbers))]
+        for place, number in enumerate(values["snapshots"]):
+            self.snapshots.note(number, jnp.asarray(leaves.pop(f"[2][{place}]")))
         like = (self.theta, self.state.without_evaluation())
         self.theta, self.state = replace_leaves(like, leaves, "checkpoint")
-        self.snapshots.restore(numbers, vectors)
-        self.iteration, self.agreeing = values["iteration"], values["agreeing"]
+        self.iteration = self.completed = values["iteration"]
+        self.agreeing = values["agreeing"]
         self.loss, self.accepted = values["loss"], values["accepted"]
         self.info = Info.restored(values["info"])
         fill = lambda row: [np.nan if x is None else x for x in row]
@@ -122,19 +126,14 @@ class Run:
             self.begin(self.loss, np.nan)
         # no later row will tell what was spent on the last one
         self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
-        theta, loss = take_local(self.theta), float(self.loss)
+        theta = self.theta if self.devices is None else take_local(self.theta)
         history = {name: np.array([row[name] for row in self.rows]) for name in COLUMNS}
-        iterates = self.snapshots.iterates(len(self.rows) - 1, theta)
-        return Result(theta, loss, status, self.accepted, history, self.info, iterates)
-
-    @contextmanager
-    def keep_if_it_fails(self) -> Iterator[None]:
-        """An exception passes, with the result until then as its attribute `natgrad_result`."""
-        try:
-            yield
-        except (Exception, KeyboardInterrupt) as error:
-            error.natgrad_result = self.result(Status.FAILED)  # pyright: ignore
-            raise
+        iterates, last = {}, len(self.rows) - 1
+        if self.snapshots.most > 0:
+            unravel, kept = flatten(theta)[1], self.snapshots.kept
+            iterates = {i: unravel(jnp.asarray(x)) for i, x in kept.items() if i < last}
+            iterates[last] = theta
+        return Result(theta, float(self.loss), status, self.accepted, history, self.info, iterates)
 
 
 class Snapshots:
@@ -162,16 +161,3 @@ class Snapshots:
         while len(self.kept) > self.most:
             self.every *= 2
             self.kept = {i: x for i, x in self.kept.items() if i % self.every == 0}
-
-    def iterates(self, last: int, theta: PyTree) -> dict[int, PyTree]:
-        """Those kept by their place in the history, and the last, in the structure of θ."""
-        if self.most == 0:
-            return {}
-        unravel = flatten(theta)[1]
-        kept = {i: unravel(jnp.asarray(x)) for i, x in self.kept.items() if i < last}
-        return kept | {last: theta}
-
-    def restore(self, numbers: Sequence[int], vectors: Sequence[np.ndarray]) -> None:
-        """Take up what a checkpoint has."""
-        for number, vector in zip(numbers, vectors, strict=True):
-            self.note(number, jnp.asarray(vector))

@@ -12,7 +12,6 @@ from ..core.compiled import loop
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, check_number, setting
 from ..direction.local import Local
-from ..errors import InputError
 from ..metrics.base import Metric
 from ..models.base import Evaluation
 from ..parameters import flatten
@@ -129,12 +128,6 @@ class Step(eqx.Module):
     @abc.abstractmethod
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         """Look along the path and accept a point of it, or none."""
-
-
-def check_step(step: Step) -> None:
-    """Raise `InputError` for what is no step."""
-    if not isinstance(step, Step):
-        raise InputError("step", f"is a {type(step).__name__}", "FixedStep(0.1) or ModelStep()")
 
 
 class FixedStep(Step):

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core.outcomes import Status
 from ..errors import InputError
+from .run import Run
 
 DEFAULT_ITERATIONS = 100
 
@@ -56,12 +57,14 @@ class Stop:
         if self.loss is not None and not (number(self.loss) and not math.isnan(self.loss)):
             raise InputError("loss", f"{self.loss!r} is no loss to reach", "1e-6, or None")
 
-    def find_spent(self, propagations: int, seconds: float) -> Status | None:
-        """Which budget is used up, other than the iterations, if one is."""
-        if self.propagations is not None and propagations >= self.propagations:
+    def find_spent(self, run: Run) -> Status | None:
+        """Which budget is used up, if one is."""
+        if self.propagations is not None and sum(run.counts) >= self.propagations:
             return Status.MAX_PROPAGATIONS
-        if self.seconds is not None and seconds >= self.seconds:
+        if self.seconds is not None and run.measure_seconds() >= self.seconds:
             return Status.MAX_SECONDS
+        if self.iterations is not None and run.completed >= self.iterations:
+            return Status.MAX_ITERATIONS
         return None
 
     def find_goal(self, loss: float, step_norm: float, theta_norm: float) -> Status | None:

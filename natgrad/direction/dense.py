@@ -1,5 +1,6 @@
 """The least-squares problem from a dense Z: Y = LZ or G = YᵀY, factorised."""
 
+import dataclasses
 import math
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..metrics.base import Geometry, Report
+from ..metrics.base import Report
 from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solution
@@ -60,8 +61,7 @@ class Dense(Factorised):
         flat, unravel = flatten(setup.theta)
         model = setup.problem.model
         rho, columns, counts = model.jacobian(unravel, flat, setup.known)
-        setup = setup.forget()
-        found = _assemble(setup, rho, columns)
+        found = _assemble(dataclasses.replace(setup, known=None), rho, columns)
         fields = found._asdict() | {"counts": counts.plus(*found.counts)}
         kept = (rho, columns) if model.solves else (None, None)
         return cls(setup=setup, **fields, rho=kept[0], columns=kept[1])
@@ -92,7 +92,8 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     assert chooser is not None
     geometry = metric.at(rho)
     Zt = jax.vmap(lambda column: ravel_pytree(column)[0])(columns)
-    whitened = jax.tree.leaves(jax.eval_shape(metric.whiten, rho, rho))
+    # of another geometry, because what is made under eval_shape must not be kept
+    whitened = jax.tree.leaves(jax.eval_shape(lambda rho: metric.at(rho).whiten(rho), rho))
     k = sum(math.prod(leaf.shape) for leaf in whitened)  # the rows of Y
     solver = cast(DenseSolver, chooser.choose(k, flat.size, setup.damping.damps))
     derivatives = differentiate_loss(setup.problem, setup.theta, rho)
@@ -105,7 +106,13 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     else:
         gradient, counts = Zt @ ravel_pytree(c)[0], Counts()
         b = ravel_pytree(geometry.whiten(c))[0]
-        r = _leave_over(geometry, c, Zt)
+        r = jnp.zeros(len(Zt), Zt.dtype)  # Zᵀ(c − Lᵀb)
+        if geometry.annihilates:
+            rest = ravel_pytree(geometry.remainder(c))[0]
+            r = Zt @ rest
+            # G† amplifies r by the square of the condition number: noise must not pass for signal
+            noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size)
+            r = jnp.where(jnp.abs(r) > noise * (jnp.abs(Zt) @ jnp.abs(rest)), r, 0.0)
         energy = measure_energy(geometry, derivatives, b, r)
         if direct is not None:
             gradient, r = gradient + direct, r + direct
@@ -157,16 +164,3 @@ def restrict_triangle(triangle: Array, free: Array) -> Array:
     """The triangle of D on the parameters that may move, of the identity on those held."""
     both = free[:, None] * free
     return jnp.linalg.cholesky(both * (triangle.T @ triangle) + jnp.diag(1 - free)).T
-
-
-def _leave_over(geometry: Geometry, c: PyTree, Zt: Array) -> Array:
-    """r = Zᵀ(c − Lᵀb), set to zero where it is only rounding error.
-
-    G† amplifies r by the square of the condition number, so noise must not pass for signal.
-    """
-    if not geometry.annihilates:
-        return jnp.zeros(Zt.shape[0], Zt.dtype)
-    rest = ravel_pytree(geometry.remainder(c))[0]
-    r = Zt @ rest
-    noise = 4 * jnp.finfo(Zt.dtype).eps * jnp.sqrt(rest.size) * (jnp.abs(Zt) @ jnp.abs(rest))
-    return jnp.where(jnp.abs(r) > noise, r, 0.0)

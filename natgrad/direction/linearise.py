@@ -42,7 +42,9 @@ def linearise(setup: Setup) -> Local:
 
 def _linearise(setup: Setup) -> Local:
     system, solver = choose(setup)
-    return system.prepare(dataclasses.replace(setup, solver=solver))
+    local = system.prepare(dataclasses.replace(setup, solver=solver))
+    kept = dataclasses.replace(local.setup, known=None, memory=None, first_norm=None)
+    return dataclasses.replace(local, setup=kept)  # without what may be large
 
 
 _linearise_compiled = jit_forwarding(_linearise)
@@ -89,7 +91,8 @@ def set_up(
     """The parts of one direction, checked, with the evaluation of the model that this took."""
     check_instance("metric", metric, Metric)
     setup = Setup(problem, theta, metric, solver, damping)
-    return setup.at(check(setup))
+    known = check(setup)
+    return dataclasses.replace(setup, known=known if problem.model.solves else None)
 
 
 def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:

@@ -1,7 +1,6 @@
 """The problem at one θ, ready for any λ: what every way to put it together has in common."""
 
 import abc
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,9 +27,10 @@ from .damping import Damping, Undamped
 class Setup(eqx.Module):
     """What is put together at θ.
 
-    Without a metric the direction is the plain gradient, or with a solver Newton's. `known` is an
-    evaluation of the model at θ, `memory` what the solver remembers of earlier iterations, and
-    `first_norm` is ‖∂_θ f‖ at the start of a run, for solvers whose tolerance follows it.
+    Without a metric the direction is the plain gradient, or with a solver Newton's. The last three
+    are for the linearisation alone: `known` is an evaluation of the model at θ, `memory` what the
+    solver remembers of earlier iterations, and `first_norm` is ‖∂_θ f‖ at the start of a run, for
+    solvers whose tolerance follows it.
     """
 
     problem: Problem
@@ -42,14 +42,6 @@ class Setup(eqx.Module):
     known: Evaluation | None = None
     memory: PyTree = None
     first_norm: Array | None = None
-
-    def at(self, known: Evaluation | None) -> "Setup":
-        """With an evaluation of the model at θ, where its products can use one."""
-        return dataclasses.replace(self, known=known if self.problem.model.solves else None)
-
-    def forget(self) -> "Setup":
-        """Without what only the linearisation needs, which may be large."""
-        return dataclasses.replace(self, known=None, memory=None, first_norm=None)
 
 
 class Responder(NamedTuple):
@@ -96,7 +88,7 @@ class Local(eqx.Module):
     def solve(self, damping: Array) -> Solution:
         """η for this λ; compiled, unless the model is outside JAX."""
         on_host = self.setup.problem.model.on_host
-        return self._solve(damping) if on_host else _solve_compiled(self, damping)
+        return (self._solve if on_host else eqx.filter_jit(self._solve))(damping)
 
     def aim(self, image: PyTree, gradient: Array) -> "Local":
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
@@ -177,11 +169,6 @@ class Local(eqx.Module):
         )
 
 
-@eqx.filter_jit
-def _solve_compiled(local: Local, damping: Array) -> Solution:
-    return local._solve(damping)
-
-
 def measure_energy(
     geometry: Geometry,
     derivatives: LossDerivatives,
@@ -196,14 +183,12 @@ def measure_energy(
     unknown = jnp.full((), jnp.nan)
     if derivatives.covector is None or derivatives.direct is not None:
         return unknown
-    if geometry.diagonal is not None:
-        parts = jax.tree.map(
-            lambda c, a: jnp.sum(c**2 / a), derivatives.covector, geometry.diagonal
-        )
-        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
-    if whitened is None or not geometry.whitens_shortest:
+    if whitened is not None and geometry.whitens_shortest:
+        return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)
+    if geometry.diagonal is None:
         return unknown
-    return jnp.where(jnp.any(leftover != 0), jnp.nan, whitened @ whitened)
+    parts = jax.tree.map(lambda c, a: jnp.sum(c**2 / a), derivatives.covector, geometry.diagonal)
+    return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
 
 
 @eqx.filter_jit

@@ -75,7 +75,7 @@ def prepare_system(setup: Setup, system: Any, solver: MatrixFreeSolver) -> dict[
     """The fields of an `Iterative` that follow from its system."""
     samples, dtype = setup.damping.trace_samples, system.gradient.dtype
     return {
-        "setup": setup.forget(),
+        "setup": setup,
         "gradient": system.gradient,
         "gradient_norm": jnp.linalg.norm(system.gradient),
         "free": system.free,

@@ -38,7 +38,7 @@ class PlainGradient(Local):
         if setup.bounds is not None:
             gradient = gradient * find_free(flat, gradient, setup.bounds)
         return cls(
-            setup=setup.forget(),
+            setup=setup,
             loss=found.value,
             gradient=gradient,
             gradient_norm=jnp.linalg.norm(gradient),

@@ -11,12 +11,12 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.dense import gram
-from ..core.operators import AdjointOperator
 from ..core.outcomes import Counts
 from ..core.sharding import on_each_device
 from ..errors import InputError
@@ -27,7 +27,7 @@ from ..parameters import ParameterOperator, find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solver
 from ..solvers.kernel import Kernel, transposed_product
-from .dense import Assembly, Factorised, restrict_triangle, to_coordinates
+from .dense import Factorised, restrict_triangle, to_coordinates
 from .local import Setup, measure_energy
 
 
@@ -54,29 +54,17 @@ class Rows:
         ]
         self._parts = list(zip(parts, roots, strict=True))
         self._dtype = jnp.result_type(flat, *roots)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """k × p."""
-        return sum(root.size for _, root in self._parts), self._flat.size
-
-    @property
-    def fit(self) -> bool:
-        """Whether all of them may be held at once."""
-        return self.nbytes <= self.memory
-
-    @property
-    def nbytes(self) -> int:
-        """What all of them take."""
-        return math.prod(self.shape) * self._dtype.itemsize
+        self.shape = sum(root.size for root in roots), flat.size
+        self.nbytes = math.prod(self.shape) * self._dtype.itemsize  # what all of them take
 
     def whole(self) -> Array:
         """Y."""
-        return jnp.concatenate([self._all(part, root) for part, root in self._parts])
 
-    def _all(self, part: Part, root: Array) -> Array:
-        local = lambda points, root: self._rows(part, points, root)
-        return on_each_device(local, self.mesh)(part.points, root)
+        def make(part: Part, root: Array) -> Array:
+            local = lambda points, root: self._rows(part, points, root)
+            return on_each_device(local, self.mesh)(part.points, root)
+
+        return jnp.concatenate([make(part, root) for part, root in self._parts])
 
     def gram(self) -> Array:
         """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp².
@@ -194,91 +182,81 @@ class ProductMatrix(eqx.Module):
 class ByRows(Factorised):
     """The system of a pointwise model in a diagonal metric, from Y = A^½ Z or from blocks of it."""
 
+    def _tangent_factor(self, geometry: Geometry) -> lx.AbstractLinearOperator:
+        """L = A^½: square, also where the metric's own factor is not."""
+        return lx.DiagonalLinearOperator(jax.tree.map(jnp.sqrt, geometry.diagonal))
+
     @classmethod
     def prepare(cls, setup: Setup) -> "ByRows":
-        setup = setup.forget()
-        return cls(setup=setup, **_assemble(setup)._asdict())
-
-    def _tangent_factor(self, geometry: Geometry) -> AdjointOperator:
-        """L = A^½: square, also where the metric's own factor is not."""
+        """From all rows of Y at once or from blocks of them."""
+        flat, unravel = flatten(setup.theta)
+        model = cast(RowModel, setup.problem.model)
+        rho = model(setup.theta)
+        assert setup.metric is not None
+        assert setup.solver is not None
+        geometry = setup.metric.at(rho)
         root = jax.tree.map(jnp.sqrt, geometry.diagonal)
-        product = lambda zeta: jax.tree.map(jnp.multiply, root, zeta)
-        return AdjointOperator(product, product, geometry.rho, geometry.rho)
+        scale = ravel_pytree(root)[0]
+        shape = k, p = scale.size, flat.size
+        solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
+        D = setup.damping.operator
+        rows = Rows(model, unravel, flat, root)
+        blocks = isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
+        # G or K is then enough, and over several devices rows would have to be sent around
+        whole = rows.nbytes <= rows.memory and not (blocks and model.mesh is not None)
+        if not whole and not blocks:
+            raise _does_not_fit(solver, D, rows)
 
+        derivatives = differentiate_loss(setup.problem, setup.theta, rho)
+        loss, c, direct = derivatives
+        dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
+        b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
+        b = b.astype(dtype)
+        if whole:
+            Y: Any = rows.whole()
+        else:
+            Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
+        gradient = jnp.zeros(p, dtype) if c is None else transposed_product(Y, b)
+        r = jnp.zeros_like(gradient)
+        if direct is not None:
+            gradient, r = gradient + direct, r + direct
+        triangle, free = None if D is None else D.triangle(), None
+        if setup.bounds is not None:
+            free = find_free(flat, gradient, setup.bounds)
+            gradient, r = gradient * free, r * free
+            triangle = None if triangle is None else restrict_triangle(triangle, free)
+            Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
+            rows = Rows(model, unravel, flat, root, free)
 
-def _assemble(setup: Setup) -> Assembly:
-    """The factorised least-squares problem, from all rows of Y at once or from blocks of them."""
-    flat, unravel = flatten(setup.theta)
-    model = cast(RowModel, setup.problem.model)
-    rho = model(setup.theta)
-    assert setup.metric is not None
-    assert setup.solver is not None
-    geometry = setup.metric.at(rho)
-    root = jax.tree.map(jnp.sqrt, geometry.diagonal)
-    scale = ravel_pytree(root)[0]
-    shape = k, p = scale.size, flat.size
-    solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
-    D = setup.damping.operator
-    rows = Rows(model, unravel, flat, root)
-    blocks = _takes_blocks(solver, D)
-    whole = rows.fit and not (blocks and model.mesh is not None)  # whose rows would be sent around
-    if not whole and not blocks:
-        raise _does_not_fit(solver, D, rows)
-
-    derivatives = differentiate_loss(setup.problem, setup.theta, rho)
-    loss, c, direct = derivatives
-    dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
-    b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
-    b = b.astype(dtype)
-    if whole:
-        Y: Any = rows.whole()
-    else:
-        Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
-    gradient = jnp.zeros(p, dtype) if c is None else transposed_product(Y, b)
-    r = jnp.zeros_like(gradient)
-    if direct is not None:
-        gradient, r = gradient + direct, r + direct
-    triangle, free = None if D is None else D.triangle(), None
-    if setup.bounds is not None:
-        free = find_free(flat, gradient, setup.bounds)
-        gradient, r = gradient * free, r * free
-        triangle = None if triangle is None else restrict_triangle(triangle, free)
-        Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
-        rows = Rows(model, unravel, flat, root, free)
-
-    if isinstance(solver, InformationSolver):
-        G = gram(Y) if whole else rows.gram()
-        slope = gradient
-        if triangle is not None:
-            G = to_coordinates(to_coordinates(G, triangle).T, triangle)
-            slope = to_coordinates(gradient, triangle)
-        prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
-    elif whole:
-        if triangle is not None:
-            Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
-        prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
-    else:
-        K = rows.outer()
-        prepared, trace = cast(Kernel, solver).prepare_kernel(Y, K, b, r), jnp.trace(K)
-    gradient = gradient.astype(flat.dtype)
-    return Assembly(
-        loss=loss,
-        gradient=gradient,
-        gradient_norm=jnp.linalg.norm(gradient),
-        energy=measure_energy(geometry, derivatives),
-        free=free,
-        trace=trace,
-        counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
-        report=geometry.report(),
-        solver=solver,
-        prepared=prepared,
-        triangle=triangle,
-    )
-
-
-def _takes_blocks(solver: Solver, D: ParameterOperator | None) -> bool:
-    """Whether G or K is all that is needed, which blocks of rows give."""
-    return isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
+        if isinstance(solver, InformationSolver):
+            G = gram(Y) if whole else rows.gram()
+            slope = gradient
+            if triangle is not None:
+                G = to_coordinates(to_coordinates(G, triangle).T, triangle)
+                slope = to_coordinates(gradient, triangle)
+            prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
+        elif whole:
+            if triangle is not None:
+                Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
+            prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
+        else:
+            K = rows.outer()
+            prepared, trace = cast(Kernel, solver).prepare_kernel(Y, K, b, r), jnp.trace(K)
+        gradient = gradient.astype(flat.dtype)
+        return cls(
+            setup=setup,
+            loss=loss,
+            gradient=gradient,
+            gradient_norm=jnp.linalg.norm(gradient),
+            energy=measure_energy(geometry, derivatives),
+            free=free,
+            trace=trace,
+            counts=Counts(1 + (c is None), 0, 1 + (c is None)).plus(),
+            report=geometry.report(),
+            solver=solver,
+            prepared=prepared,
+            triangle=triangle,
+        )
 
 
 def _does_not_fit(solver: Solver, D: ParameterOperator | None, rows: Rows) -> InputError:

@@ -20,14 +20,13 @@ from ..metrics.base import (
     Report,
     admissible_density,
     check_density,
-    default_floor,
+    find_floor,
     one_host_only,
     positive_operator,
-    raise_to_floor,
 )
 from ..metrics.elliptic.divergence import Fluxes
 from ..metrics.elliptic.equation import Elliptic, Method
-from ..metrics.potential import PotentialGeometry
+from ..metrics.potential import PotentialGeometry, PotentialMetric
 from .equation import (
     Energy,
     MeshEquation,
@@ -68,6 +67,7 @@ class _L2Geometry(Geometry):
     """W and M."""
 
     metric: L2
+    whitens_shortest = True
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -82,12 +82,8 @@ class _L2Geometry(Geometry):
     def whiten(self, c: Array) -> Array:
         return self.metric.space.weighted_values(mass_solve(self.metric.space, c))
 
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
-
-class _EquationMetric(Metric):
+class _EquationMetric(PotentialMetric):
     """A metric with an equation Kφ = M P ζ, see `MeshEquation`; K may depend on ρ."""
 
     space: Space
@@ -124,16 +120,13 @@ class _DualGeometry(PotentialGeometry):
     """
 
     metric: _EquationMetric
-    dimension = 1
     iterates_by = ("multigrid",)
     in_turn = False  # the host takes all functions at once
 
     def __init__(self, metric: _EquationMetric, rho: Array):
-        super().__init__(metric, rho)
-        self.elliptic = metric.elliptic
-
-    def method(self, columns: int | None = None) -> Method:
-        return choose_method(self.elliptic, self.metric.space)
+        method = lambda columns: choose_method(metric.elliptic, metric.space)
+        super().__init__(metric, rho, 1, method)
+        self.annihilates = metric.conserves_mass
 
     def set_up(self, rho: Array, method: Method) -> tuple[Array | None, Array | None]:
         carrier = self.metric.carrier(rho) if self.metric.conserves_mass else None
@@ -146,21 +139,22 @@ class _DualGeometry(PotentialGeometry):
     def whiten(self, c: Array) -> Fluxes:
         space = self.metric.space
         one = lambda set_up, c: self.equation(set_up).factor.fluxes(mass_solve(space, c))
-        return self.each(self.method(), one, self.kept, c)
+        return self.each(self.method(None), one, self.kept, c)
 
     def remainder(self, c: Array) -> Array:
         one = lambda set_up, c: self.equation(set_up).lost(c)
-        return self.each(self.method(), one, self.kept, c)
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.conserves_mass
+        return self.each(self.method(None), one, self.kept, c)
 
 
 class _EnergyGeometry(Geometry):
     """L = E, A = K, the same at every ρ; a covector is whitened by E K†Pᵀc."""
 
     metric: "_Sobolev"
+    whitens_shortest = True
+
+    def __init__(self, metric: "_Sobolev", rho: Array):
+        super().__init__(metric, rho)
+        self.annihilates = metric.conserves_mass
 
     @cached_property
     def _equation(self) -> MeshEquation:
@@ -183,14 +177,6 @@ class _EnergyGeometry(Geometry):
 
     def remainder(self, c: Array) -> Array:
         return self._equation.lost(c)
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.conserves_mass
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
 
 class _Sobolev(_EquationMetric, FlatMetric):
@@ -301,12 +287,11 @@ class Wasserstein(_EquationMetric):
 
     def mobility(self, rho: Array) -> Array:
         """ρ at the points where gradients are taken; elements of degree two can dip below zero."""
-        relative = default_floor(rho.dtype) if self.floor is None else self.floor
-        least = relative * jnp.max(rho, axis=-1)[..., None, None]
+        least = find_floor(rho, self.floor, (-1,))[..., None]
         return jnp.maximum(self.space.at_slopes(rho), least)
 
     def carrier(self, rho: Array) -> Array:
-        return raise_to_floor(rho, self.floor, (-1,))
+        return jnp.maximum(rho, find_floor(rho, self.floor, (-1,)))
 
     def check_values(self, state: PyTree) -> None:
         check_density("model", state, (-1,))

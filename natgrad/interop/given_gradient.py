@@ -1,5 +1,6 @@
 """The natural gradient from a Euclidean one that somebody else has computed."""
 
+import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
@@ -72,7 +73,7 @@ def raised(
     problem = Problem(model, objective=Along(flatten(slope)[0].astype(flat.dtype)))
     setup = Setup(problem, theta, metric, solver, damping, first_norm=first_norm)
     _, known = check_structure(setup)
-    local = linearise(setup.at(known))
+    local = linearise(dataclasses.replace(setup, known=known if model.solves else None))
     strength = damping.strength(damping_state, local.trace, local.gradient.size)
     eta, info, *_ = local.solve(strength)
     return Raised(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)

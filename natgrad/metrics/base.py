@@ -7,7 +7,6 @@ them at one ρ.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -39,8 +38,16 @@ class Geometry:
 
     A plain object that lives inside one trace: make it where it is used, and take its parts outside
     of the loops that apply them. A metric says more than its factor by a subclass, which its `at`
-    returns. `annihilates` and `whitens_shortest` do not depend on the values of ρ.
+    returns.
+
+    `annihilates` says that some tangent has length zero (the constant, in a homogeneous metric).
+    `whitens_shortest` says that `whiten` is known to give the b of minimum norm, so that
+    ‖b‖² = ⟨c, A⁻¹c⟩ on tangents; `info.reachable` needs that b, and is NaN without. Neither
+    depends on the values of ρ.
     """
+
+    annihilates: bool = False
+    whitens_shortest: bool = False
 
     def __init__(self, metric: "Metric", rho: PyTree):
         self.metric, self.rho = metric, rho
@@ -89,19 +96,6 @@ class Geometry:
         Then G is a sum over the rows of Z, which need not all be held at once.
         """
         return None
-
-    @property
-    def annihilates(self) -> bool:
-        """Whether some tangent has length zero (the constant, in a homogeneous metric)."""
-        return False
-
-    @property
-    def whitens_shortest(self) -> bool:
-        """Whether `whiten` is known to give the b of minimum norm: ‖b‖² = ⟨c, A⁻¹c⟩ on tangents.
-
-        `info.reachable` needs that b, and is NaN without.
-        """
-        return False
 
     def report(self) -> Report:
         """Numbers a user should see in `info.metric`, such as how much a floor touched."""
@@ -316,12 +310,11 @@ def grid_axes(grid: Domain) -> tuple[int, ...]:
     return tuple(range(-len(grid.shape), 0))
 
 
-def default_floor(dtype: Any) -> float:
-    """The relative floor under a density: 1e-14 in double precision, 1e-8 in single."""
-    return 1e-14 if jnp.finfo(dtype).bits == 64 else 1e-8
+def find_floor(density: Array, floor: float | None, axes: tuple[int, ...] | None) -> Array:
+    """floor · max ρ, the maximum taken over each function of a batch.
 
-
-def raise_to_floor(density: Array, floor: float | None, axes: tuple[int, ...] | None) -> Array:
-    """max(ρ, floor · max ρ), the maximum taken over each function of a batch."""
-    relative = default_floor(density.dtype) if floor is None else floor
-    return jnp.maximum(density, relative * jnp.max(density, axis=axes, keepdims=True))
+    By default the floor is 1e-14 in double precision and 1e-8 in single.
+    """
+    if floor is None:
+        floor = 1e-14 if jnp.finfo(density.dtype).bits == 64 else 1e-8
+    return floor * jnp.max(density, axis=axes, keepdims=True)

@@ -31,7 +31,7 @@ class WrappedGeometry(Geometry):
 
     def __init__(self, metric: Metric, rho: PyTree, inner: Geometry):
         super().__init__(metric, rho)
-        self.inner = inner
+        self.inner, self.annihilates = inner, inner.annihilates
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -57,10 +57,6 @@ class WrappedGeometry(Geometry):
     def diagonal(self) -> PyTree | None:
         return self.inner.diagonal
 
-    @property
-    def annihilates(self) -> bool:
-        return self.inner.annihilates
-
     def report(self) -> Report:
         return self.inner.report()
 
@@ -72,7 +68,7 @@ class Scaled(Metric):
     weight: Number = setting("weight", positive=True)
 
     def at(self, rho: PyTree) -> Geometry:
-        return _ScaledGeometry(self, rho, self.metric.at(rho))
+        return _ScaledGeometry(self, rho)
 
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         square = self.metric.squared_distance(a, b)
@@ -94,43 +90,34 @@ class Scaled(Metric):
 class _ScaledGeometry(WrappedGeometry):
     """√c L, c A, c G."""
 
-    metric: Scaled
-
-    @property
-    def _weight(self) -> Array:
-        return jnp.asarray(self.metric.weight)
-
-    @property
-    def _root(self) -> Array:
-        return jnp.sqrt(self._weight)
+    def __init__(self, metric: Scaled, rho: PyTree):
+        super().__init__(metric, rho, metric.metric.at(rho))
+        self.weight = jnp.asarray(metric.weight)
+        self.whitens_shortest = self.inner.whitens_shortest
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
-        return _scale(self.inner.factor, self._root)
+        return _scale(self.inner.factor, jnp.sqrt(self.weight))
 
     @cached_property
     def gram(self) -> lx.AbstractLinearOperator:
-        return _scale(self.inner.gram, self._weight)
+        return _scale(self.inner.gram, self.weight)
 
     def whiten(self, c: PyTree) -> PyTree:
-        return _times(1.0 / self._root, self.inner.whiten(c))
+        return _times(1.0 / jnp.sqrt(self.weight), self.inner.whiten(c))
 
     def image(self, columns: PyTree) -> tuple[Array, Report]:
         rows, report = self.inner.image(columns)
-        return jnp.sqrt(self._weight.astype(rows.dtype)) * rows, report
+        return jnp.sqrt(self.weight.astype(rows.dtype)) * rows, report
 
     def information(self, columns: PyTree) -> tuple[Array, Report]:
         G, report = self.inner.information(columns)
-        return self._weight.astype(G.dtype) * G, report
+        return self.weight.astype(G.dtype) * G, report
 
     @cached_property
     def diagonal(self) -> PyTree | None:
         entries = self.inner.diagonal
-        return None if entries is None else _times(self._weight, entries)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return self.inner.whitens_shortest
+        return None if entries is None else _times(self.weight, entries)
 
 
 class Sum(Metric):
@@ -184,6 +171,8 @@ class _SumGeometry(Geometry):
     def __init__(self, metric: Sum, rho: PyTree):
         super().__init__(metric, rho)
         self.parts = [part.at(rho) for part in metric.parts]
+        self.annihilates = all(part.annihilates for part in self.parts)
+        self.whitens_shortest = len(self.parts) == 1 and self.parts[0].whitens_shortest
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -231,14 +220,6 @@ class _SumGeometry(Geometry):
         entries = [part.diagonal for part in self.parts]
         return None if any(entry is None for entry in entries) else _add_up(entries)
 
-    @property
-    def annihilates(self) -> bool:
-        return all(part.annihilates for part in self.parts)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return len(self.parts) == 1 and self.parts[0].whitens_shortest
-
     def report(self) -> Report:
         return _by_part({str(i): part.report() for i, part in enumerate(self.parts)})
 
@@ -265,20 +246,15 @@ class Embedded(FlatMetric):
 class _EmbeddedGeometry(Geometry):
     """√(k/k′) L Sᵀ and (k/k′) S A Sᵀ."""
 
-    metric: Embedded
-
-    @cached_property
-    def _whole(self) -> Geometry:
-        return self.metric.metric.at(self._spread(self.rho))
-
-    def _spread(self, values: PyTree) -> PyTree:
-        return self.metric.selection.spread(values)
-
-    def _take(self, state: PyTree) -> PyTree:
-        return self.metric.selection.take(state)
+    def __init__(self, metric: Embedded, rho: PyTree):
+        super().__init__(metric, rho)
+        selection = metric.selection
+        self._spread, self._take, self._scale = selection.spread, selection.take, selection.scale
+        self._whole = metric.metric.at(self._spread(rho))
+        self.annihilates = self._whole.annihilates
 
     def _times(self, power: float, tree: PyTree) -> PyTree:
-        return _times(jnp.asarray(self.metric.selection.scale**power), tree)
+        return _times(jnp.asarray(self._scale**power), tree)
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -302,10 +278,6 @@ class _EmbeddedGeometry(Geometry):
     def remainder(self, c: PyTree) -> PyTree:
         return self._take(self._whole.remainder(self._spread(c)))
 
-    @property
-    def annihilates(self) -> bool:
-        return self._whole.annihilates
-
 
 class Blocks(Metric):
     """One metric for each entry of a state that is a tuple (or list) or a dict.
@@ -318,24 +290,18 @@ class Blocks(Metric):
     Cost: the sum of the parts.
     """
 
-    metrics: Any
-    _keys: tuple = eqx.field(static=True)
+    metrics: dict[Any, Metric]
 
     def __init__(self, *metrics: Metric, **named: Metric):
         if bool(metrics) == bool(named):
             raise InputError(
                 "metrics", "give positional or named metrics, not both or none", "Blocks(a, b)"
             )
-        self._keys = tuple(named) if named else tuple(range(len(metrics)))
-        self.metrics = dict(named) if named else metrics
-        for key, metric in self._items():
+        self.metrics = dict(named) if named else dict(enumerate(metrics))
+        for key, metric in self.metrics.items():
             if not isinstance(metric, Metric):
                 what = f"entry {key!r} is a {type(metric).__name__}"
                 raise InputError("metrics", what, "Blocks(a, b), or Blocks(**a_dict_of_metrics)")
-
-    def _items(self) -> list[tuple[int | str, Metric]]:
-        """The keys of the entries, with their metrics."""
-        return [(key, self.metrics[key]) for key in self._keys]
 
     def at(self, rho: PyTree) -> Geometry:
         return _BlocksGeometry(self, rho)
@@ -343,11 +309,12 @@ class Blocks(Metric):
     def squared_distance(self, a: PyTree, b: PyTree) -> Array:
         self.check_structure(a)
         self.check_structure(b)
-        return jnp.sum(jnp.stack([m.squared_distance(a[k], b[k]) for k, m in self._items()]))
+        squares = [m.squared_distance(a[key], b[key]) for key, m in self.metrics.items()]
+        return jnp.sum(jnp.stack(squares))
 
     def restricted(self, selection: Selection) -> Metric:
-        parts = [metric.restricted(selection) for _, metric in self._items()]
-        return eqx.tree_at(lambda blocks: [m for _, m in blocks._items()], self, parts)
+        parts = {key: metric.restricted(selection) for key, metric in self.metrics.items()}
+        return eqx.tree_at(lambda blocks: blocks.metrics, self, parts)
 
     def check_structure(self, state: PyTree) -> None:
         keys = tuple(state) if isinstance(state, dict) else None
@@ -359,23 +326,24 @@ class Blocks(Metric):
                 f"Blocks got a state that is a {type(state).__name__}",
                 "a plain tuple, list or dict",
             )
-        if keys is None or set(keys) != set(self._keys):
+        if keys is None or set(keys) != set(self.metrics):
+            found = f"a {type(state).__name__}" + ("" if keys is None else f" with entries {keys}")
             raise InputError(
                 "metric",
-                f"Blocks has entries {self._keys} but the state is a {type(state).__name__}"
-                + (f" with entries {keys}" if keys is not None else ""),
+                f"Blocks has entries {tuple(self.metrics)} but the state is {found}",
                 "one metric for every entry of the state",
             )
         entries: Any = state
-        for key, metric in self._items():
+        for key, metric in self.metrics.items():
             metric.check_structure(entries[key])
 
     def check_values(self, state: PyTree) -> None:
-        for key, metric in self._items():
+        for key, metric in self.metrics.items():
             metric.check_values(state[key])
 
     def admissible(self, rho: PyTree) -> Array:
-        return jnp.all(jnp.stack([m.admissible(rho[k]) for k, m in self._items()]))
+        found = [metric.admissible(rho[key]) for key, metric in self.metrics.items()]
+        return jnp.all(jnp.stack(found))
 
 
 class _BlocksGeometry(Geometry):
@@ -383,7 +351,9 @@ class _BlocksGeometry(Geometry):
 
     def __init__(self, metric: Blocks, rho: PyTree):
         super().__init__(metric, rho)
-        self.parts = {key: part.at(rho[key]) for key, part in metric._items()}
+        self.parts = {key: part.at(rho[key]) for key, part in metric.metrics.items()}
+        self.annihilates = any(part.annihilates for part in self.parts.values())
+        self.whitens_shortest = all(part.whitens_shortest for part in self.parts.values())
 
     def _collect(self, values: Iterable) -> PyTree:
         if isinstance(self.rho, dict):
@@ -430,14 +400,6 @@ class _BlocksGeometry(Geometry):
     def diagonal(self) -> PyTree | None:
         entries = [part.diagonal for part in self.parts.values()]
         return None if any(entry is None for entry in entries) else self._collect(entries)
-
-    @property
-    def annihilates(self) -> bool:
-        return any(part.annihilates for part in self.parts.values())
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return all(part.whitens_shortest for part in self.parts.values())
 
     def report(self) -> Report:
         return _by_part({str(key): part.report() for key, part in self.parts.items()})

@@ -23,9 +23,9 @@ from .base import (
     check_grid,
     check_on_grid,
     check_pair,
+    find_floor,
     grid_axes,
     positive_operator,
-    raise_to_floor,
 )
 
 
@@ -44,14 +44,11 @@ class DiagonalGeometry(Geometry):
     """diag(√a) and diag(a)."""
 
     metric: DiagonalMetric
-
-    @cached_property
-    def _entries(self) -> Array:
-        return self.metric.entries(self.rho)
+    whitens_shortest = True
 
     @cached_property
     def _root(self) -> Array:
-        return jnp.sqrt(self._entries).astype(self.rho.dtype)
+        return jnp.sqrt(self.metric.entries(self.rho)).astype(self.rho.dtype)
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -61,7 +58,7 @@ class DiagonalGeometry(Geometry):
 
     @cached_property
     def gram(self) -> lx.AbstractLinearOperator:
-        entries = self._entries.astype(self.rho.dtype)
+        entries = self.metric.entries(self.rho).astype(self.rho.dtype)
         return positive_operator(lambda x: entries * x, self.rho)
 
     def whiten(self, c: Array) -> Array:
@@ -69,11 +66,8 @@ class DiagonalGeometry(Geometry):
 
     @cached_property
     def diagonal(self) -> Array:
-        return jnp.broadcast_to(self._entries.astype(self.rho.dtype), self.rho.shape)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
+        entries = self.metric.entries(self.rho).astype(self.rho.dtype)
+        return jnp.broadcast_to(entries, self.rho.shape)
 
 
 class L2(DiagonalMetric, FlatMetric):
@@ -147,7 +141,7 @@ class FisherRao(DiagonalMetric):
 
     def density(self, rho: Array) -> Array:
         """ρ, raised to the floor."""
-        return raise_to_floor(rho, self.floor, self._axes)
+        return jnp.maximum(rho, find_floor(rho, self.floor, self._axes))
 
     @property
     def _axes(self) -> tuple[int, ...] | None:

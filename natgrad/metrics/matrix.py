@@ -61,6 +61,11 @@ class _GivenGeometry(Geometry):
 
     metric: _GivenMetric
 
+    def __init__(self, metric: _GivenMetric, rho: PyTree):
+        super().__init__(metric, rho)
+        self.annihilates = not metric._complete
+        self.whitens_shortest = metric._whitener is not None
+
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
         return _on_state(self.metric.L, self.rho)
@@ -76,14 +81,6 @@ class _GivenGeometry(Geometry):
         if self.metric._whitener is None:
             return Structure(self.factor.out_structure()).zeros()
         return self.metric._whitener @ ravel_pytree(c)[0]
-
-    @property
-    def annihilates(self) -> bool:
-        return not self.metric._complete
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return self.metric._whitener is not None
 
 
 class MatrixMetric(_GivenMetric):

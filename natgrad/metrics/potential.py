@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -17,9 +18,11 @@ from jax import Array
 
 from ..core.dense import accurate_product, gram
 from ..core.operators import AdjointOperator
-from .base import Geometry, PyTree, Report, positive_operator
+from .base import Geometry, Metric, PyTree, Report, positive_operator
 from .elliptic.divergence import Fluxes, Solution
 from .elliptic.equation import Elliptic, Method, map_densities, report_solution
+
+ChooseMethod = Callable[[int | None], Method]
 
 
 class Inverse(Protocol):
@@ -59,6 +62,12 @@ class PotentialEquation(Protocol):
         ...
 
 
+class PotentialMetric(Metric):
+    """A metric with an elliptic equation to solve."""
+
+    elliptic: eqx.AbstractVar[Elliptic]
+
+
 class PotentialGeometry(Geometry):
     """L = E K†S and A = SᵀK†S, for each function of a batch.
 
@@ -67,14 +76,18 @@ class PotentialGeometry(Geometry):
     functions, so that only one is held at a time.
     """
 
-    dimension: int  # how many trailing axes of ρ are one function
-    elliptic: Elliptic
+    metric: PotentialMetric
+    whitens_shortest = True
     iterates_by: ClassVar[tuple[Method, ...]]  # the methods whose φ has an error worth squaring
     in_turn: ClassVar[bool]  # whether large functions are taken one after the other
 
-    @abc.abstractmethod
-    def method(self, columns: int | None = None) -> Method:
-        """How the equation is solved, for this number of right-hand sides if it is known."""
+    def __init__(self, metric: PotentialMetric, rho: Array, dimension: int, method: ChooseMethod):
+        """The last `dimension` axes of ρ are one function.
+
+        `method` says how the equation is solved, for a number of right-hand sides if it is known.
+        """
+        super().__init__(metric, rho)
+        self.lead, self.method = rho.ndim - dimension, method
 
     @abc.abstractmethod
     def set_up(self, rho: Array, method: Method) -> PyTree:
@@ -87,12 +100,12 @@ class PotentialGeometry(Geometry):
     @cached_property
     def kept(self) -> PyTree:
         """What `set_up` gives at each function, for the products with L and with A."""
-        method = self.method()
+        method = self.method(None)
         return self.each(method, lambda rho: self.set_up(rho, method), self.rho)
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
-        method, set_up = self.method(), self.kept
+        method, set_up = self.method(None), self.kept
 
         def flows(set_up: PyTree, zeta: Array) -> Fluxes:
             equation = self.equation(set_up)
@@ -108,7 +121,7 @@ class PotentialGeometry(Geometry):
 
     @cached_property
     def gram(self) -> lx.AbstractLinearOperator:
-        method, set_up = self.method(), self.kept
+        method, set_up = self.method(None), self.kept
 
         def product(set_up: PyTree, zeta: Array) -> Array:
             equation = self.equation(set_up)
@@ -124,8 +137,8 @@ class PotentialGeometry(Geometry):
             fluxes, solution = equation.factor.flows(jax.vmap(equation.source)(columns))
             return fluxes, solution._replace(phi=None)
 
-        fluxes, solution = self.each(method, one, self.rho, self._by_function(columns))
-        rows = [jnp.moveaxis(flux, self._lead, 0).reshape(p, -1) for flux in fluxes]
+        fluxes, solution = self.each(method, one, self.rho, jnp.moveaxis(columns, 0, self.lead))
+        rows = [jnp.moveaxis(flux, self.lead, 0).reshape(p, -1) for flux in fluxes]
         return jnp.concatenate(rows, axis=1), report_solution(method, solution)
 
     def information(self, columns: Array) -> tuple[Array, Report]:
@@ -137,7 +150,7 @@ class PotentialGeometry(Geometry):
         p, method = len(columns), self.method(len(columns))
         if method not in self.iterates_by:
             return super().information(columns)
-        tolerance = math.sqrt(self.elliptic.tolerance)
+        tolerance = math.sqrt(self.metric.elliptic.tolerance)
 
         def one(rho: Array, columns: Array) -> tuple[Array, Solution]:
             equation = self.equation(self.set_up(rho, method))
@@ -147,25 +160,12 @@ class PotentialGeometry(Geometry):
             squares = sum(gram(flux.reshape(p, -1).T) for flux in fluxes)
             return half + half.T - squares, solution._replace(phi=None)
 
-        G, solution = self.each(method, one, self.rho, self._by_function(columns))
+        G, solution = self.each(method, one, self.rho, jnp.moveaxis(columns, 0, self.lead))
         return jnp.sum(G.reshape(-1, p, p), axis=0), report_solution(method, solution)
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
-
-    @property
-    def _lead(self) -> int:
-        """How many axes of ρ count the functions."""
-        return self.rho.ndim - self.dimension
-
-    def _by_function(self, columns: Array) -> Array:
-        """Columns (p, *batch, *function) as (*batch, p, *function)."""
-        return jnp.moveaxis(columns, 0, self._lead)
 
     def each(self, method: Method, function: Callable[..., PyTree], *stacks: PyTree) -> PyTree:
         """`function` for each function of the batch and what belongs to it."""
-        lead, batch = self._lead, self.rho.shape[: self._lead]
+        lead, batch = self.lead, self.rho.shape[: self.lead]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), stacks)
         found = map_densities(function, *flat, in_turn=self.in_turn and method in self.iterates_by)
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

@@ -73,6 +73,11 @@ class _SpectralGeometry(Geometry):
     """√w diag(√symbol) T, and filters T⁻¹ diag(…) T."""
 
     metric: _SpectralMetric
+    whitens_shortest = True
+
+    def __init__(self, metric: _SpectralMetric, rho: Array):
+        super().__init__(metric, rho)
+        self.annihilates = bool(np.any(metric.root(np.dtype(float)) == 0))
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -92,14 +97,6 @@ class _SpectralGeometry(Geometry):
 
     def remainder(self, c: Array) -> Array:
         return _filter(self.metric, (self.metric.root(c.dtype) == 0).astype(c.dtype), c)
-
-    @property
-    def annihilates(self) -> bool:
-        return bool(np.any(self.metric.root(np.dtype(float)) == 0))
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
 
 def _to_modes(metric: _SpectralMetric, root: np.ndarray, values: Array) -> Array:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -14,7 +14,6 @@ from ..core.selection import Selection, Sublattice
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
-    Geometry,
     Metric,
     PyTree,
     Report,
@@ -23,17 +22,17 @@ from .base import (
     check_grid,
     check_on_grid,
     check_pair,
+    find_floor,
     grid_axes,
-    raise_to_floor,
     squared_length,
 )
 from .distances import squared_wasserstein
 from .elliptic.divergence import Fluxes, Solution
 from .elliptic.equation import Elliptic, Method, TransportEquation, divergence_at, map_densities
-from .potential import PotentialGeometry
+from .potential import PotentialGeometry, PotentialMetric
 
 
-class Mobility(Metric):
+class Mobility(PotentialMetric):
     """The metric of transport with mobility a = ρ^{2k}: the least kinetic energy of a motion ζ.
 
     ‖ζ‖² = min { ∫ |v|² dx : −∇·(√a v) = ζ } = ∫ ζ φ dx,  −∇·(a∇φ) = ζ with zero flux.
@@ -97,15 +96,16 @@ class Mobility(Metric):
         elliptic = replace(self.elliptic, on_host=False)
         return Mobility(self.grid, self.exponent, self.floor, elliptic)
 
-    def at(self, rho: Array) -> Geometry:
-        return _TransportGeometry(self, rho)
+    def at(self, rho: Array) -> "_TransportGeometry":
+        method = partial(self.elliptic.choose, self.grid.shape)
+        return _TransportGeometry(self, rho, self.grid.dimension, method)
 
     def mobility(self, rho: Array) -> Array:
         """a = ρ^{2k}, raised to the floor."""
         if self.exponent == 0:
             return jnp.ones_like(rho)
         a = rho if self.exponent == 0.5 else rho ** (2 * self.exponent)
-        return raise_to_floor(a, self.floor, grid_axes(self.grid))
+        return jnp.maximum(a, find_floor(a, self.floor, grid_axes(self.grid)))
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         """W₂² for k = ½ and the squared norm of Ḣ⁻¹ for k = 0; no other k has a formula.
@@ -180,50 +180,38 @@ class _TransportGeometry(PotentialGeometry):
     """√w B†P and w Pᵀ(BBᵀ)†P."""
 
     metric: Mobility
+    annihilates = True
     iterates_by = ("multigrid", "sparse")
     in_turn = True
 
-    def __init__(self, metric: Mobility, rho: Array):
-        super().__init__(metric, rho)
-        self.dimension, self.elliptic = metric.grid.dimension, metric.elliptic
-
-    @cached_property
-    def _mobility(self) -> Array:
-        return self.metric.mobility(self.rho)
-
-    def method(self, columns: int | None = None) -> Method:
-        return self.elliptic.choose(self.metric.grid.shape, columns)
-
     def set_up(self, rho: Array, method: Method) -> TransportEquation:
-        a = self.metric.mobility(rho)
-        return TransportEquation.at(self.metric.grid, a, self.elliptic, method)
+        grid, a = self.metric.grid, self.metric.mobility(rho)
+        factor = self.metric.elliptic.factorise(method, divergence_at(grid, a))
+        return TransportEquation(a, factor, math.sqrt(grid.cell_volume))
 
     def whiten(self, c: Array) -> Fluxes:
-        B = divergence_at(self.metric.grid, self._mobility)
+        B = divergence_at(self.metric.grid, self.metric.mobility(self.rho))
         return B.apply_transpose(c / math.sqrt(self.metric.grid.cell_volume))
 
     def remainder(self, c: Array) -> Array:
-        a, axes = self._mobility, grid_axes(self.metric.grid)
+        a, axes = self.metric.mobility(self.rho), grid_axes(self.metric.grid)
         mean = jnp.sum(a * c, axes, keepdims=True) / jnp.sum(a, axes, keepdims=True)
         return jnp.broadcast_to(mean, c.shape)
-
-    @property
-    def annihilates(self) -> bool:
-        return True
 
     def report(self) -> Report:
         if self.metric.exponent == 0:
             return {}
         a = self.rho ** (2 * self.metric.exponent)
-        return {"floored": jnp.mean((a < self._mobility).astype(self.rho.dtype))}
+        raised = a < self.metric.mobility(self.rho)
+        return {"floored": jnp.mean(raised.astype(self.rho.dtype))}
 
 
 @eqx.filter_jit
 def _potential(metric: Mobility, rho: Array, zeta: Array) -> Solution:
-    method = metric.elliptic.choose(metric.grid.shape, 1)
-    equation = TransportEquation.at(metric.grid, metric.mobility(rho), metric.elliptic, method)
-    solution = equation.factor.solution(equation.project(zeta))
-    return solution._replace(phi=equation.project_transpose(solution.phi))
+    geometry = metric.at(rho)
+    equation = replace(geometry.set_up(rho, geometry.method(1)), root=1.0)  # ζ itself, not √w ζ
+    solution = equation.factor.solution(equation.source(zeta))
+    return solution._replace(phi=equation.source_transpose(solution.phi))
 
 
 class Wasserstein(Mobility):

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import compile_unless, each
+from ..core.compiled import each
 from ..core.operators import hoist, structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
@@ -106,10 +106,9 @@ class Model(eqx.Module):
         """Raise `InputError` if the model contradicts itself at θ."""
 
 
-@compile_unless(lambda model, theta: model.on_host)
 def evaluate(model: Model, theta: PyTree) -> Evaluation:
     """The evaluation of the model at θ; compiled, unless it is outside JAX."""
-    return model.evaluate(theta)
+    return (model.evaluate if model.on_host else eqx.filter_jit(model.evaluate))(theta)
 
 
 class Products(eqx.Module):

@@ -11,7 +11,6 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.sharding import InParts, check_divides, in_parts, put_on_mesh
@@ -61,8 +60,8 @@ class Explicit(Model):
         k = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(structure))
         p = flat.size
         reverse = self.mode == "reverse" or (self.mode == "auto" and k < p)
-        chunk = chunk_size(self.memory, (k + p) * flat.dtype.itemsize)
-        in_chunks = lambda function, xs: map_in_chunks(function, xs, chunk)
+        chunk = max(1, self.memory // ((k + p) * flat.dtype.itemsize))
+        in_chunks = lambda function, xs: jax.lax.map(function, xs, batch_size=chunk)
         if not reverse:
             rho, push = jax.linearize(state, flat)
             columns = in_chunks(push, jnp.eye(p, dtype=flat.dtype))

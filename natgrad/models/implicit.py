@@ -12,7 +12,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import chunk_size, each, loop, map_in_chunks
+from ..core.compiled import each, loop
 from ..core.operators import axpy, negate, norm, pick
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
@@ -182,8 +182,8 @@ class ImplicitModel(Model):
         p, k = flat.size, sum(leaf.size for leaf in jax.tree.leaves(products.rho))
         if isinstance(products, FactorisedProducts) and p <= k:
             return products.rho, products.columns(), Counts(products.evaluations, p, 0)
-        chunk = chunk_size(DEFAULT_MEMORY, 50 * (k + p) * flat.dtype.itemsize)
-        in_chunks = lambda function, xs: map_in_chunks(function, xs, chunk)
+        chunk = max(1, DEFAULT_MEMORY // (50 * (k + p) * flat.dtype.itemsize))
+        in_chunks = lambda function, xs: jax.lax.map(function, xs, batch_size=chunk)
         columns, counts = form_columns(products, flat, each if self.on_host else in_chunks)
         return products.rho, columns, counts
 

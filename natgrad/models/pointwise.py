@@ -12,7 +12,6 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import chunk_size, map_in_chunks
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.sharding import check_divides, in_parts, on_each_device, put_on_mesh, replace_mesh
@@ -53,13 +52,13 @@ class Part(eqx.Module):
             return value, jax.vmap(lambda e: pull(e)[0])(units).reshape(*value.shape, -1)
 
         shape = jax.eval_shape(one, points[0])[1].shape
-        chunk = chunk_size(memory, math.prod(shape) * flat.dtype.itemsize)
-        cached = chunk_size(CACHE, math.prod(shape) * flat.dtype.itemsize)
-        cached = min(chunk, max(SMALLEST_CHUNK, cached))
+        size = math.prod(shape) * flat.dtype.itemsize
+        chunk = max(1, memory // size)
+        cached = min(chunk, max(SMALLEST_CHUNK, CACHE // size))
         return jax.lax.platform_dependent(
             points,
-            cpu=lambda xs: map_in_chunks(one, xs, cached),
-            default=lambda xs: map_in_chunks(one, xs, chunk),
+            cpu=lambda xs: jax.lax.map(one, xs, batch_size=cached),
+            default=lambda xs: jax.lax.map(one, xs, batch_size=chunk),
         )
 
     def all_rows(self, unravel: Unravel, flat: Array, memory: int) -> tuple[Array, Array]:

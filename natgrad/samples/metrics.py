@@ -82,6 +82,8 @@ class _DualGeometry(Geometry):
     """L = MR, with MᵀM = (Q + λ)⁻¹ and the pairs R of the potentials."""
 
     metric: _DualMetric
+    annihilates = True
+    whitens_shortest = True
 
     @cached_property
     def potentials(self) -> Potentials:
@@ -120,14 +122,6 @@ class _DualGeometry(Geometry):
         kept = values > jnp.sqrt(jnp.finfo(self.rho.dtype).eps) * values[-1]
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
         return product(vectors, inverse * product(vectors.T, product(M, potentials.pairings(c))))
-
-    @property
-    def annihilates(self) -> bool:
-        return True
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
     def report(self) -> Report:
         return {"bandwidth": self.metric.width(self.rho)}
@@ -301,6 +295,8 @@ class _CentredGeometry(Geometry):
     """L = diag(√w)(I − 1wᵀ)."""
 
     metric: FisherRao
+    annihilates = True
+    whitens_shortest = True
 
     @cached_property
     def _weights(self) -> Array:
@@ -318,11 +314,3 @@ class _CentredGeometry(Geometry):
 
     def remainder(self, c: Array) -> Array:
         return self._weights * jnp.sum(c)
-
-    @property
-    def annihilates(self) -> bool:
-        return True
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True

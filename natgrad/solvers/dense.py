@@ -12,7 +12,9 @@ from ..core.dense import (
     condition_estimate,
     gram,
     minimum_norm_factor,
+    rank_tolerance,
     safe_cholesky,
+    smallest_pivot,
 )
 from ..core.settings import check_number
 from .base import DenseSolver, InformationSolver, SolveInfo
@@ -22,11 +24,6 @@ class _Normal(NamedTuple):
     G: Array
     gradient: Array
     tolerance: Array
-
-
-def rank_tolerance(Y: Array) -> Array:
-    """max(k, p)·eps: rounding errors of sums over the long side pass for nothing smaller."""
-    return jnp.asarray(max(Y.shape) * jnp.finfo(Y.dtype).eps, Y.dtype)
 
 
 class Cholesky(InformationSolver):
@@ -53,16 +50,6 @@ class Cholesky(InformationSolver):
         G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
         pivot = smallest_pivot(prepared.G, damping, prepared.tolerance)
         return solve_positive(G, prepared.gradient, prepared.tolerance, pivot)
-
-
-def smallest_pivot(G: Array, damping: Array, tolerance: Array) -> Array:
-    """Pivots, relative to the diagonal, that tell a singular G from a damped one.
-
-    Without damping, or with one that is lost in G, a pivot at rounding level is a dependence. With
-    damping it is λ, by intention.
-    """
-    rounding = 4 * jnp.finfo(tolerance.dtype).eps
-    return jnp.where(damping > rounding * jnp.max(jnp.diag(G)), rounding, tolerance)
 
 
 def solve_positive(
@@ -184,10 +171,7 @@ class PivotedQR(DenseSolver):
         assert isinstance(factor, MinimumNormFactor)
         condition = condition_estimate(factor.R1)
         info = SolveInfo(factor.rank, condition, factor.rank < len(r))
-        eta = -factor.solve_both(b, r, damping)
-        # the part of r outside the retained row space is damped by λ alone
-        outside = (r - factor.row_space_part(r)) / jnp.where(damping > 0, damping, 1.0)
-        return eta - jnp.where(damping > 0, outside, 0.0), info
+        return -factor.solve(b, r, damping), info
 
 
 class _Spectral(NamedTuple):

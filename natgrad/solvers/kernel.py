@@ -8,11 +8,17 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import cho_solve
 
-from ..core.dense import accurate_product, condition_estimate, gram_outer, safe_cholesky
+from ..core.dense import (
+    accurate_product,
+    condition_estimate,
+    gram_outer,
+    rank_tolerance,
+    safe_cholesky,
+    smallest_pivot,
+)
 from ..core.randomised import from_sketch, orthonormalise
 from ..core.settings import check_integer
 from .base import DenseSolver, SolveInfo
-from .dense import rank_tolerance, smallest_pivot
 
 
 class _Dual(NamedTuple):
@@ -34,7 +40,7 @@ class Kernel(DenseSolver):
     """
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Dual:
-        return self.prepare_kernel(Y, gram_outer(Y), b, r)
+        return _Dual(Y, gram_outer(Y), b, r)
 
     def prepare_kernel(self, Y: Any, K: Array, b: Array, r: Array) -> _Dual:
         """As `prepare`, from K = YYᵀ and a Y of which only products are there."""

@@ -259,6 +259,8 @@ class _DataGeometry(Geometry):
     """L_W D S and SᵀD A_W D S, from the geometry of W₂ at ρ̃."""
 
     metric: DataWasserstein
+    annihilates = True
+    whitens_shortest = True
 
     @cached_property
     def _normalised(self) -> tuple[Array, Array]:
@@ -307,14 +309,6 @@ class _DataGeometry(Geometry):
         """(SSᵀ)⁻¹S c: sums over blocks."""
         sizes = block_sizes(self.metric.grid.shape[-1], self.metric.every).astype(c.dtype)
         return sizes * decimated(c, self.metric.every)
-
-    @property
-    def annihilates(self) -> bool:
-        return True
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return self._transport.whitens_shortest
 
     def report(self) -> Report:
         density = self._normalised[0]

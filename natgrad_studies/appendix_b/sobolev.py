@@ -70,6 +70,11 @@ class _CollocatedGeometry(Geometry):
     """√w diag(√symbol) T, and filters T⁻¹ diag(…) T."""
 
     metric: CollocatedSobolev
+    whitens_shortest = True
+
+    def __init__(self, metric: CollocatedSobolev, rho: Array):
+        super().__init__(metric, rho)
+        self.annihilates = bool(np.any(metric.root(np.dtype(float)) == 0))
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
@@ -90,14 +95,6 @@ class _CollocatedGeometry(Geometry):
 
     def remainder(self, c: Array) -> Array:
         return self._filter((self.metric.root(c.dtype) == 0).astype(c.dtype), c)
-
-    @property
-    def annihilates(self) -> bool:
-        return bool(np.any(self.metric.root(np.dtype(float)) == 0))
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
     def _filter(self, symbol: np.ndarray, values: Array) -> Array:
         grid = self.metric.grid

@@ -19,9 +19,9 @@ from natgrad.metrics.base import (
     check_density,
     check_grid,
     check_on_grid,
+    find_floor,
     grid_axes,
     positive_operator,
-    raise_to_floor,
     squared_length,
 )
 
@@ -88,7 +88,7 @@ class CollocatedTransport(Metric):
         if self.exponent == 0:
             return jnp.ones_like(rho)
         a = rho if self.exponent == 0.5 else rho ** (2 * self.exponent)
-        return raise_to_floor(a, self.floor, grid_axes(self.grid))
+        return jnp.maximum(a, find_floor(a, self.floor, grid_axes(self.grid)))
 
     @property
     def stencils(self) -> tuple[Stencil, ...]:
@@ -139,6 +139,11 @@ class _CollocatedGeometry(Geometry):
     """√w B† and w (BBᵀ)†, without the mean of a sublattice that has no outflow."""
 
     metric: CollocatedTransport
+    whitens_shortest = True
+
+    def __init__(self, metric: CollocatedTransport, rho: Array):
+        super().__init__(metric, rho)
+        self.annihilates = metric.annihilates
 
     @cached_property
     def _factors(self) -> Factor:
@@ -176,14 +181,6 @@ class _CollocatedGeometry(Geometry):
     def whiten(self, c: Array) -> tuple[Array, ...]:
         weights = self.metric.weights(self.metric.mobility(self.rho))
         return weighted_gradient(self.metric.stencils, weights, c / self._root)
-
-    @property
-    def annihilates(self) -> bool:
-        return self.metric.annihilates
-
-    @property
-    def whitens_shortest(self) -> bool:
-        return True
 
     def report(self) -> dict[str, Array | str]:
         if self.metric.exponent == 0:

@@ -29,8 +29,7 @@ class Clipped(ng.metrics.Metric):
     least: float
 
     def at(self, rho: Array) -> ng.metrics.Geometry:
-        least = jnp.asarray(self.least, rho.dtype)
-        return _ClippedGeometry(self, rho, self.metric.at(jnp.maximum(rho, least)))
+        return _ClippedGeometry(self, rho)
 
     def restricted(self, selection: Any) -> ng.metrics.Metric:
         return Clipped(self.metric.restricted(selection), self.least)
@@ -44,9 +43,10 @@ class _ClippedGeometry(ng.metrics.WrappedGeometry):
 
     metric: Clipped
 
-    @property
-    def whitens_shortest(self) -> bool:
-        return self.inner.whitens_shortest
+    def __init__(self, metric: Clipped, rho: Array):
+        least = jnp.asarray(metric.least, rho.dtype)
+        super().__init__(metric, rho, metric.metric.at(jnp.maximum(rho, least)))
+        self.whitens_shortest = self.inner.whitens_shortest
 
     def report(self) -> Any:
         raised = jnp.mean((self.rho < self.metric.least).astype(self.rho.dtype))

@@ -107,7 +107,7 @@ def test_blocks_of_rows_are_those_of_the_dense_jacobian(name: str):
     rows = Rows(model, ravel_pytree(THETA)[1], FLAT, root)
     assert [len(rows._blocks(part.points, root)[0]) for part, root in rows._parts] == counts
     assert rows.shape == (17, P)
-    assert rows.fit == (memory >= 17 * ROW)
+    assert (rows.nbytes <= rows.memory) == (memory >= 17 * ROW)
     check_everything(memory, jnp.float64, held=name != "two blocks", tolerance=1e-13)
 
 

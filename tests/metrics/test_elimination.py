@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dense_oracle import along, difference_matrix
+from natgrad.metrics import Elliptic
 from natgrad.metrics.elliptic import divergence, elimination
 from natgrad.metrics.elliptic.divergence import Divergence
-from natgrad.metrics.elliptic.elimination import dominant_factor, elimination_factor
+from natgrad.metrics.elliptic.elimination import dominant_factor
 
 further = functools.partial(pytest.param, marks=pytest.mark.slow)
 RUNS = [
@@ -67,7 +68,7 @@ def assert_close(found, expected, relative=1e-12):
 @jax.jit
 def compute(B, zeta):
     """One program: φ, the fluxes, their divergence and the rank."""
-    factor = elimination_factor(B)
+    factor = Elliptic("elimination").factorise("elimination", B)
     phi, fluxes = factor.solve(zeta), factor.pseudo_inverse(zeta)
     return phi, fluxes, B.apply(fluxes), factor.inverse.rank
 
@@ -111,7 +112,7 @@ def test_pseudo_inverse_matches_the_dense_one(shape, periodic):
 
     @jax.jit
     def compute_all(B, zeta, compatible, fluxes):
-        factor = elimination_factor(B)
+        factor = Elliptic("elimination").factorise("elimination", B)
         # zeta as it is and without its mass, in one batch
         both = jnp.stack([zeta, compatible])
         phi = factor.solve(both)

@@ -9,7 +9,6 @@ import pytest
 import natgrad as ng
 from natgrad.metrics.elliptic import equation, multigrid
 from natgrad.metrics.elliptic.divergence import Divergence, laplacian, nearest_links, pad_links
-from natgrad.metrics.elliptic.elimination import elimination_factor
 from natgrad.metrics.elliptic.iterative import iterative_factor
 from natgrad.metrics.elliptic.multigrid import coarsen, prolong, restrict
 from problems_for_tests import with_slow
@@ -128,7 +127,7 @@ def problem(shape, periodic, spread=1.0, seed=0):
 )
 def test_iterative_solves_agree_with_elimination(shape, periodic, preconditioner):
     B, zeta = problem(shape, periodic)
-    expected = elimination_factor(B).pseudo_inverse(zeta)
+    expected = ng.metrics.Elliptic("elimination").factorise("elimination", B).pseudo_inverse(zeta)
 
     @jax.jit
     def ours(B, zeta, fluxes):

@@ -53,24 +53,23 @@ class Divergence(eqx.Module):
     spacing: tuple[float, ...] = eqx.field(static=True)
     periodic: bool = eqx.field(static=True)
 
-    @property
-    def dimension(self) -> int:
-        """The number of axes of the grid."""
-        return len(self.spacing)
-
     def apply(self, fluxes: Sequence[Array]) -> Array:
         """Bv."""
         terms = []
-        for axis, s, h, v in zip(*self._by_axis, fluxes, strict=True):
+        axes = range(-len(fluxes), 0)
+        for axis, s, h, v in zip(axes, self.weights, self.spacing, fluxes, strict=True):
             flow = s * v * (1.0 / h)
-            arrived = jnp.roll(flow, 1, axis) if self.periodic else _pad(flow, axis, (1, 0))
-            terms.append(self._over_cells(flow, axis) - arrived)
+            if self.periodic:
+                terms.append(flow - jnp.roll(flow, 1, axis))
+            else:
+                terms.append(_pad(flow, axis, (0, 1)) - _pad(flow, axis, (1, 0)))
         return -sum(terms[1:], terms[0])
 
     def apply_transpose(self, phi: Array) -> Fluxes:
         """Bᵀφ."""
         fluxes = []
-        for axis, s, h in zip(*self._by_axis, strict=True):
+        axes = range(-len(self.spacing), 0)
+        for axis, s, h in zip(axes, self.weights, self.spacing, strict=True):
             scaled = phi * (1.0 / h)
             if self.periodic:
                 fluxes.append(s * (jnp.roll(scaled, -1, axis) - scaled))
@@ -81,18 +80,12 @@ class Divergence(eqx.Module):
     @property
     def conductances(self) -> Fluxes:
         """(s_i/h_i)² at the lower cell of each link; zero at the upper end of an axis with ends."""
+        axes = range(-len(self.spacing), 0)
+        pad = lambda square, axis: square if self.periodic else _pad(square, axis, (0, 1))
         return tuple(
-            self._over_cells(jnp.square(s * (1.0 / h)), axis)
-            for axis, s, h in zip(*self._by_axis, strict=True)
+            pad(jnp.square(s * (1.0 / h)), axis)
+            for axis, s, h in zip(axes, self.weights, self.spacing, strict=True)
         )
-
-    @property
-    def _by_axis(self) -> tuple[range, Fluxes, tuple[float, ...]]:
-        return range(-self.dimension, 0), self.weights, self.spacing
-
-    def _over_cells(self, values: Array, axis: int) -> Array:
-        """What each cell has on its upper face."""
-        return values if self.periodic else _pad(values, axis, (0, 1))
 
 
 def _pad(values: Array, axis: int, width: tuple[int, int]) -> Array:
@@ -129,7 +122,7 @@ class Factor(eqx.Module):
 
     def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
         """`solve` with its diagnosis; an iterative solve may be asked for less than usual."""
-        lead = zeta.shape[: zeta.ndim - self.B.dimension]
+        lead = zeta.shape[: zeta.ndim - len(self.B.spacing)]
         none, zero = jnp.zeros(lead, jnp.int32), jnp.zeros(lead, zeta.dtype)
         return Solution(self.solve(zeta), none, zero, jnp.ones(lead, bool))
 

@@ -37,11 +37,6 @@ class EliminationFactor(Factor):
         return self.inverse.solve(zeta)
 
 
-def elimination_factor(B: Divergence) -> EliminationFactor:
-    """Eliminate block after block."""
-    return EliminationFactor(B, eliminate(B.conductances, (B.periodic,) * B.dimension))
-
-
 class BlockInverse(eqx.Module):
     """The inverse of a graph Laplacian as a chain of dense blocks.
 

@@ -16,7 +16,7 @@ from ...errors import InputError
 from ...grids import Grid
 from ..base import Report, grid_axes
 from .divergence import Divergence, Factor, Solution
-from .elimination import elimination_factor
+from .elimination import EliminationFactor, eliminate
 from .iterative import Precision, iterative_factor
 from .line import LineFactor
 from .sparse_direct import available_backend
@@ -100,7 +100,8 @@ class Elliptic:
         if method == "line":
             return LineFactor(B)
         if method == "elimination":
-            return elimination_factor(B)
+            inverse = eliminate(B.conductances, (B.periodic,) * len(B.spacing))
+            return EliminationFactor(B, inverse)
         return iterative_factor(
             B,
             method,
@@ -125,45 +126,30 @@ class TransportEquation(eqx.Module):
 
     a: Array
     factor: Factor
-    root: float = eqx.field(static=True)
-
-    @classmethod
-    def at(cls, grid: Grid, a: Array, elliptic: Elliptic, method: Method) -> "TransportEquation":
-        """The equation on `grid`, with K factorised."""
-        factor = elliptic.factorise(method, divergence_at(grid, a))
-        return cls(a, factor, math.sqrt(grid.cell_volume))
+    root: float = eqx.field(static=True)  # √w
 
     def source(self, zeta: Array) -> Array:
         """√w Pζ."""
-        return self.root * self.project(zeta)
+        return self.root * (zeta - self.a * (jnp.sum(zeta) / jnp.sum(self.a)))
 
     def source_transpose(self, phi: Array) -> Array:
-        """√w Pᵀφ."""
-        return self.root * self.project_transpose(phi)
-
-    def project(self, zeta: Array) -> Array:
-        """Pζ."""
-        return zeta - self.a * (jnp.sum(zeta) / jnp.sum(self.a))
-
-    def project_transpose(self, phi: Array) -> Array:
-        """Pᵀφ = φ − Σ(aφ)/Σa."""
-        return phi - jnp.sum(self.a * phi) / jnp.sum(self.a)
+        """√w Pᵀφ, with Pᵀφ = φ − Σ(aφ)/Σa."""
+        return self.root * (phi - jnp.sum(self.a * phi) / jnp.sum(self.a))
 
 
 def divergence_at(grid: Grid, a: Array) -> Divergence:
     """B v = −∇·(√a v), with the arithmetic mean of a on faces; a may have batch axes in front."""
     periodic = grid.boundary == "periodic"
-    weights = tuple(jnp.sqrt(_face_mean(a, axis, periodic)) for axis in grid_axes(grid))
+
+    def mean(axis: int) -> Array:
+        if periodic:
+            return 0.5 * (a + jnp.roll(a, -1, axis))
+        n, place = a.shape[axis], axis % a.ndim
+        lower = jax.lax.slice_in_dim(a, 0, n - 1, axis=place)
+        return 0.5 * (lower + jax.lax.slice_in_dim(a, 1, n, axis=place))
+
+    weights = tuple(jnp.sqrt(mean(axis)) for axis in grid_axes(grid))
     return Divergence(weights, grid.spacing, periodic)
-
-
-def _face_mean(a: Array, axis: int, periodic: bool) -> Array:
-    n = a.shape[axis]
-    if periodic:
-        return 0.5 * (a + jnp.roll(a, -1, axis))
-    lower = jax.lax.slice_in_dim(a, 0, n - 1, axis=axis % a.ndim)
-    upper = jax.lax.slice_in_dim(a, 1, n, axis=axis % a.ndim)
-    return 0.5 * (lower + upper)
 
 
 def map_densities(function: Callable[..., PyTree], *batched: PyTree, in_turn: bool) -> PyTree:

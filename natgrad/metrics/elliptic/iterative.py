@@ -73,7 +73,7 @@ class IterativeFactor(Factor):
     def solution(self, zeta: Array, tolerance: float | None = None) -> Solution:
         """φ with the iterations and the error of each right-hand side, some at a time."""
         tolerance = max(self.tolerance, tolerance or 0.0)
-        dim = self.B.dimension
+        dim = len(self.B.spacing)
         shape, lead = zeta.shape[zeta.ndim - dim :], zeta.shape[: zeta.ndim - dim]
         columns = zeta.reshape(-1, *shape)
         cells = CELLS_AT_ONCE_ON_CPU if jax.default_backend() == "cpu" else CELLS_AT_ONCE
@@ -86,7 +86,7 @@ class IterativeFactor(Factor):
         return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
 
     def _solve_together(self, zeta: Array, tolerance: float) -> Solution:
-        dim, dtype = self.B.dimension, next(iter(self.links.values())).dtype
+        dim, dtype = len(self.B.spacing), next(iter(self.links.values())).dtype
         axes = tuple(range(-dim, 0))
         share = degrees(self.links)
         share = share / jnp.sum(share)
