@@ -11,8 +11,8 @@ class Status(StrEnum):
     """How a solve, a step or a run ended.
 
     A status is a string, `result.status == "converged"`, with a `message`, the status in a
-    sentence. Compiled code carries its `code`, an integer; `Status.from_code` is the way back. Code
-    0 is `OK`, which is also what a loop carries while there is no reason to end it.
+    sentence. Compiled code carries its `code`, an integer; `STATUSES[code]` is the way back. Code 0
+    is `OK`, which is also what a loop carries while there is no reason to end it.
     """
 
     message: str
@@ -60,11 +60,8 @@ class Status(StrEnum):
         member._value_, member.message, member.code = value, message, len(cls.__members__)
         return member
 
-    @classmethod
-    def from_code(cls, code: Array | int) -> "Status":
-        """The status with this code."""
-        return list(cls)[int(code)]
 
+STATUSES = tuple(Status)  # by their codes
 
 # These say nothing about the problem: with more to spend, such a run goes on.
 BUDGETS = (

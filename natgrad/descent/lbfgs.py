@@ -248,8 +248,7 @@ def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
 
     found = loop(lambda now: ~now.over, search, _choose_direction(memory.pairs, start, bounds))
     point, memory, record = _conclude(memory.pairs, start, found)
-    noted = state.note(local.gradient_norm)
-    return unravel(point), dataclasses.replace(noted, memory=memory), record
+    return unravel(point), dataclasses.replace(state, memory=memory), record
 
 
 @eqx.filter_jit

@@ -156,6 +156,7 @@ class Method(eqx.Module):
         """
         bounds = as_bounds(bounds, theta)
         local = self.linearise(problem, theta, state, bounds=bounds)
+        state = state.note(local.gradient_norm)
         tries = jnp.zeros((), int)
         compiled = is_traced((theta, state))
         fresh = lambda state: state.without_evaluation() if compiled else state
@@ -275,7 +276,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         memory=solution.memory,
         previous=previous,
         rule=rule,
-        first_norm=state.note(local.gradient_norm).first_norm,
+        first_norm=state.first_norm,
         known=outcome.known,
         batches=state.batches,
     )

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
-from ..core.outcomes import BUDGETS, Status
+from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
@@ -228,9 +229,9 @@ class _Loop:
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
         if run.state.batches or np.isnan(reference):
-            reference = np.fmax(reference, norm)
+            reference = np.fmax(reference, norm, dtype=reference.dtype)
+            run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
         if norm <= self.stop.gradient * reference:
-            run.state = run.state.note(norm)
             return Status.CONVERGED
         return self._try(method, local)
 
@@ -280,7 +281,7 @@ def _explain_rejection(record: Record, loss: float, promised: float) -> Status:
         return Status.NOT_FINITE
     if float(record.slope) >= 0:
         return Status.NOT_DESCENT
-    status = Status.from_code(int(record.status))
+    status = STATUSES[int(record.status)]
     rounding = 8 * float(np.finfo(record.value.dtype).eps) * abs(loss)
     if status is Status.NO_DECREASE and 0 <= promised <= rounding:
         return Status.PRECISION

@@ -13,7 +13,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..core.outcomes import Counts, Status
+from ..core.outcomes import STATUSES, Counts, Status
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, Report
 from ..models.base import Evaluation, Products
@@ -146,7 +146,7 @@ class Local(eqx.Module):
         """
         fetched = jax.device_get((info, damping, finite, reach, self.counts, self.report))
         info, damping, finite, reach, counts, report = fetched
-        status = Status.from_code(int(info.reason))
+        status = STATUSES[int(info.reason)]
         if status is Status.OK and info.rank_deficient:
             status = Status.RANK_DEFICIENT
         if not finite:

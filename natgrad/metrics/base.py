@@ -192,7 +192,7 @@ class Metric(eqx.Module):
     def __add__(self, other: "Metric") -> "Metric":
         from .combine import Sum
 
-        return Sum.of(self, other)
+        return Sum((self, other))
 
     def __mul__(self, weight: float | Array) -> "Metric":
         from .combine import Scaled

@@ -17,7 +17,7 @@ from jax import Array
 
 from ..core.operators import AdjointOperator, Structure
 from ..core.selection import Selection
-from ..core.settings import Number, setting
+from ..core.settings import Number, check_instance, setting
 from ..errors import InputError
 from .base import POSITIVE, FlatMetric, Geometry, Metric, PyTree, Report, positive_operator
 
@@ -133,15 +133,12 @@ class Sum(Metric):
 
     parts: tuple[Metric, ...]
 
-    @classmethod
-    def of(cls, *metrics: Metric) -> "Sum":
-        """The sum of `metrics`, with sums among them flattened."""
-        parts: list[Metric] = []
-        for metric in metrics:
-            if not isinstance(metric, Metric):
-                raise InputError("metric", f"cannot add a {type(metric).__name__}", "a Metric")
-            parts.extend(metric.parts if isinstance(metric, Sum) else [metric])
-        return cls(tuple(parts))
+    def __check_init__(self):
+        for part in self.parts:
+            check_instance("metric", part, Metric, "a Metric on both sides of the +")
+
+    def __add__(self, other: Metric) -> Metric:
+        return Sum((*self.parts, other))
 
     def at(self, rho: PyTree) -> Geometry:
         return _SumGeometry(self, rho)
@@ -151,7 +148,7 @@ class Sum(Metric):
         return jnp.sum(squares)
 
     def restricted(self, selection: Selection) -> Metric:
-        return Sum.of(*(part.restricted(selection) for part in self.parts))
+        return Sum(tuple(part.restricted(selection) for part in self.parts))
 
     def check_structure(self, state: PyTree) -> None:
         for part in self.parts:

@@ -20,7 +20,7 @@ from ..core.dense import accurate_product, gram
 from ..core.operators import AdjointOperator
 from .base import Geometry, Metric, PyTree, Report, positive_operator
 from .elliptic.divergence import Fluxes, Solution
-from .elliptic.equation import Elliptic, Method, map_densities, report_solution
+from .elliptic.equation import Elliptic, Method, report_solution
 
 ChooseMethod = Callable[[int | None], Method]
 
@@ -164,8 +164,18 @@ class PotentialGeometry(Geometry):
         return jnp.sum(G.reshape(-1, p, p), axis=0), report_solution(method, solution)
 
     def each(self, method: Method, function: Callable[..., PyTree], *stacks: PyTree) -> PyTree:
-        """`function` for each function of the batch and what belongs to it."""
+        """`function` for each function of the batch and what belongs to it.
+
+        Side by side, or in turn where one fills the device: an iteration side by side would run on
+        every function until the slowest has converged.
+        """
         lead, batch = self.lead, self.rho.shape[: self.lead]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), stacks)
-        found = map_densities(function, *flat, in_turn=self.in_turn and method in self.iterates_by)
+        if math.prod(batch) == 1:
+            found = function(*jax.tree.map(lambda x: x[0], flat))
+            return jax.tree.map(lambda x: jnp.asarray(x).reshape(*batch, *jnp.shape(x)), found)
+        if self.in_turn and method in self.iterates_by:
+            found = jax.lax.map(lambda arguments: function(*arguments), flat)
+        else:
+            found = jax.vmap(function)(*flat)
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

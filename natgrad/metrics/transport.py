@@ -28,7 +28,7 @@ from .base import (
 )
 from .distances import squared_wasserstein
 from .elliptic.divergence import Fluxes, Solution
-from .elliptic.equation import Elliptic, Method, TransportEquation, divergence_at, map_densities
+from .elliptic.equation import Elliptic, Method, TransportEquation, divergence_at
 from .potential import PotentialGeometry, PotentialMetric
 
 
@@ -124,10 +124,11 @@ class Mobility(PotentialMetric):
             return raised.reshape(-1, *self.grid.shape)
 
         one = partial(squared_wasserstein, self.grid)
-        # a line is one formula, a Sinkhorn iteration ends for each density in its own time
-        in_turn = self.grid.dimension > 1
         pairs = each(jnp.asarray(a)), each(jnp.asarray(b))
-        return jnp.sum(map_densities(one, *pairs, in_turn=in_turn))
+        if self.grid.dimension == 1:  # one formula
+            return jnp.sum(jax.vmap(one)(*pairs))
+        # a Sinkhorn iteration ends for each density in its own time
+        return jnp.sum(jax.lax.map(lambda pair: one(*pair), pairs))
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.

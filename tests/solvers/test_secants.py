@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 import natgrad as ng
+from natgrad.core.outcomes import STATUSES
 from natgrad.solvers import preconditioners as recycling
 from problems_for_tests import bumps_problem, close, linear_problem
 
@@ -107,7 +108,7 @@ def test_a_direction_without_products_says_so():
     assert np.isnan(result.info.residual)
     alone = ng.natural_gradient(*small()[:2], metric=EYE, solver=SECANTS)
     assert alone.info.status == "max_iterations"  # there is nothing to recycle
-    assert ng.Status.from_code(ng.Status.RECYCLED.code) == "recycled"
+    assert STATUSES[ng.Status.RECYCLED.code] == "recycled"
 
 
 def test_a_curved_model():

@@ -1,7 +1,7 @@
 """The transport equation −∇·(a∇φ) = ζ on a grid, and how it is solved."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import PyTree
 
 from ...core.compiled import can_call_back
 from ...errors import InputError
@@ -150,19 +149,6 @@ def divergence_at(grid: Grid, a: Array) -> Divergence:
 
     weights = tuple(jnp.sqrt(mean(axis)) for axis in grid_axes(grid))
     return Divergence(weights, grid.spacing, periodic)
-
-
-def map_densities(function: Callable[..., PyTree], *batched: PyTree, in_turn: bool) -> PyTree:
-    """`function` for each density of a batch: side by side, or in turn where one fills the device.
-
-    Side by side, an iteration would run on every density until the slowest has converged.
-    """
-    if jax.tree.leaves(batched)[0].shape[0] == 1:
-        alone = jax.tree.map(lambda x: x[0], batched)
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*alone))
-    if in_turn:
-        return jax.lax.map(lambda arguments: function(*arguments), batched)
-    return jax.vmap(function)(*batched)
 
 
 def report_solution(method: Method, solution: Solution) -> Report:
