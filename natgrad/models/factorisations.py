@@ -1,15 +1,28 @@
 """Sparse factorisations on the host, made once for each θ and shared by all products there."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from ..errors import InputError
 
 COLUMNS = 16
+
+
+class Factorisation(Protocol):
+    """Solves on the host with ∂_ρh and its transpose."""
+
+    def solve(self, b: PyTree, /) -> PyTree:
+        """(∂_ρh)⁻¹b."""
+        ...
+
+    def solve_transposed(self, b: PyTree, /) -> PyTree:
+        """(∂_ρh)⁻ᵀb."""
+        ...
 
 
 class SingularMatrix(InputError, np.linalg.LinAlgError):
@@ -21,7 +34,7 @@ class Unsolvable:
 
     leading_axes = True
 
-    def solve(self, b: Any) -> Any:
+    def solve(self, b: PyTree) -> PyTree:
         """NaN, with the shape of b."""
         return jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), b)
 
