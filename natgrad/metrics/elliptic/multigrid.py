@@ -27,8 +27,9 @@ Cost: set-up and cycle both O(k). Reference: Trottenberg, Oosterlee and Schülle
 Dendy, J. Comput. Phys. 48 (1982), for the interpolation.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -57,14 +58,10 @@ LOOPED_CELLS = 6000  # levels up to this size share one loop,
 LOOPED_SHARE = 1 / 64  # and so do levels up to this share of the finest
 SHORTEST_AXIS = 4  # shorter ones are not coarsened while others are longer
 STRONG = 0.25  # axes with at least this share of the strongest coupling are coarsened together
-SPECTRUM = (0.4, 2.0)  # the part of the spectrum of D⁻¹K that smoothing damps
-
-
-def _smoothing_steps() -> tuple[float, float]:
-    """Richardson steps at the inverse roots of the Chebyshev polynomial of degree two."""
-    low, high = SPECTRUM
-    middle, spread = (high + low) / 2, (high - low) / 2 * math.sqrt(0.5)
-    return 1 / (middle + spread), 1 / (middle - spread)
+LOW, HIGH = 0.4, 2.0  # the part of the spectrum of D⁻¹K that smoothing damps
+ROOT = (HIGH - LOW) / 2 * math.sqrt(0.5)
+# Richardson steps at the inverse roots of the Chebyshev polynomial of degree two.
+SMOOTHING_STEPS = 1 / ((HIGH + LOW) / 2 + ROOT), 1 / ((HIGH + LOW) / 2 - ROOT)
 
 
 class Weights(NamedTuple):
@@ -145,23 +142,24 @@ class Hierarchy(eqx.Module):
 
     def _start(self, level: Level, b: Array) -> tuple[Array, Array]:
         """Two smoothing steps from zero, and the residual they leave."""
-        first, second = _smoothing_steps()
+        first, second = SMOOTHING_STEPS
 
         def relax(level: Level, b: Array) -> Array:
             x = first * level.inverse * b
-            return x + second * level.inverse * (b - laplacian(level.links, x, self.periodic))
-
-        def residual(level: Level, b: Array, x: Array) -> Array:
-            return b - laplacian(level.links, x, self.periodic)
+            return x + second * level.inverse * self._residual(level, b, x)
 
         x = call_isolated(self.alive, relax, level, b)
+        residual = lambda level, b, x: self._residual(level, b, x)
         return x, call_isolated(self.alive, residual, level, b, x)
 
     def _relax_again(self, level: Level, b: Array, x: Array) -> Array:
         """The same steps in reverse order, from x: the transpose of the first two."""
-        steps = jnp.asarray(_smoothing_steps()[::-1], b.dtype)
-        correct = lambda x: level.inverse * (b - laplacian(level.links, x, self.periodic))
+        steps = jnp.asarray(SMOOTHING_STEPS[::-1], b.dtype)
+        correct = lambda x: level.inverse * self._residual(level, b, x)
         return lax.fori_loop(0, 2, lambda i, x: x + steps[i] * correct(x), x)
+
+    def _residual(self, level: Level, b: Array, x: Array) -> Array:
+        return b - laplacian(level.links, x, self.periodic)
 
     def _restrict(self, level: Level, steps: Sequence[Step], r: Array) -> Array:
         """Pᵀr, down to the next grid."""
@@ -224,7 +222,7 @@ def build_hierarchy(
         first = _all_offsets(links, looped_shape)
         links, looped = lax.scan(descend, first, length=depth)
         links = {o: crop_to(c, shape) for o, c in links.items()}
-    coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links))
+    coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links, periodic))
     return Hierarchy(
         tuple(levels), looped, coarsest, alive, tuple(steps), looped_shape, shape, periodic
     )
@@ -264,27 +262,15 @@ def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
     return {o: pad_to(links[o], shape) if o in links else zeros for o in every}
 
 
-def _grounded_inverse(links: Links) -> tuple[Array, Array]:
+def _grounded_inverse(links: Links, periodic: bool) -> tuple[Array, Array]:
     """J and p of the inverse on the coarsest grid, with its heaviest cell grounded."""
-    shape = next(iter(links.values())).shape
-    flat = jnp.concatenate([link.ravel() for link in links.values()])
-    table = jnp.tensordot(flat, _incidence(shape, tuple(links)).astype(flat.dtype), 1)
+    link = next(iter(links.values()))
+    cells = jnp.eye(link.size, dtype=link.dtype).reshape(-1, *link.shape)
+    K = laplacian(pad_links(links, periodic), cells, periodic).reshape(link.size, -1)
+    table = jnp.where(jnp.eye(link.size, dtype=bool), 0.0, -K)
     degree = jnp.sum(table, axis=1)
     grounded = jnp.arange(len(table)) == jnp.argmax(degree)
     return dominant_factor(table, jnp.where(grounded, degree, 0.0))
-
-
-def _incidence(shape: tuple[int, ...], offsets: tuple[Offset, ...]) -> np.ndarray:
-    """(links, k, k): 1 where a link joins two different cells."""
-    k = math.prod(shape)
-    cells = np.arange(k).reshape(shape)
-    joined = np.zeros((len(offsets), k, k, k), np.int8)
-    for number, offset in enumerate(offsets):
-        neighbours = np.roll(cells, opposite(offset), range(len(shape))).ravel()
-        joined[number, np.arange(k), np.arange(k), neighbours] = 1
-    joined = joined + joined.swapaxes(-1, -2)
-    joined[..., np.arange(k), np.arange(k)] = 0
-    return joined.reshape(-1, k, k)
 
 
 def pad_to(values: Array, shape: tuple[int, ...]) -> Array:
@@ -310,53 +296,46 @@ def coarsen(links: Links, axis: int, periodic: bool) -> tuple[dict[Offset, Array
     dim = dimension(links)
     here, up = (0,) * dim, unit(axis, dim)
     at = lambda values, offset: shift(values, offset, periodic)
-    across, along = _oriented(links, axis, periodic)
+    across, along = _orient(links, axis, periodic)
     kept = {t: split(c, axis, dim)[0] for t, c in across.items()}
     dropped = {t: split(c, axis, dim)[1] for t, c in across.items()}
     leave = {t: split(c, axis, dim)[0] for t, c in along.items()}  # from a kept cell upwards
     arrive = {t: split(c, axis, dim)[1] for t, c in along.items()}  # from a dropped cell upwards
-    direct = {}
+    direct = {}  # from the last kept cell of an odd circle to the first
     if periodic and next(iter(links.values())).shape[axis - dim] % 2:
-        leave, direct = _without_seam(leave, axis, dim)
+        m = next(iter(leave.values())).shape[axis - dim]
+        last = (jnp.arange(m) == m - 1).reshape([m if i == axis else 1 for i in range(dim)])
+        direct = {t: jnp.where(last, c, 0.0) for t, c in leave.items()}
+        leave = {t: jnp.where(last, 0.0, c) for t, c in leave.items()}
     weights = _weights(leave, arrive, periodic)
     below, above = weights
 
     coarse: dict[Offset, Array] = {}
 
-    def join(offset: Offset, c: Array) -> None:
-        if offset < here:
-            offset, c = opposite(offset), at(c, opposite(offset))
-        coarse[offset] = coarse[offset] + c if offset in coarse else c
+    def add(c: Array, q: Mapping[Offset, Array | float]) -> None:
+        """The coarse links of a fine one whose ends differ by Σ q_A Φ_A."""
+        for A, B in itertools.combinations(sorted(q), 2):
+            offset = tuple(b - a for a, b in zip(A, B, strict=True))
+            share = at(-c * q[A] * q[B], opposite(A))
+            coarse[offset] = coarse[offset] + share if offset in coarse else share
 
-    def upwards(t: Offset) -> Offset:
-        return tuple(a + b for a, b in zip(up, t, strict=True))
-
-    straight = arrive[here] * below**2 + leave[here] * above**2
+    upwards = lambda t: tuple(a + b for a, b in zip(up, t, strict=True))
+    mean_at = lambda t: {t: at(below, t), upwards(t): at(above, t)}  # φ of the dropped cell at t
+    mean = {here: -below, up: -above}
     for t, c in kept.items():
-        join(t, c)
+        add(c, {here: -1.0, t: 1.0})
     for t, c in dropped.items():
-        below_t, above_t = at(below, t), at(above, t)
-        straight -= below * above * c + at(below_t * above_t * c, opposite(t))
-        join(t, below * below_t * c + at(above * above_t * c, opposite(up)))
-        join(upwards(t), below * above_t * c)
-        join(upwards(opposite(t)), at(above * below_t * c, opposite(t)))
-    for t in leave:
-        if t != here:
-            c, below_t, above_t = leave[t], at(below, t), at(above, t)
-            join(t, c * below_t)
-            join(upwards(t), c * above_t)
-            straight -= at(c * below_t * above_t, opposite(t))
-            c = arrive[t]
-            join(upwards(t), c * below)
-            join(t, at(c * above, opposite(up)))
-            straight -= c * below * above
+        add(c, mean | mean_at(t))
+    for t, c in leave.items():
+        add(c, {here: -above, up: above} if t == here else {here: -1.0, **mean_at(t)})
+    for t, c in arrive.items():
+        add(c, {here: -below, up: below} if t == here else {**mean, upwards(t): 1.0})
     for t, c in direct.items():
-        join(upwards(t), c)
-    join(up, straight)
+        add(c, {here: -1.0, upwards(t): 1.0})
     return coarse, weights
 
 
-def _oriented(
+def _orient(
     links: Links, axis: int, periodic: bool
 ) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
     """Links within a layer and links to the next layer, by their offsets across the axis."""
@@ -368,16 +347,6 @@ def _oriented(
         t = tuple(0 if i == axis else o for i, o in enumerate(offset))
         (along if offset[axis] else across)[t] = c
     return across, along
-
-
-def _without_seam(
-    leave: dict[Offset, Array], axis: int, dim: int
-) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
-    """An odd circle has two kept cells side by side, the last and the first: their links apart."""
-    m = next(iter(leave.values())).shape[axis - dim]
-    last = (jnp.arange(m) == m - 1).reshape([m if i == axis else 1 for i in range(dim)])
-    inside = {t: jnp.where(last, 0.0, c) for t, c in leave.items()}
-    return inside, {t: jnp.where(last, c, 0.0) for t, c in leave.items()}
 
 
 def _weights(leave: dict[Offset, Array], arrive: dict[Offset, Array], periodic: bool) -> Weights:
