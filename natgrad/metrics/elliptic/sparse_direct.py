@@ -31,8 +31,8 @@ import numpy as np
 from jax import Array
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
 
+from ...core.sparse import symmetric_lu
 from ...errors import InputError
 from .divergence import grid_shape
 
@@ -80,9 +80,8 @@ def sparse_solve(
     if backend not in ("superlu", "cholmod"):
         raise InputError("backend", f"{backend!r} is unknown", "'superlu' or 'cholmod'")
     if backend == "cholmod" and cholmod is None:
-        raise InputError(
-            "backend", "scikit-sparse is not installed", "pip install natgrad[cholmod]"
-        )
+        what = "scikit-sparse is not installed"
+        raise InputError("backend", what, "pip install natgrad[cholmod]")
     shape = grid_shape(links, zeta)
     columns = zeta.reshape(-1, *shape)
     dtype = jnp.result_type(columns, *links)
@@ -198,14 +197,11 @@ def _grounds(K: Any) -> np.ndarray:
 
 def symmetric_inverse(matrix: Any, backend: Backend) -> Solve:
     """The solve with a positive definite matrix; raises one of `LOST_PIVOT` if it is not."""
-    matrix = sparse.csc_matrix(matrix)
     if backend == "superlu":
-        # The diagonal as pivots and a symmetric ordering: Cholesky but for the square roots.
-        symmetric = {"SymmetricMode": True}
-        ordering = "MMD_AT_PLUS_A"
-        factor = splu(matrix, permc_spec=ordering, diag_pivot_thresh=0.0, options=symmetric)
+        factor = symmetric_lu(matrix)
         # One by one: SuperLU is several times slower on 32 columns at once.
         return lambda rows: np.stack([factor.solve(row) for row in rows])
+    matrix = sparse.csc_matrix(matrix)
     if hasattr(cholmod, "cho_factor"):  # scikit-sparse 0.5 and later
         inverse = cholmod.cho_factor(matrix).solve
     else:
