@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -79,13 +80,12 @@ def check_adjoint(
     """
     model, trials = as_model(model), check_integer(trials, "trials", 1)
     at, theta = _Place(model, theta), strengthen(theta)
-    products = at.products()
     scale, rng = _scale(theta), np.random.default_rng(seed)
     gaps, forward, backward = [], [], []
     for _ in range(trials):
         eta = scale * rng.normal(size=scale.size)
         xi = rng.normal(size=at.rho.size)
-        image, slope = at.push(products, eta), at.pull(products, xi)
+        image, slope = at.push(eta), at.pull(xi)
         size = max(norm(image) * norm(xi), norm(eta) * norm(slope))
         gaps.append(ratio(abs(float(image @ xi - eta @ slope)), size))
         steps = steps_for(at.eps)
@@ -131,7 +131,7 @@ def check_gradient(
     found = value_and_gradient(problem, theta, known)
     gradient, loss = np.asarray(found.gradient, float), float(found.value)
     scale, rng, tests = _scale(theta), np.random.default_rng(seed), []
-    objective_only = problem.objective is not None
+    value, objective_only = eqx.filter_jit(problem.value), problem.objective is not None
     eps = max(at.eps, float(jnp.finfo(found.value.dtype).eps))
     for _ in range(trials):
         eta = scale * rng.normal(size=scale.size)
@@ -139,7 +139,7 @@ def check_gradient(
         def change(h: float, eta: np.ndarray = eta) -> np.ndarray:
             moved = unravel(flat + jnp.asarray(h * eta, flat.dtype))
             rho = at.known.rho if objective_only else evaluate(problem.model, moved).rho
-            return np.atleast_1d(float(_value(problem, moved, rho)) - loss)
+            return np.atleast_1d(float(value(moved, rho)) - loss)
 
         slope = np.atleast_1d(gradient @ eta)
         steps = steps_for(eps)
@@ -178,46 +178,27 @@ class _Place:
         point = self.unravel(self.flat + jnp.asarray(step, self.flat.dtype))
         return np.asarray(ravel_pytree(evaluate(self.model, point).rho)[0], float)
 
-    def products(self) -> Products:
+    @cached_property
+    def _maps(self) -> tuple[Callable[[Array], PyTree], Callable[[PyTree], Array]]:
         known = self.known if self.model.solves else None
-        return _make_products(self.model, self.theta, known)
+        products = _make_products(self.model, self.theta, known)
+        compiled = (lambda f: f) if self.model.on_host else eqx.filter_jit
+        return compiled(products.push), compiled(products.pull)
 
-    def push(self, products: Products, eta: np.ndarray) -> np.ndarray:
-        image = _push(self.model, products, jnp.asarray(eta, self.flat.dtype))
-        return np.asarray(image, float)
+    def push(self, eta: np.ndarray) -> np.ndarray:
+        """Zη."""
+        image = self._maps[0](jnp.asarray(eta, self.flat.dtype))
+        return np.asarray(ravel_pytree(image)[0], float)
 
-    def pull(self, products: Products, xi: np.ndarray) -> np.ndarray:
-        image = _pull(self.model, products, self.shaped(jnp.asarray(xi, self.dtype)))
-        return np.asarray(image, float)
-
-
-_outside = lambda model, *_: model.on_host
+    def pull(self, xi: np.ndarray) -> np.ndarray:
+        """Zᵀξ."""
+        return np.asarray(self._maps[1](self.shaped(jnp.asarray(xi, self.dtype))), float)
 
 
-@compile_unless(_outside)
+@compile_unless(lambda model, *_: model.on_host)
 def _make_products(model: Model, theta: PyTree, known: Evaluation | None) -> Products:
     flat, unravel = flatten(theta)
     return model.products(unravel, flat, known)
-
-
-@compile_unless(_outside)
-def _push(model: Model, products: Products, eta: Array) -> Array:
-    return ravel_pytree(products.push(eta))[0]
-
-
-@compile_unless(_outside)
-def _pull(model: Model, products: Products, xi: PyTree) -> Array:
-    return products.pull(xi)
-
-
-@eqx.filter_jit
-def _value(problem: Problem, theta: PyTree, rho: PyTree) -> Array:
-    return problem.value(theta, rho)
-
-
-@eqx.filter_jit
-def _apply(function: Callable[[PyTree], Array], argument: PyTree) -> Array:
-    return function(argument)
 
 
 def _scale(theta: PyTree) -> np.ndarray:
@@ -235,29 +216,28 @@ def _test_parts(
     _, covector, direct = differentiate_loss(problem, theta, at.known.rho)
     zeta = max(norm(at.rho) / np.sqrt(at.rho.size), 1e-300) * rng.normal(size=at.rho.size)
     state = lambda v: at.shaped(jnp.asarray(v, at.dtype))
-    loss = lambda v: float(_apply(problem.loss, state(v)))
+    loss = eqx.filter_jit(lambda v: problem.loss(state(v)))
     slope = np.asarray(ravel_pytree(covector)[0], float)
     parts = {"loss": _test_along(loss, at.rho, zeta, slope, eps)}
     if direct is not None:
         flat = np.asarray(at.flat, float)
         eta = _scale(theta) * rng.normal(size=flat.size)
-        extra = lambda v: float(
-            _apply(problem.regulariser, at.unravel(jnp.asarray(v, at.flat.dtype)))
-        )
+        theta_of = lambda v: at.unravel(jnp.asarray(v, at.flat.dtype))
+        extra = eqx.filter_jit(lambda v: problem.regulariser(theta_of(v)))
         parts["regulariser"] = _test_along(extra, flat, eta, np.asarray(direct, float), eps)
     return parts
 
 
 def _test_along(
-    function: Callable[[np.ndarray], float],
+    function: Callable[[np.ndarray], Array],
     x: np.ndarray,
     v: np.ndarray,
     gradient: np.ndarray,
     eps: float,
 ) -> Taylor:
     """The Taylor test of a function of one flat vector."""
-    steps, value = steps_for(eps), function(x)
-    changes = [np.atleast_1d(function(x + h * v) - value) for h in steps]
+    steps, value = steps_for(eps), float(function(x))
+    changes = [np.atleast_1d(float(function(x + h * v)) - value) for h in steps]
     return taylor_test(steps, changes, np.atleast_1d(gradient @ v), eps)
 
 

@@ -80,9 +80,7 @@ class SparseLU:
             lost = True
         if lost:
             what = "is singular to working precision: the equation does not determine the state"
-            advice = (
-                "a boundary condition or constraint that fixes what is free (a constant, say)"
-            )
+            advice = "a boundary condition or constraint that fixes what is free (a constant, say)"
             raise SingularMatrix("matrix", what, advice)
 
     def solve(self, b: np.ndarray) -> np.ndarray:
