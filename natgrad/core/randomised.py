@@ -98,7 +98,7 @@ def range_basis(
         new = _extend(rows, push(jax.random.normal(tests, (probes, shape[1]), dtype)))
         latest = pull(new)
         rows, images = jnp.concatenate([rows, new]), jnp.concatenate([images, latest])
-        missed = _spectral_norm(latest) if len(rows) < min(shape) else missed
+        missed = jnp.linalg.norm(latest, ord=2) if len(rows) < min(shape) else missed
     return Basis(rows, images, missed)
 
 
@@ -166,8 +166,3 @@ def _extend(rows: Array, more: Array) -> Array:
     One Householder factorisation of all: orthogonal also where `more` adds nothing but rounding.
     """
     return jnp.linalg.qr(jnp.concatenate([rows, more]).T)[0].T[len(rows) :]
-
-
-@jax.jit
-def _spectral_norm(rows: Array) -> Array:
-    return jnp.linalg.norm(rows, ord=2)

@@ -138,19 +138,16 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     if not isinstance(elliptic, Elliptic):
         raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
     if elliptic.method not in ("auto", "sparse", "multigrid"):
-        raise InputError(
-            "elliptic", f"{elliptic.method!r} is for grids", "'sparse', 'multigrid' or 'auto'"
-        )
+        what = f"{elliptic.method!r} is for grids"
+        raise InputError("elliptic", what, "'sparse', 'multigrid' or 'auto'")
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
     if choose_method(elliptic, space) == "multigrid":
         import_optional("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
-        raise InputError(
-            "space",
-            f"the mesh falls into {space.matrices.parts} parts, between which nothing can move",
-            "Blocks with a space for each part, or L2 or Sobolev, which do not mind",
-        )
+        what = f"the mesh falls into {space.matrices.parts} parts, between which nothing can move"
+        advice = "Blocks with a space for each part, or L2 or Sobolev, which do not mind"
+        raise InputError("space", what, advice)
 
 
 def _solve(

@@ -143,26 +143,20 @@ class Matrices:
         matrix = self.mass if system == "mass" else self.stiffness(a)
         if system == "both":
             matrix = matrix + self.mass
+        singular = system == "stiffness" and self.free  # K annihilates the constants
+        # Products by D keep their digits where entries differ by orders of magnitude: an error in
+        # Dφ moves mass, one in the matrix itself makes mass.
         factor = None if a is None else self.weighted_slopes(a)
-        return make_inverse(matrix, solver, system == "stiffness" and self.free, factor)
-
-
-def make_inverse(matrix: Any, solver: Solver, singular: bool, factor: Any = None) -> Inverse:
-    """The solve with a symmetric matrix; a singular one annihilates the constants.
-
-    `factor` is D with DᵀD = matrix, for products that keep their digits where entries differ by
-    orders of magnitude: an error in Dφ moves mass, one in the matrix itself makes mass.
-    """
-    if solver != "sparse":
-        return Iterative(matrix, solver, singular, factor)
-    make = grounded_inverse if singular else symmetric_inverse
-    try:
-        solve = make(matrix, available_backend())
-    except LOST_PIVOT:
-        return unsolvable
-    if factor is None:
-        return functools.partial(_direct, solve)
-    return Iterative(matrix, solve, singular, factor)
+        if solver != "sparse":
+            return Iterative(matrix, solver, singular, factor)
+        try:
+            make = grounded_inverse if singular else symmetric_inverse
+            solve = make(matrix, available_backend())
+        except LOST_PIVOT:
+            return unsolvable
+        if factor is None:
+            return functools.partial(_direct, solve)
+        return Iterative(matrix, solve, singular, factor)
 
 
 def unsolvable(rows: np.ndarray, tolerance: float, max_iterations: int) -> Rows:

@@ -199,7 +199,7 @@ class _Sobolev(_EquationMetric, FlatMetric):
     s: int = eqx.field(static=True)
     _homogeneous: eqx.AbstractClassVar[bool]
 
-    def __init__(self, space: Space, s: int, elliptic: Elliptic):
+    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
         if isinstance(s, bool) or s not in (1, -1):
             raise InputError("s", f"{s!r} is not to be had on a mesh", "1 or -1, or fem.L2 for 0")
         check_equation(space, elliptic, whole=self._homogeneous)
@@ -232,9 +232,6 @@ class Sobolev(_Sobolev):
 
     _homogeneous = False
 
-    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
-        super().__init__(space, s, elliptic)
-
 
 class HomogeneousSobolev(_Sobolev):
     """‖ζ‖²_{Ḣ¹} = ∫ |∇ζ|² dx for s = 1, its dual norm for s = −1.
@@ -251,9 +248,6 @@ class HomogeneousSobolev(_Sobolev):
     """
 
     _homogeneous = True
-
-    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
-        super().__init__(space, s, elliptic)
 
 
 class Wasserstein(_EquationMetric):
@@ -280,11 +274,8 @@ class Wasserstein(_EquationMetric):
     def __init__(self, space: Space, floor: float | None = None, elliptic: Elliptic = Elliptic()):
         check_equation(space, elliptic, whole=True)
         if space.boundary != "neumann":
-            raise InputError(
-                "space",
-                "transport conserves mass, so it needs a zero-flux boundary",
-                'ng.fem.Space(mesh, boundary="neumann")',
-            )
+            what = "transport conserves mass, so it needs a zero-flux boundary"
+            raise InputError("space", what, 'ng.fem.Space(mesh, boundary="neumann")')
         if floor is not None and not 0 < floor < 1:
             raise InputError("floor", f"{floor!r} is not in (0, 1)", "1e-14")
         self.space, self.floor, self.elliptic = space, floor, elliptic

@@ -118,11 +118,9 @@ class Space(eqx.Module):
         """Raise `InputError` if `state` is not a function of this space."""
         check_on_grid(self, state)
         if state.dtype == jnp.float64 and self.points.dtype != jnp.float64:
-            raise InputError(
-                "space",
-                "was made in single precision, and the state is in double",
-                'jax.config.update("jax_enable_x64", True) before ng.fem.Space(mesh)',
-            )
+            what = "was made in single precision, and the state is in double"
+            advice = 'jax.config.update("jax_enable_x64", True) before ng.fem.Space(mesh)'
+            raise InputError("space", what, advice)
 
     def _slope_roots(self, a: Array | None, like: Array) -> Array:
         weights = self._slope_weights if a is None else a * self._slope_weights
@@ -131,11 +129,8 @@ class Space(eqx.Module):
     def _on_cells(self, u: Array) -> Array:
         """u at the nodes of each cell, (..., E, n); zero at a node that is held there."""
         if u.shape[-1:] != self.shape:
-            raise InputError(
-                "state",
-                f"has shape {u.shape} on a mesh with {self.size} nodes",
-                "one value for each of space.points, on the last axis",
-            )
+            what = f"has shape {u.shape} on a mesh with {self.size} nodes"
+            raise InputError("state", what, "one value for each of space.points, on the last axis")
         return jnp.take(u, self.cells, axis=-1, mode="fill", fill_value=0)
 
     def _to_nodes(self, y: Array) -> Array:

@@ -107,15 +107,11 @@ class ImplicitModel(Model):
         factorise: Callable[[PyTree, PyTree], Factorisation] | None = None,
     ):
         if solve is None and initial is None:
-            raise InputError(
-                "solve",
-                "is None and there is no initial guess for Newton's method",
-                "a function theta -> rho, or initial=jnp.zeros(shape)",
-            )
+            what = "is None and there is no initial guess for Newton's method"
+            raise InputError("solve", what, "a function theta -> rho, or initial=jnp.zeros(shape)")
         if not isinstance(linear_solver, lx.AbstractLinearSolver):
-            raise InputError(
-                "linear_solver", f"is a {type(linear_solver).__name__}", "lx.GMRES(...) or lx.LU()"
-            )
+            what = f"is a {type(linear_solver).__name__}"
+            raise InputError("linear_solver", what, "lx.GMRES(...) or lx.LU()")
         optional = {"solve": solve, "observe": observe, "preconditioner": preconditioner}
         given = {name: value for name, value in optional.items() if value is not None}
         for name, function in {"residual": residual, **given}.items():
@@ -153,11 +149,9 @@ class ImplicitModel(Model):
             return call_solves(Unsolvable())
         for method in ("solve", "solve_transposed"):
             if not callable(getattr(factor, method, None)):
-                raise InputError(
-                    "factorise",
-                    f"returns a {type(factor).__name__} without a method {method}",
-                    "ng.models.SparseLU(matrix), or an object with solve and solve_transposed",
-                )
+                what = f"returns a {type(factor).__name__} without a method {method}"
+                advice = "ng.models.SparseLU(matrix), or an object with solve and solve_transposed"
+                raise InputError("factorise", what, advice)
         return call_solves(factor)
 
     def products(
@@ -202,11 +196,9 @@ class ImplicitModel(Model):
                 "that fixes what the equation leaves free",
             )
         if left > RESIDUAL_LIMIT * scale:
-            raise InputError(
-                "solve" if self.solve is not None else "linear_solver",
-                f"leaves a residual of {left / scale:.2g} relative to the terms of the equation",
-                "a tighter tolerance; or is residual another equation than the one solved?",
-            )
+            what = f"leaves a residual of {left / scale:.2g} relative to the terms of the equation"
+            advice = "a tighter tolerance; or is residual another equation than the one solved?"
+            raise InputError("solve" if self.solve is not None else "linear_solver", what, advice)
 
     def distributed(self, mesh: Mesh) -> Model:
         """ρ and h in parts; the linear solves follow."""
@@ -283,11 +275,8 @@ def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
     h = call_named("residual", eqx.filter_eval_shape, model.residual, field, theta)
     shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
-        raise InputError(
-            "residual",
-            f"has shape {shapes(h)} where the state of the equation has {shapes(field)}",
-            "as many equations as unknowns, in the same structure",
-        )
+        what = f"has shape {shapes(h)} where the state of the equation has {shapes(field)}"
+        raise InputError("residual", what, "as many equations as unknowns, in the same structure")
     return jax.tree.map(lambda x, like: x.astype(jnp.result_type(x, like)), field, h)
 
 

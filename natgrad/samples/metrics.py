@@ -289,9 +289,8 @@ class FisherRao(DiagonalMetric):
         shape = tuple(state.shape) if hasattr(state, "shape") else None
         if shape is None or len(shape) != 1:
             what = f"has shape {shape}" if shape is not None else f"is a {type(state).__name__}"
-            raise InputError(
-                "model", f"the state {what}", "log ρ(xᵢ) in one array (N,), or Wasserstein"
-            )
+            what = f"the state {what}"
+            raise InputError("model", what, "log ρ(xᵢ) in one array (N,), or Wasserstein")
         if self.proposal is not None and np.shape(self.proposal) != shape:
             what = f"has shape {np.shape(self.proposal)}, the state {shape}"
             raise InputError("proposal", what, "log q(xᵢ) at the same samples")
