@@ -75,10 +75,15 @@ class Devices(NamedTuple):
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device, whole."""
-        mesh = self.mesh
-        if mesh is None:
+        if self.mesh is None:
             return tree
-        return jax.tree.map(lambda x: _whole(x, mesh) if eqx.is_array(x) else x, tree)
+        whole = everywhere(self.mesh)
+
+        def move(x: Array) -> Array:
+            there = put_on_mesh(x, lambda _: whole)
+            return there if there.is_fully_replicated else jax.device_put(there, whole)
+
+        return jax.tree.map(lambda x: move(x) if eqx.is_array(x) else x, tree)
 
     @property
     def leads(self) -> bool:
@@ -126,12 +131,6 @@ class Devices(NamedTuple):
         assert self.mesh is not None
         shape = (self.mesh.size, *value.shape)
         return jax.make_array_from_callback(shape, in_parts(self.mesh), lambda _: value[None])
-
-
-def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
-    sharding = everywhere(mesh)
-    there: Array = put_on_mesh(x, lambda _: sharding)
-    return there if there.is_fully_replicated else jax.device_put(there, sharding)
 
 
 @functools.cache

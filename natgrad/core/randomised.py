@@ -116,7 +116,6 @@ def nystrom(
     rank: int,
     key: Array,
     dtype: DTypeLike,
-    batch_size: int | None = None,
 ) -> tuple[Array, Array]:
     """Eigenpairs (U, Λ) with UΛUᵀ = AΩ(ΩᵀAΩ)†ΩᵀA ⪯ A, for a positive semidefinite A as a product.
 
@@ -133,7 +132,7 @@ def nystrom(
     NeurIPS 2017; Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023), Algorithm 2.1.
     """
     sketch = orthonormalise(jax.random.normal(key, (rank, size), dtype))
-    return from_sketch(sketch, each(product, sketch, batch_size))
+    return from_sketch(sketch, each(product, sketch))
 
 
 @jax.jit

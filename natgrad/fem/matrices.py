@@ -47,15 +47,6 @@ class Elements(NamedTuple):
     slope_weights: np.ndarray  # (E, R)
 
 
-class HostSolve(NamedTuple):
-    """Which matrix is solved with, and how."""
-
-    system: System
-    solver: Solver
-    tolerance: float
-    max_iterations: int
-
-
 class Matrices:
     """The matrices of one mesh; two are equal only if they are one object.
 
@@ -110,11 +101,14 @@ class Matrices:
         shape = (self.size, self.size)
         return sparse.csr_matrix((data, self._columns, self._starts), shape)
 
-    def solve(self, how: HostSolve, columns: Any, a: Any = None) -> Rows:
+    def solve(
+        self, system: System, solver: Solver, limits: tuple[float, int], columns: Any, a: Any = None
+    ) -> Rows:
         """φ for right-hand sides (*batch, m, k) and a of (*batch, E, R) or None.
 
         The batch axes are those of `vmap`, of length one where an argument was not batched. φ is
-        NaN where a matrix could not be factorised or an iteration ended short of the tolerance.
+        NaN where a matrix could not be factorised or an iteration ended short of the tolerance;
+        `limits` are that and the number of iterations.
         """
         columns, a = np.asarray(columns), None if a is None else np.asarray(a)
         batches = () if a is None else a.shape[:-2]
@@ -129,9 +123,9 @@ class Matrices:
         for index in np.ndindex(*batches):
             part = tuple(slice(None) if n == 1 else i for i, n in zip(index, batches, strict=True))
             data = None if a is None else np.asarray(a[index], np.float64).tobytes()
-            inverse = self.invert(how.system, how.solver, data)
+            inverse = self.invert(system, solver, data)
             b = columns[part].reshape(-1, self.size).astype(np.float64)
-            rows = inverse(b, how.tolerance, how.max_iterations)
+            rows = inverse(b, *limits)
             for whole, found in zip(out, rows, strict=True):
                 whole[part] = found.reshape(whole[part].shape)
         return out

@@ -30,7 +30,7 @@ Dendy, J. Comput. Phys. 48 (1982), for the interpolation.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -71,29 +71,27 @@ class Weights(NamedTuple):
     above: Array
 
 
-class Level(NamedTuple):
-    """K on one grid (links with a halo), the inverse of its diagonal, and the way to the next."""
+class Level(eqx.Module):
+    """K on one grid (links with a halo), the inverse of its diagonal, and the way to the next.
+
+    `cells` has, for each axis that is coarsened in turn, its number and how many cells it has.
+    """
 
     links: Links
     inverse: Array
     weights: tuple[Weights, ...]
-
-
-class Step(NamedTuple):
-    """Which axis is coarsened, and how many cells it has before."""
-
-    axis: int
-    cells: int
+    cells: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
 
 class Hierarchy(eqx.Module):
     """K on every grid. `cycle` is one V-cycle, symmetric and positive semidefinite."""
 
+    on_host: ClassVar[bool] = False
+
     levels: tuple[Level, ...]
     looped: Level | None  # stacked along a leading axis
     coarsest: tuple[Array, Array]  # J and p with K⁺ ≈ J diag(p) Jᵀ, one cell grounded
     alive: Array
-    steps: tuple[tuple[Step, ...], ...] = eqx.field(static=True)
     looped_shape: tuple[int, ...] = eqx.field(static=True)
     dense_shape: tuple[int, ...] = eqx.field(static=True)
     periodic: bool = eqx.field(static=True)
@@ -105,30 +103,29 @@ class Hierarchy(eqx.Module):
 
     def cycle(self, residual: Array) -> Array:
         """An approximation of K⁺ residual; axes before those of the grid are independent."""
-        return self._down(0, residual)
+        return self._down(0, residual.astype(self.dtype)).astype(residual.dtype)
 
     def _down(self, depth: int, b: Array) -> Array:
         if depth == len(self.levels):
             return self._looped(b)
-        level, steps = self.levels[depth], self.steps[depth]
+        level = self.levels[depth]
         x, r = self._start(level, b)
-        coarse = self._down(depth + 1, self._restrict(level, steps, r))
-        return self._relax_again(level, b, self._correct(level, steps, x, coarse))
+        coarse = self._down(depth + 1, self._restrict(level, r))
+        return self._relax_again(level, b, self._correct(level, x, coarse))
 
     def _looped(self, b: Array) -> Array:
         if self.looped is None:
             return self._dense(b)
         dim, shape = len(self.looped_shape), self.looped_shape
-        steps = tuple(Step(axis, n) for axis, n in enumerate(shape))
 
         def down(b: Array, level: Level) -> tuple[Array, tuple[Array, Array]]:
             x, r = self._start(level, b)
-            return pad_to(self._restrict(level, steps, r), shape), (b, x)
+            return pad_to(self._restrict(level, r), shape), (b, x)
 
         def up(e: Array, stored: tuple[Level, Array, Array]) -> tuple[Array, None]:
             level, b, x = stored
             half = crop_to(e, tuple(n // 2 for n in shape))
-            return self._relax_again(level, b, self._correct(level, steps, x, half)), None
+            return self._relax_again(level, b, self._correct(level, x, half)), None
 
         coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.looped)
         e = pad_to(self._dense(crop_to(coarse, self.dense_shape)), shape)
@@ -161,22 +158,22 @@ class Hierarchy(eqx.Module):
     def _residual(self, level: Level, b: Array, x: Array) -> Array:
         return b - laplacian(level.links, x, self.periodic)
 
-    def _restrict(self, level: Level, steps: Sequence[Step], r: Array) -> Array:
+    def _restrict(self, level: Level, r: Array) -> Array:
         """Pᵀr, down to the next grid."""
 
         def down(weights: tuple[Weights, ...], r: Array) -> Array:
-            for w, step in zip(weights, steps, strict=True):
-                r = restrict(w, step.axis, dimension(level.links), r, self.periodic)
+            for w, (axis, _) in zip(weights, level.cells, strict=True):
+                r = restrict(w, axis, dimension(level.links), r, self.periodic)
             return r
 
         return call_isolated(self.alive, down, level.weights, r)
 
-    def _correct(self, level: Level, steps: Sequence[Step], x: Array, e: Array) -> Array:
+    def _correct(self, level: Level, x: Array, e: Array) -> Array:
         """x + Pe, with e on the next grid."""
 
         def up(weights: tuple[Weights, ...], x: Array, e: Array) -> Array:
-            for w, step in zip(weights[::-1], steps[::-1], strict=True):
-                e = prolong(w, step.axis, dimension(level.links), step.cells, e, self.periodic)
+            for w, (axis, n) in zip(weights[::-1], level.cells[::-1], strict=True):
+                e = prolong(w, axis, dimension(level.links), n, e, self.periodic)
             return x + e
 
         return call_isolated(self.alive, up, level.weights, x, e)
@@ -194,7 +191,7 @@ def build_hierarchy(
     links: Links = nearest_links(conductances)
     shape, widths = conductances[0].shape, list(spacing)
     looped_cells = max(LOOPED_CELLS, LOOPED_SHARE * math.prod(shape))
-    levels, steps = [], []
+    levels = []
     while math.prod(shape) > (DENSE_CELLS if periodic else looped_cells) or (
         math.prod(shape) > DENSE_CELLS and len(strong_axes(shape, widths)) < len(shape)
     ):
@@ -203,7 +200,6 @@ def build_hierarchy(
             break
         level, links = _next_level(alive, links, axes, periodic, dtype)
         levels.append(level)
-        steps.append(tuple(Step(axis, shape[axis]) for axis in axes))
         shape = tuple(-(-n // 2) if axis in axes else n for axis, n in enumerate(shape))
         widths = [2 * h if axis in axes else h for axis, h in enumerate(widths)]
 
@@ -223,9 +219,7 @@ def build_hierarchy(
         links, looped = lax.scan(descend, first, length=depth)
         links = {o: crop_to(c, shape) for o, c in links.items()}
     coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links, periodic))
-    return Hierarchy(
-        tuple(levels), looped, coarsest, alive, tuple(steps), looped_shape, shape, periodic
-    )
+    return Hierarchy(tuple(levels), looped, coarsest, alive, looped_shape, shape, periodic)
 
 
 def strong_axes(shape: Sequence[int], widths: Sequence[float]) -> tuple[int, ...]:
@@ -245,12 +239,12 @@ def _next_level(
         return padded, jnp.where(positive, 1 / jnp.where(positive, diagonal, 1), 0)
 
     padded, inverse = call_isolated(alive, finish, dict(links))
-    weights = []
+    shape, weights = next(iter(links.values())).shape, []
     for axis in axes:
         step = lambda links, axis=axis: coarsen(links, axis, periodic)
         links, new = call_isolated(alive, step, dict(links))
         weights.append(Weights(*(w.astype(dtype) for w in new)))
-    return Level(padded, inverse, tuple(weights)), links
+    return Level(padded, inverse, tuple(weights), tuple((a, shape[a]) for a in axes)), links
 
 
 def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
