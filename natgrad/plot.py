@@ -23,6 +23,8 @@ from .parameters import flatten
 from .problem import Problem
 from .result import Result
 
+__all__ = ["METRIC_LINES", "PALETTE", "fields", "figure_style", "history", "path", "save"]
+
 # Okabe and Ito's palette, told apart by every common form of colour vision.
 PALETTE = {
     "black": "#000000",

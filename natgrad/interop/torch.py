@@ -204,7 +204,10 @@ class Graph:
         drawn = _random_state()
         self.state, self.state_treedef = self._evaluate()
         if not function.deterministic and _random_state() != drawn:
-            self._check_deterministic()
+            again, _ = self._evaluate()
+            if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
+                what = "draws random numbers: called again, it gives another state"
+                raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
         function.deterministic = True
         self._second: tuple[list[Any], list[Any]] | None = None
 
@@ -283,13 +286,6 @@ class Graph:
             what = "its result has no derivative with respect to theta"
             raise InputError("function", what, SMOOTH)
         return state, treedef
-
-    def _check_deterministic(self) -> None:
-        """Raise `InputError` unless a second evaluation gives the same."""
-        again, _ = self._evaluate()
-        if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
-            what = "draws random numbers: called again, it gives another state"
-            raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
 
 
 def _pull_back(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph: Any) -> list[Any]:

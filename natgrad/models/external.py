@@ -217,8 +217,15 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
     Entries where `like` has None (those of θ that are no parameters) are ignored.
     """
     expected, treedef = jax.tree.flatten(like)
-    leaves = _match_entries(name, tree, like) if len(expected) > 1 else jax.tree.leaves(tree)
-    leaves = [np.asarray(leaf) for leaf in leaves]
+    if len(expected) > 1:
+        pick = lambda a, b: a if a is None else b
+        try:
+            tree = jax.tree.map(pick, like, tree, is_leaf=lambda x: x is None)
+        except (ValueError, TypeError) as error:
+            shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
+            what = f"returns the structure {shape(tree)}"
+            raise InputError(name, what, f"that of its argument, {shape(like)}") from error
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     shapes, wanted = [leaf.shape for leaf in leaves], [tuple(leaf.shape) for leaf in expected]
     if shapes != wanted:
         plain = lambda found: found[0] if len(found) == 1 else found
@@ -226,18 +233,6 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
         raise InputError(name, what, f"an array of shape {plain(wanted)}")
     arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
     return jax.tree.unflatten(treedef, arrays)
-
-
-def _match_entries(name: str, tree: PyTree, like: PyTree) -> list[Any]:
-    """The entries of `tree` that stand where `like` has arrays."""
-    absent = lambda x: x is None
-    try:
-        matched = jax.tree.map(lambda a, b: a if a is None else b, like, tree, is_leaf=absent)
-    except (ValueError, TypeError) as error:
-        shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
-        what = f"returns the structure {shape(tree)}"
-        raise InputError(name, what, f"that of its argument, {shape(like)}") from error
-    return jax.tree.leaves(matched)
 
 
 def state_from_numpy(name: str, tree: PyTree) -> PyTree:
