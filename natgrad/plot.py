@@ -88,7 +88,7 @@ def history(
 
     The scale is logarithmic where all values are positive. Returns the axes.
     """
-    named = _named(results)
+    named = _name_results(results)
     ax = _axes(ax)
     for (name, result), colour in zip(named.items(), cycle(RUN_COLOURS), strict=False):
         if column not in result.history:
@@ -120,7 +120,7 @@ def path(
 
     Cost: points² evaluations of the loss where a problem is given. Returns the axes.
     """
-    named = _named(results)
+    named = _name_results(results)
     ways = {name: _two_parameter_path(result) for name, result in named.items()}
     ax = _axes(ax)
     if problem is not None:
@@ -253,7 +253,7 @@ def _iterates(result: Result) -> Mapping[int, PyTree]:
     return result.iterates
 
 
-def _named(results: Result | Mapping[str, Result]) -> dict[str, Result]:
+def _name_results(results: Result | Mapping[str, Result]) -> dict[str, Result]:
     named = {"": results} if isinstance(results, Result) else dict(results)
     if not named or not all(isinstance(result, Result) for result in named.values()):
         raise InputError("results", "are no results", "a Result, or a dict of them by name")

@@ -40,13 +40,13 @@ class Energy(eqx.Module):
 
     def fluxes(self, phi: Array) -> Fluxes:
         """E φ."""
-        slopes = self.space.weighted_slopes(phi, self.a)
-        return (slopes, self.space.weighted_values(phi)) if self.with_mass else (slopes,)
+        slopes = self.space.weigh_slopes(phi, self.a)
+        return (slopes, self.space.weigh_values(phi)) if self.with_mass else (slopes,)
 
     def fluxes_transpose(self, parts: Fluxes) -> Array:
         """Eᵀ y."""
-        phi = self.space.weighted_slopes_transpose(parts[0], self.a)
-        return phi + self.space.weighted_values_transpose(parts[1]) if self.with_mass else phi
+        phi = self.space.weigh_slopes_transpose(parts[0], self.a)
+        return phi + self.space.weigh_values_transpose(parts[1]) if self.with_mass else phi
 
     def apply(self, phi: Array) -> Array:
         """K φ."""

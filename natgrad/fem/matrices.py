@@ -87,7 +87,7 @@ class Matrices:
         left, right = (g.reshape(E, -1, n) for g in (self.elements.slopes, scaled))
         return self._assemble(left.swapaxes(1, 2) @ right)
 
-    def weighted_slopes(self, a: np.ndarray) -> sparse.csr_matrix:
+    def slope_factor(self, a: np.ndarray) -> sparse.csr_matrix:
         """D_a, with D_aᵀD_a = K_a, of a space without held nodes."""
         E, R, d, n = self.elements.slopes.shape
         roots = np.sqrt(a * self.elements.slope_weights)[:, :, None, None]
@@ -140,7 +140,7 @@ class Matrices:
         singular = system == "stiffness" and self.free  # K annihilates the constants
         # Products by D keep their digits where entries differ by orders of magnitude: an error in
         # Dφ moves mass, one in the matrix itself makes mass.
-        factor = None if a is None else self.weighted_slopes(a)
+        factor = None if a is None else self.slope_factor(a)
         if solver != "sparse":
             return Iterative(matrix, solver, singular, factor)
         try:

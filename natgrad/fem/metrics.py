@@ -72,7 +72,7 @@ class _L2Geometry(Geometry):
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
         space = self.metric.space
-        mv, rmv = space.weighted_values, space.weighted_values_transpose
+        mv, rmv = space.weigh_values, space.weigh_values_transpose
         return AdjointOperator(mv, rmv, self.rho, jax.eval_shape(mv, self.rho))
 
     @cached_property
@@ -80,7 +80,7 @@ class _L2Geometry(Geometry):
         return positive_operator(self.metric.space.mass, self.rho)
 
     def whiten(self, c: Array) -> Array:
-        return self.metric.space.weighted_values(mass_solve(self.metric.space, c))
+        return self.metric.space.weigh_values(mass_solve(self.metric.space, c))
 
     @property
     def whitens_shortest(self) -> bool:

@@ -54,8 +54,8 @@ from .divergence import (
 from .elimination import dominant_factor
 
 DENSE_CELLS = 32  # solved directly
-LOOPED_CELLS = 6000  # levels up to this size share one loop,
-LOOPED_SHARE = 1 / 64  # and so do levels up to this share of the finest
+LOOP_CELLS = 6000  # levels up to this size share one loop,
+LOOP_SHARE = 1 / 64  # and so do levels up to this share of the finest
 SHORTEST_AXIS = 4  # shorter ones are not coarsened while others are longer
 STRONG = 0.25  # axes with at least this share of the strongest coupling are coarsened together
 LOW, HIGH = 0.4, 2.0  # the part of the spectrum of D⁻¹K that smoothing damps
@@ -89,10 +89,10 @@ class Hierarchy(eqx.Module):
     on_host: ClassVar[bool] = False
 
     levels: tuple[Level, ...]
-    looped: Level | None  # stacked along a leading axis
+    loop: Level | None  # stacked along a leading axis
     coarsest: tuple[Array, Array]  # J and p with K⁺ ≈ J diag(p) Jᵀ, one cell grounded
     alive: Array
-    looped_shape: tuple[int, ...] = eqx.field(static=True)
+    loop_shape: tuple[int, ...] = eqx.field(static=True)
     dense_shape: tuple[int, ...] = eqx.field(static=True)
     periodic: bool = eqx.field(static=True)
 
@@ -107,16 +107,16 @@ class Hierarchy(eqx.Module):
 
     def _down(self, depth: int, b: Array) -> Array:
         if depth == len(self.levels):
-            return self._looped(b)
+            return self._run_loop(b)
         level = self.levels[depth]
         x, r = self._start(level, b)
         coarse = self._down(depth + 1, self._restrict(level, r))
         return self._relax_again(level, b, self._correct(level, x, coarse))
 
-    def _looped(self, b: Array) -> Array:
-        if self.looped is None:
+    def _run_loop(self, b: Array) -> Array:
+        if self.loop is None:
             return self._dense(b)
-        dim, shape = len(self.looped_shape), self.looped_shape
+        dim, shape = len(self.loop_shape), self.loop_shape
 
         def down(b: Array, level: Level) -> tuple[Array, tuple[Array, Array]]:
             x, r = self._start(level, b)
@@ -127,9 +127,9 @@ class Hierarchy(eqx.Module):
             half = crop_to(e, tuple(n // 2 for n in shape))
             return self._relax_again(level, b, self._correct(level, x, half)), None
 
-        coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.looped)
+        coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.loop)
         e = pad_to(self._dense(crop_to(coarse, self.dense_shape)), shape)
-        e, _ = lax.scan(up, e, (self.looped, bs, xs), reverse=True)
+        e, _ = lax.scan(up, e, (self.loop, bs, xs), reverse=True)
         return crop_to(e, b.shape[b.ndim - dim :])
 
     def _dense(self, b: Array) -> Array:
@@ -190,9 +190,9 @@ def build_hierarchy(
     alive = conductances[0].ravel()[0] >= 0
     links: Links = nearest_links(conductances)
     shape, widths = conductances[0].shape, list(spacing)
-    looped_cells = max(LOOPED_CELLS, LOOPED_SHARE * math.prod(shape))
+    loop_cells = max(LOOP_CELLS, LOOP_SHARE * math.prod(shape))
     levels = []
-    while math.prod(shape) > (DENSE_CELLS if periodic else looped_cells) or (
+    while math.prod(shape) > (DENSE_CELLS if periodic else loop_cells) or (
         math.prod(shape) > DENSE_CELLS and len(strong_axes(shape, widths)) < len(shape)
     ):
         axes = strong_axes(shape, widths)
@@ -203,23 +203,23 @@ def build_hierarchy(
         shape = tuple(-(-n // 2) if axis in axes else n for axis, n in enumerate(shape))
         widths = [2 * h if axis in axes else h for axis, h in enumerate(widths)]
 
-    looped, looped_shape = None, shape
+    loop, loop_shape = None, shape
     depth = 0
     while math.prod(shape) > DENSE_CELLS and not periodic:
         depth, shape = depth + 1, tuple(-(-n // 2) for n in shape)
     if depth:
-        looped_shape = tuple(n + n % 2 for n in looped_shape)
+        loop_shape = tuple(n + n % 2 for n in loop_shape)
         axes = tuple(range(len(shape)))
 
         def descend(links: Links, _: None) -> tuple[dict[Offset, Array], Level]:
             level, coarse = _next_level(alive, links, axes, periodic, dtype)
-            return {o: pad_to(c, looped_shape) for o, c in coarse.items()}, level
+            return {o: pad_to(c, loop_shape) for o, c in coarse.items()}, level
 
-        first = _all_offsets(links, looped_shape)
-        links, looped = lax.scan(descend, first, length=depth)
+        first = _all_offsets(links, loop_shape)
+        links, loop = lax.scan(descend, first, length=depth)
         links = {o: crop_to(c, shape) for o, c in links.items()}
     coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links, periodic))
-    return Hierarchy(tuple(levels), looped, coarsest, alive, looped_shape, shape, periodic)
+    return Hierarchy(tuple(levels), loop, coarsest, alive, loop_shape, shape, periodic)
 
 
 def strong_axes(shape: Sequence[int], widths: Sequence[float]) -> tuple[int, ...]:
