@@ -87,12 +87,13 @@ class Comparison:
         lowest = min(self.lowest(name, against, at) for name in self.results)
         bar = lowest + max(LEVEL * abs(lowest), ROUNDING * abs(first))
         bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
-        return min(self.results, key=lambda name: self._reached(name, against, bar))
 
-    def _reached(self, name: str, against: str, bar: float) -> float:
-        result = self.results[name]
-        below = np.flatnonzero(result.history["loss"] <= bar)
-        return float(result.spent(against)[below[0]]) if below.size else np.inf
+        def reach(name: str) -> float:
+            result = self.results[name]
+            below = np.flatnonzero(result.history["loss"] <= bar)
+            return float(result.spent(against)[below[0]]) if below.size else np.inf
+
+        return min(self.results, key=reach)
 
     @property
     def leaders(self) -> dict[str, str]:
@@ -206,27 +207,17 @@ def compare(
             if not (own.model.on_host or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
                 minimize(own, theta0, method, stop=once, progress=False, **settings)
+            shown = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
             with label_runs(name):
-                results[name] = minimize(
-                    own,
-                    theta0,
-                    method,
-                    stop=stop,
-                    callbacks=callbacks,
-                    checkpoint=place,
-                    progress=progress,
-                    **settings,
-                )
+                results[name] = minimize(own, theta0, method, stop=stop, **shown, **settings)
         except Exception as error:
             failures[name] = error
     if not results:
         raise next(iter(failures.values()))
-    reasons = {name: _explain(error) for name, error in failures.items()}
+    known = lambda error: isinstance(error, InputError)
+    explain = lambda error: str(error) if known(error) else f"{type(error).__name__}: {error}"
+    reasons = {name: explain(error) for name, error in failures.items()}
     return Comparison(results, stop, reasons, problem)
-
-
-def _explain(error: Exception) -> str:
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
 def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, Method]]:

@@ -48,7 +48,14 @@ class Devices(NamedTuple):
             return
         check_instance("problem", problem, Problem)
         check_parameters(flatten(theta)[0])
-        self._check_same(theta0=theta, **settings)
+        if self._alone:
+            return
+        for name, argument in {"theta0": theta, **settings}.items():
+            mine = np.frombuffer(bytes.fromhex(digest(argument)), np.uint8)
+            other = np.asarray(np.any(self.agree(mine) != mine))
+            if np.asarray(_reduce(self.mesh, jnp.any)(self._gather(other))):
+                what = "differs from process to process"
+                raise InputError(name, what, "the same data and the same seeds in every process")
 
     def spread(self, problem: Problem, theta: PyTree) -> tuple[Problem, Callable[[Metric], Metric]]:
         """The problem for a state in parts, and the function that spreads a metric with it."""
@@ -68,10 +75,15 @@ class Devices(NamedTuple):
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device, whole."""
-        mesh = self.mesh
-        if mesh is None:
+        if self.mesh is None:
             return tree
-        return jax.tree.map(lambda x: _whole(x, mesh) if eqx.is_array(x) else x, tree)
+        whole = everywhere(self.mesh)
+
+        def move(x: Array) -> Array:
+            there = put_on_mesh(x, lambda _: whole)
+            return there if there.is_fully_replicated else jax.device_put(there, whole)
+
+        return jax.tree.map(lambda x: move(x) if eqx.is_array(x) else x, tree)
 
     @property
     def leads(self) -> bool:
@@ -88,7 +100,7 @@ class Devices(NamedTuple):
         """The leader's value, in every process. Cost: about a millisecond."""
         if self._alone:
             return np.asarray(value)
-        return np.asarray(_leading(self.mesh)(self._gathered(np.asarray(value))))
+        return np.asarray(_reduce(self.mesh, _take_first)(self._gather(np.asarray(value))))
 
     def agree_on_bytes(self, content: bytes | None) -> bytes | None:
         """The leader's bytes, in every process."""
@@ -114,35 +126,17 @@ class Devices(NamedTuple):
                 "checkpoint goes on from there."
             ) from error
 
-    def _check_same(self, **arguments: PyTree) -> None:
-        """Raise `InputError`, in every process, if they were given something else each."""
-        if self._alone:
-            return
-        for name, argument in arguments.items():
-            mine = np.frombuffer(bytes.fromhex(digest(argument)), np.uint8)
-            other = np.asarray(np.any(self.agree(mine) != mine))
-            if np.asarray(_anywhere(self.mesh)(self._gathered(other))):
-                what = "differs from process to process"
-                raise InputError(name, what, "the same data and the same seeds in every process")
-
-    def _gathered(self, value: np.ndarray) -> Array:
+    def _gather(self, value: np.ndarray) -> Array:
         """The values of the processes, a row for each device."""
         assert self.mesh is not None
         shape = (self.mesh.size, *value.shape)
         return jax.make_array_from_callback(shape, in_parts(self.mesh), lambda _: value[None])
 
 
-def _whole(x: Array | np.ndarray, mesh: Mesh) -> Array:
-    sharding = everywhere(mesh)
-    there: Array = put_on_mesh(x, lambda _: sharding)
-    return there if there.is_fully_replicated else jax.device_put(there, sharding)
-
-
 @functools.cache
-def _leading(mesh: Mesh) -> Callable[[Array], Array]:
-    return jax.jit(lambda rows: rows[0], out_shardings=everywhere(mesh))
+def _reduce(mesh: Mesh, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return jax.jit(function, out_shardings=everywhere(mesh))
 
 
-@functools.cache
-def _anywhere(mesh: Mesh) -> Callable[[Array], Array]:
-    return jax.jit(jnp.any, out_shardings=everywhere(mesh))
+def _take_first(rows: Array) -> Array:
+    return rows[0]

@@ -6,22 +6,24 @@ matplotlib comes with `pip install "natgrad[studies]"`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from .core.compiled import compile_unless, each
 from .core.settings import check_integer
 from .errors import InputError, import_optional
 from .grids import Grid
-from .models.base import evaluate
 from .parameters import flatten
 from .problem import Problem
 from .result import Result
+
+__all__ = ["METRIC_LINES", "PALETTE", "fields", "figure_style", "history", "path", "save"]
 
 # Okabe and Ito's palette, told apart by every common form of colour vision.
 PALETTE = {
@@ -86,9 +88,9 @@ def history(
 
     The scale is logarithmic where all values are positive. Returns the axes.
     """
-    named = _named(results)
+    named = _name_results(results)
     ax = _axes(ax)
-    for (name, result), colour in zip(named.items(), _colours(len(named)), strict=True):
+    for (name, result), colour in zip(named.items(), cycle(RUN_COLOURS), strict=False):
         if column not in result.history:
             known = ", ".join(result.history)
             raise InputError("column", f"{column!r} is not in the history", f"one of {known}")
@@ -98,7 +100,8 @@ def history(
     if np.all(shown[np.isfinite(shown)] > 0):
         ax.set_yscale("log")
     ax.set(xlabel=against, ylabel=column.replace("_", " "))
-    _legend(ax, named)
+    if any(named):
+        ax.legend(frameon=False)
     return ax
 
 
@@ -117,18 +120,23 @@ def path(
 
     Cost: points² evaluations of the loss where a problem is given. Returns the axes.
     """
-    named = _named(results)
+    named = _name_results(results)
     ways = {name: _two_parameter_path(result) for name, result in named.items()}
     ax = _axes(ax)
     if problem is not None:
         like = next(iter(named.values())).theta
-        _level_sets(ax, landscape(problem, like, np.concatenate(list(ways.values())), points))
-    for (name, way), colour in zip(ways.items(), _colours(len(ways)), strict=True):
+        seen = landscape(problem, like, np.concatenate(list(ways.values())), points)
+        finite = seen.values[np.isfinite(seen.values)]
+        levels = np.unique(np.quantile(finite, np.linspace(0, 1, 18) ** 1.5))
+        if len(levels) > 1:
+            ax.contour(seen.x, seen.y, seen.values.T, levels=levels, colors="0.7", linewidths=0.7)
+    for (name, way), colour in zip(ways.items(), cycle(RUN_COLOURS), strict=False):
         ax.plot(*way.T, ".-", color=colour, lw=1.4, ms=4, label=name or None)
         ax.plot(*way[0], "s", color=colour, ms=6)
         ax.plot(*way[-1], "*", color=colour, ms=11, mec="white", mew=0.6)
     ax.set(xlabel="θ₁", ylabel="θ₂")
-    _legend(ax, named)
+    if any(named):
+        ax.legend(frameon=False)
     return ax
 
 
@@ -150,24 +158,31 @@ def fields(
     Fields of two dimensions are images with one colour scale, the first axis of the array to the
     right; fields of one dimension are lines. Returns the array of axes, new ones with a colour bar.
     """
-    chosen = _some(result, count)
+    kept = list(_iterates(result).items())
+    check_integer(count, "count", 1, example=4)
+    places = np.unique(np.linspace(0, len(kept) - 1, min(count, len(kept))).round().astype(int))
+    chosen = [kept[place] for place in places]
     found = [np.asarray((of or (lambda theta: theta))(theta)) for _, theta in chosen]
     if any(field.shape != found[0].shape or field.ndim not in (1, 2) for field in found):
         what = f"has shape {found[0].shape}, which is no field of one or two dimensions"
         raise InputError("of", what, "of=lambda theta: model(theta)[0]")
-    shown = _row(len(chosen)) if axes is None else np.ravel(np.asarray(axes, object))
+    if axes is None:
+        size = (2.8 * len(chosen) + 0.4, 3.0)
+        made = _pyplot().subplots(1, len(chosen), figsize=size, squeeze=False, layout="constrained")
+    shown = np.ravel(made[1] if axes is None else np.asarray(axes, object))
     if len(shown) != len(chosen):
         raise InputError("axes", f"are {len(shown)} for {len(chosen)} fields", "axes=None")
     low, high = min(f.min() for f in found), max(f.max() for f in found)
+    room = 0.05 * (high - low) or 1.0
     image = None
     for axis, (number, _), field in zip(shown, chosen, found, strict=True):
         axis.set_title(f"iteration {number}", fontsize="medium")
         if field.ndim == 1:
             where = np.arange(field.size) if grid is None else np.asarray(grid.points).ravel()
             axis.plot(where, field, color=RUN_COLOURS[0])
-            axis.set_ylim(*_margin(low, high))
+            axis.set_ylim(low - room, high + room)
             continue
-        box = None if grid is None else (*_sides(grid, 0), *_sides(grid, 1))
+        box = None if grid is None else np.stack([grid.lower, grid.upper], axis=1).ravel()
         image = axis.imshow(field.T, origin="lower", extent=box, vmin=low, vmax=high)
     if image is not None and axes is None:
         shown[0].figure.colorbar(image, ax=shown, shrink=0.8)
@@ -192,20 +207,12 @@ def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 
     room = MARGIN * max(float((high - low).max()), 1e-3 * float(np.abs(around).max()), 1e-6)
     x, y = (np.linspace(a - room, b + room, points) for a, b in zip(low, high, strict=True))
     plane = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2))
-    if problem.model.on_host:
-        values = np.array([_value(problem, like, place) for place in plane])
-    else:
-        values = np.asarray(_values(problem, like, plane))
+    values = np.asarray(_values(problem, like, plane))
     values = np.where(np.isfinite(values), values, np.nan)
     return Landscape(x, y, values.reshape(points, points))
 
 
-def _value(problem: Problem, like: PyTree, place: jax.Array) -> float:
-    theta = flatten(like)[1](place)
-    return float(problem.value(theta, evaluate(problem.model, theta).rho))
-
-
-@eqx.filter_jit
+@compile_unless(lambda problem, *_: problem.model.on_host)
 def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
     unravel = flatten(like)[1]
 
@@ -213,7 +220,7 @@ def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
         theta = unravel(place)
         return problem.value(theta, problem.model(theta))
 
-    return jax.lax.map(value, plane, batch_size=TOGETHER)
+    return each(value, plane, TOGETHER)
 
 
 @contextmanager
@@ -240,27 +247,13 @@ def _two_parameter_path(result: Result) -> np.ndarray:
     return np.array([np.asarray(flatten(theta)[0]) for theta in _iterates(result).values()])
 
 
-def _level_sets(ax: Any, seen: Landscape) -> None:
-    finite = seen.values[np.isfinite(seen.values)]
-    levels = np.unique(np.quantile(finite, np.linspace(0, 1, 18) ** 1.5))
-    if len(levels) > 1:
-        ax.contour(seen.x, seen.y, seen.values.T, levels=levels, colors="0.7", linewidths=0.7)
-
-
 def _iterates(result: Result) -> Mapping[int, PyTree]:
     if not result.iterates:
         raise InputError("results", "have no iterates kept", "minimize(..., snapshots=20)")
     return result.iterates
 
 
-def _some(result: Result, count: int) -> list[tuple[int, PyTree]]:
-    kept = list(_iterates(result).items())
-    check_integer(count, "count", 1, example=4)
-    places = np.unique(np.linspace(0, len(kept) - 1, min(count, len(kept))).round().astype(int))
-    return [kept[place] for place in places]
-
-
-def _named(results: Result | Mapping[str, Result]) -> dict[str, Result]:
+def _name_results(results: Result | Mapping[str, Result]) -> dict[str, Result]:
     named = {"": results} if isinstance(results, Result) else dict(results)
     if not named or not all(isinstance(result, Result) for result in named.values()):
         raise InputError("results", "are no results", "a Result, or a dict of them by name")
@@ -268,34 +261,8 @@ def _named(results: Result | Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _axes(ax: Any) -> Any:
-    if ax is not None:
-        return ax
-    return _pyplot().subplots(layout="constrained")[1]
-
-
-def _row(count: int) -> np.ndarray:
-    size = (2.8 * count + 0.4, 3.0)
-    made = _pyplot().subplots(1, count, figsize=size, squeeze=False, layout="constrained")
-    return made[1].ravel()
+    return _pyplot().subplots(layout="constrained")[1] if ax is None else ax
 
 
 def _pyplot() -> Any:
     return import_optional("matplotlib.pyplot", "plot")
-
-
-def _colours(count: int) -> list[str]:
-    return [RUN_COLOURS[number % len(RUN_COLOURS)] for number in range(count)]
-
-
-def _legend(ax: Any, named: Mapping[str, Result]) -> None:
-    if any(named):
-        ax.legend(frameon=False)
-
-
-def _margin(low: float, high: float) -> tuple[float, float]:
-    room = 0.05 * (high - low) or 1.0
-    return low - room, high + room
-
-
-def _sides(grid: Grid, axis: int) -> tuple[float, float]:
-    return grid.lower[axis], grid.upper[axis]

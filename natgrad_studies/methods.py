@@ -6,7 +6,7 @@ from typing import Any
 
 import natgrad as ng
 from natgrad.descent import Method, label_runs
-from natgrad.plot import PALETTE
+from natgrad.plot import METRIC_LINES, PALETTE
 
 METRICS: dict[str, Callable[[ng.Grid], ng.metrics.Metric]] = {
     "L2": ng.L2,
@@ -26,13 +26,7 @@ LABELS = {  # the same for matplotlib, which sets formulae
     **{"dotH1": r"$\dot H^1$", "dotHm1": r"$\dot H^{-1}$", "W2": r"$W_2$"},
 }
 LINES = {  # a colour and a dash for each method, the same in every study
-    "L2": (PALETTE["blue"], "-"),
-    "FR": (PALETTE["green"], "-"),
-    "H1": (PALETTE["orange"], "-"),
-    "dotH1": (PALETTE["orange"], "--"),
-    "Hm1": (PALETTE["sky"], "-"),
-    "dotHm1": (PALETTE["sky"], "--"),
-    "W2": (PALETTE["vermilion"], "-"),
+    **METRIC_LINES,
     "GD": (PALETTE["grey"], "-"),
     "LBFGS": (PALETTE["black"], "--"),
     "LBFGS_long": (PALETTE["black"], "-"),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 SECOND_ORDER = 1.7  # an observed order from here on is that of a right derivative
 FIRST_ORDER = (0.7, 1.3)  # what a wrong derivative leaves
@@ -33,52 +34,39 @@ def steps_for(eps: float) -> tuple[float, ...]:
 
 
 def taylor_test(
-    steps: Sequence[float],
-    changes: Sequence[np.ndarray],
-    slope: np.ndarray,
-    eps: float,
-    size: float = 0.0,
+    changes: Sequence[ArrayLike], slope: ArrayLike, eps: float, size: float = 0.0
 ) -> Taylor:
-    """The test for the changes F(θ + hη) − F(θ) and the derivative along η; `size` is its scale.
+    """The test for the changes F(θ + hη) − F(θ), h in `steps_for(eps)`, and the derivative along η.
 
-    A derivative is right if an error falls below 1e-4 (in single precision 1e-2), or if the
-    remainders fall at second order somewhere and nowhere at first order twice in a row: where the
-    evaluations are noisy, errors rise again before they are small.
+    `size` is the scale of the derivative. It is right if an error falls below 1e-4 (in single
+    precision 1e-2), or if the remainders fall at second order somewhere and nowhere at first order
+    twice in a row: where the evaluations are noisy, errors rise again before they are small.
     """
-    h = np.asarray(steps)
-    remainders = np.array([norm(c - t * slope) for c, t in zip(changes, h, strict=True)])
-    sizes = np.array([max(norm(slope), norm(c) / t, size) for c, t in zip(changes, h, strict=True)])
-    errors = np.array([ratio(r / t, s) for r, t, s in zip(remainders, h, sizes, strict=True)])
+    steps, slope = steps_for(eps), np.asarray(slope)
+    pairs = list(zip(map(np.asarray, changes), steps, strict=True))
+    remainders = [norm(change - h * slope) for change, h in pairs]
+    sizes = [max(norm(slope), norm(change) / h, size) for change, h in pairs]
+    errors = [ratio(r / h, s) for r, h, s in zip(remainders, steps, sizes, strict=True)]
     finite = np.isfinite(errors)
     if not np.all(np.isfinite(slope)) or np.sum(finite) < 3:
-        return Taylor(tuple(steps), _floats(remainders), _floats(errors), np.inf, np.nan, False)
-    h, kept, error = h[finite], remainders[finite], float(np.min(errors[finite]))
-    tiny = np.finfo(float).tiny
-    orders = np.diff(np.log(np.maximum(kept, tiny))) / np.diff(np.log(h))
+        return Taylor(steps, tuple(remainders), tuple(errors), np.inf, np.nan, False)
+    error = float(np.min(np.array(errors)[finite]))
+    kept = np.maximum(np.array(remainders)[finite], np.finfo(float).tiny)
+    orders = np.diff(np.log(kept)) / np.diff(np.log(np.array(steps)[finite]))
     first = (orders > FIRST_ORDER[0]) & (orders < FIRST_ORDER[1])
     second = bool(np.any(orders >= SECOND_ORDER)) and not np.any(first[1:] & first[:-1])
     passed = error <= (1e-4 if eps < 1e-10 else 1e-2) or second
-    order = float(np.max(orders))
-    return Taylor(tuple(steps), _floats(remainders), _floats(errors), error, order, bool(passed))
+    return Taylor(steps, tuple(remainders), tuple(errors), error, float(np.max(orders)), passed)
 
 
-def _floats(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(map(float, values))
-
-
-def norm(x: np.ndarray) -> float:
+def norm(x: ArrayLike) -> float:
     """‖x‖ as a number."""
-    return float(np.linalg.norm(x))
+    return float(np.linalg.norm(np.asarray(x)))
 
 
 def ratio(a: float, b: float) -> float:
     """a/b, or a where b is zero."""
     return a / b if b else a
-
-
-def worst_number(values: Sequence[float]) -> float:
-    """The largest, infinite if one is not a number."""
-    return float("inf") if np.any(np.isnan(values)) else float(max(values))
 
 
 def worst(tests: Sequence[Taylor]) -> Taylor:

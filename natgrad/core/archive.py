@@ -79,17 +79,16 @@ def read_archive(
                 found = f"{header['natgrad']}, version {header['version']}"
                 what = f"{path} is a {found}, not a {kind} up to version {VERSION}"
                 raise InputError("path", what, "the file of this kind, or a newer natgrad")
-            names = list(header["types"].items())
-            arrays = {
-                name: _unpack(_read_member(archive, number), type_name)
-                for number, (name, type_name) in enumerate(names)
-            }
+            arrays = {}
+            for number, (name, type_name) in enumerate(header["types"].items()):
+                member = io.BytesIO(archive.read(f"{number}.npy"))
+                arrays[name] = _unpack(np.load(member, allow_pickle=False), type_name)
             return header["values"], arrays
-    except InputError:
-        raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path}", f"the path of a {kind}") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
         what = f"{path} cannot be read as a {kind}: it is damaged or something else ({error})"
         raise InputError("path", what, "deleting it, or an older copy") from error
 
@@ -142,10 +141,6 @@ def _unpack(array: np.ndarray, type_name: str) -> Any:
     if array.dtype.name == type_name:
         return array
     return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
-
-
-def _read_member(archive: zipfile.ZipFile, number: int) -> np.ndarray:
-    return np.load(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
 
 
 def digest(value: Any) -> str:

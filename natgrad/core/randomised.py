@@ -98,7 +98,7 @@ def range_basis(
         new = _extend(rows, push(jax.random.normal(tests, (probes, shape[1]), dtype)))
         latest = pull(new)
         rows, images = jnp.concatenate([rows, new]), jnp.concatenate([images, latest])
-        missed = _spectral_norm(latest) if len(rows) < min(shape) else missed
+        missed = jnp.linalg.norm(latest, ord=2) if len(rows) < min(shape) else missed
     return Basis(rows, images, missed)
 
 
@@ -116,7 +116,6 @@ def nystrom(
     rank: int,
     key: Array,
     dtype: DTypeLike,
-    batch_size: int | None = None,
 ) -> tuple[Array, Array]:
     """Eigenpairs (U, Λ) with UΛUᵀ = AΩ(ΩᵀAΩ)†ΩᵀA ⪯ A, for a positive semidefinite A as a product.
 
@@ -133,7 +132,7 @@ def nystrom(
     NeurIPS 2017; Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023), Algorithm 2.1.
     """
     sketch = orthonormalise(jax.random.normal(key, (rank, size), dtype))
-    return from_sketch(sketch, each(product, sketch, batch_size))
+    return from_sketch(sketch, each(product, sketch))
 
 
 @jax.jit
@@ -166,8 +165,3 @@ def _extend(rows: Array, more: Array) -> Array:
     One Householder factorisation of all: orthogonal also where `more` adds nothing but rounding.
     """
     return jnp.linalg.qr(jnp.concatenate([rows, more]).T)[0].T[len(rows) :]
-
-
-@jax.jit
-def _spectral_norm(rows: Array) -> Array:
-    return jnp.linalg.norm(rows, ord=2)

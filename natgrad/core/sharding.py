@@ -4,10 +4,9 @@ Everything else is left to XLA, which follows the placement of its inputs throug
 puts in the communication.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from ..errors import InputError
+from .settings import Module, replace_fields
 
-Module = TypeVar("Module", bound=eqx.Module)
 AXIS = "parts"
 
 
@@ -72,11 +71,8 @@ def put_on_mesh(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) ->
 
     Every process gives the same arrays, and keeps the parts of its own devices.
     """
-    return jax.tree.map(lambda x: _put(x, place(x.shape)) if _is_array(x) else x, tree)
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, (jax.Array, np.ndarray))
+    is_array = lambda x: isinstance(x, (jax.Array, np.ndarray))
+    return jax.tree.map(lambda x: _put(x, place(x.shape)) if is_array(x) else x, tree)
 
 
 def _put(x: Any, sharding: NamedSharding) -> Any:
@@ -129,11 +125,7 @@ def on_each_device(function: Callable, mesh: Mesh | None, whole: int = 0, summed
 
 def replace_mesh(module: Module, mesh: Mesh) -> Module:
     """The same module with another `mesh`, a static field that only its constructor sets."""
-    made = object.__new__(type(module))
-    for field in dataclasses.fields(module):
-        value = mesh if field.name == "mesh" else getattr(module, field.name)
-        object.__setattr__(made, field.name, value)
-    return made
+    return replace_fields(module, mesh=mesh)
 
 
 class InParts(eqx.Module):
@@ -143,9 +135,6 @@ class InParts(eqx.Module):
     mesh: Mesh = eqx.field(static=True)
 
     def __call__(self, *arguments: Any) -> PyTree:
-        cut = lambda x: (
-            jax.lax.with_sharding_constraint(x, in_parts(self.mesh))
-            if divides(self.mesh, x.shape)
-            else x
-        )
+        constrain, parts = jax.lax.with_sharding_constraint, in_parts(self.mesh)
+        cut = lambda x: constrain(x, parts) if divides(self.mesh, x.shape) else x
         return jax.tree.map(cut, self.function(*arguments))

@@ -12,7 +12,7 @@ from jax import Array
 from jax.custom_derivatives import linear_call
 from jax.flatten_util import ravel_pytree
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, splu
+from scipy.sparse.linalg import LinearOperator, SuperLU, splu
 
 from ..errors import InputError
 from .compiled import can_call_back
@@ -31,41 +31,22 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
     that of the products, compiled once for each operator; blocks of vectors (`matmat`) by `vmap`.
     """
     if not isinstance(operator, lx.AbstractLinearOperator):
-        raise InputError(
-            "operator", f"is a {type(operator).__name__}", "metric.factor(rho), or any of lineax"
-        )
-    return _FlatOperator(operator)
-
-
-class _FlatOperator(LinearOperator):
-    """A lineax operator on flat vectors."""
-
-    def __init__(self, operator: lx.AbstractLinearOperator):
-        self.operator = operator
-        self._on_host = isinstance(operator, AdjointOperator) and operator.on_host
-        self._product = flat_product if self._on_host else _compiled_product
-        flat_in, flat_out = (
-            jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0])
-            for s in (operator.in_structure(), operator.out_structure())
-        )
-        shape = (flat_out.size, flat_in.size)
-        super().__init__(np.result_type(flat_in.dtype, flat_out.dtype), shape)
-
-    def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return _apply_to_parts(lambda x: self._product(self.operator, x), x.reshape(-1))
-
-    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return _apply_to_parts(lambda x: self._product(self.operator.T, x), x.reshape(-1))
-
-    def _matmat(self, X: np.ndarray) -> np.ndarray:
-        if self._on_host:
-            return super()._matmat(X)
-        return _apply_to_parts(lambda X: _products(self.operator, X), X)
-
-    def _rmatmat(self, X: np.ndarray) -> np.ndarray:
-        if self._on_host:
-            return super()._rmatmat(X)
-        return _apply_to_parts(lambda X: _products(self.operator.T, X), X)
+        what = f"is a {type(operator).__name__}"
+        raise InputError("operator", what, "metric.factor(rho), or any of lineax")
+    on_host = isinstance(operator, AdjointOperator) and operator.on_host
+    product = flat_product if on_host else _vector_product
+    vector = lambda A, x: _apply_to_parts(lambda x: product(A, x), x.reshape(-1))
+    block = lambda A, X: _apply_to_parts(lambda X: _block_product(A, X), X)
+    structures = operator.out_structure(), operator.in_structure()
+    flat = [jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0]) for s in structures]
+    return LinearOperator(
+        (flat[0].size, flat[1].size),
+        matvec=lambda x: vector(operator, x),
+        rmatvec=lambda x: vector(operator.T, x),
+        matmat=None if on_host else lambda X: block(operator, X),
+        rmatmat=None if on_host else lambda X: block(operator.T, X),
+        dtype=np.result_type(flat[0].dtype, flat[1].dtype),
+    )
 
 
 def _apply_to_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
@@ -75,11 +56,11 @@ def _apply_to_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndar
     return np.asarray(product(jnp.asarray(x)))
 
 
-_compiled_product = eqx.filter_jit(flat_product)
+_vector_product = eqx.filter_jit(flat_product)
 
 
 @eqx.filter_jit
-def _products(operator: lx.AbstractLinearOperator, X: Array) -> Array:
+def _block_product(operator: lx.AbstractLinearOperator, X: Array) -> Array:
     return jax.vmap(lambda x: flat_product(operator, x), in_axes=1, out_axes=1)(X)
 
 
@@ -104,41 +85,30 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
     Cost: O(entries) a product, and a copy of the matrix for its transpose.
     """
     if not is_scipy(operator):
-        raise InputError(
-            "operator",
-            f"is a {type(operator).__name__}",
-            "a sparse matrix or LinearOperator of SciPy; lineax.MatrixLinearOperator of an array",
-        )
+        advice = "a sparse matrix or LinearOperator of SciPy, or lineax.MatrixLinearOperator(array)"
+        raise InputError("operator", f"is a {type(operator).__name__}", advice)
     if np.issubdtype(operator.dtype, np.complexfloating):
         raise InputError("operator", "is complex, and metrics here are real", "its real form")
     rows, columns = operator.shape
     if sparse.issparse(operator):
         forward, backward = _Entries.of(operator), _Entries.of(operator.T)
     elif not can_call_back():
-        raise InputError(
-            "operator",
-            "compiled code would call it, which takes a second CPU core to answer",
-            "a sparse matrix, or another core for this process",
-        )
+        what = "compiled code would call it, which takes a second CPU core to answer"
+        raise InputError("operator", what, "a sparse matrix, or another core for this process")
     else:
-        _check_products(operator)
+        for name, size in (("matvec", columns), ("rmatvec", rows)):  # compiled code cannot say so
+            try:
+                getattr(operator, name)(np.zeros(size))
+            except (NotImplementedError, ValueError) as error:
+                what = f"its {name} cannot be used on {size} numbers ({error or 'not defined'})"
+                advice = "LinearOperator(shape, matvec, rmatvec)"
+                raise InputError("operator", what, advice) from error
         adjoint = operator.T  # for real vectors matvec of it is rmatvec
         forward, backward = _Callback(operator, adjoint), _Callback(adjoint, operator)
     dtype = jnp.zeros((), forward.dtype).dtype  # in JAX's precision
     vector = lambda size: jax.ShapeDtypeStruct((size,), dtype)
     on_host = isinstance(forward, _Callback)
     return AdjointOperator(forward, backward, vector(columns), vector(rows), on_host=on_host)
-
-
-def _check_products(operator: LinearOperator) -> None:
-    """Raise `InputError` unless it has both products; compiled code could not say so."""
-    rows, columns = operator.shape
-    for name, size in (("matvec", columns), ("rmatvec", rows)):
-        try:
-            getattr(operator, name)(np.zeros(size))
-        except (NotImplementedError, ValueError) as error:
-            what = f"its {name} cannot be used on {size} numbers ({error or 'not defined'})"
-            raise InputError("operator", what, "LinearOperator(shape, matvec, rmatvec)") from error
 
 
 class _Entries(eqx.Module):
@@ -179,7 +149,7 @@ class _Callback(eqx.Module):
         return np.result_type(self.operator.dtype, np.float32)
 
     def __call__(self, x: Array) -> Array:
-        forward, backward = (_host_product(o) for o in (self.operator, self.adjoint))
+        forward, backward = map(_host_product, (self.operator, self.adjoint))
         # without derivatives the call stands by itself: JAX cannot map what has a given transpose
         product = jax.custom_jvp(lambda x: forward(None, x))
         product.defjvp(
@@ -222,21 +192,29 @@ def sparse_root(A: Any) -> Any:
     largest = np.abs(matrix.data).max(initial=0.0)
     if abs(matrix - matrix.T).max() > 1e-6 * largest:
         raise InputError("A", "is not symmetric", "½(A + Aᵀ)")
-    diagonal = {"diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}}
     try:
-        factor = splu(0.5 * (matrix + matrix.T).tocsc(), permc_spec="MMD_AT_PLUS_A", **diagonal)
-    except RuntimeError as error:
-        raise _not_positive() from error
-    pivots = factor.U.diagonal()
-    ordered = np.array_equal(factor.perm_r, factor.perm_c)
-    if not ordered or pivots.min() <= len(pivots) * np.finfo(float).eps * largest:
-        raise _not_positive()
+        factor = symmetric_lu(0.5 * (matrix + matrix.T))
+        pivots = factor.U.diagonal()
+        ordered = np.array_equal(factor.perm_r, factor.perm_c)
+        positive = ordered and pivots.min() > len(pivots) * np.finfo(float).eps * largest
+    except RuntimeError:  # a pivot is zero
+        positive = False
+    if not positive:
+        what = "is sparse and not positive definite to working precision"
+        advice = "A plus a small multiple of a mass matrix, or A.toarray() for a semidefinite A"
+        raise InputError("A", what, advice)
     return sparse.diags_array(np.sqrt(pivots)) @ factor.L.T.tocsc()[:, factor.perm_r]
 
 
-def _not_positive() -> InputError:
-    return InputError(
-        "A",
-        "is sparse and not positive definite to working precision",
-        "A plus a small multiple of a mass matrix, or A.toarray() for a semidefinite A",
+def symmetric_lu(matrix: Any, pivot_threshold: float = 0.0) -> SuperLU:
+    """The LU factorisation of a symmetric matrix: pivots from the diagonal, one ordering for both.
+
+    Cholesky but for the square roots. A pivot below the threshold, a share of the largest entry of
+    its column, is exchanged for that. Raises `RuntimeError` where a pivot is zero.
+    """
+    return splu(
+        sparse.csc_matrix(matrix),
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=pivot_threshold,
+        options={"SymmetricMode": True},
     )

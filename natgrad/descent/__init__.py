@@ -1,5 +1,6 @@
 """The loop and its parts: methods, steps, stops, checkpoints, progress."""
 
+from ..result import Progress
 from .methods import LinearMethod, Method, Record, State
 from .progress import BOARD, Watch, label_runs, show_busy, show_run
 from .steps import Outcome, Path, Step, Trial
@@ -10,6 +11,7 @@ __all__ = [
     "Method",
     "Outcome",
     "Path",
+    "Progress",
     "Record",
     "State",
     "Step",

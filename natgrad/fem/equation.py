@@ -15,7 +15,7 @@ from ..errors import InputError, import_optional
 from ..metrics.elliptic.divergence import Fluxes, Solution
 from ..metrics.elliptic.equation import Elliptic
 from ..metrics.elliptic.sparse_direct import available_backend
-from .matrices import HostSolve, System
+from .matrices import System
 from .space import Space
 
 # Nodes up to which a factorisation is taken, by dimension: there it costs as much as five to twenty
@@ -40,13 +40,13 @@ class Energy(eqx.Module):
 
     def fluxes(self, phi: Array) -> Fluxes:
         """E φ."""
-        slopes = self.space.weighted_slopes(phi, self.a)
-        return (slopes, self.space.weighted_values(phi)) if self.with_mass else (slopes,)
+        slopes = self.space.weigh_slopes(phi, self.a)
+        return (slopes, self.space.weigh_values(phi)) if self.with_mass else (slopes,)
 
     def fluxes_transpose(self, parts: Fluxes) -> Array:
         """Eᵀ y."""
-        phi = self.space.weighted_slopes_transpose(parts[0], self.a)
-        return phi + self.space.weighted_values_transpose(parts[1]) if self.with_mass else phi
+        phi = self.space.weigh_slopes_transpose(parts[0], self.a)
+        return phi + self.space.weigh_values_transpose(parts[1]) if self.with_mass else phi
 
     def apply(self, phi: Array) -> Array:
         """K φ."""
@@ -56,9 +56,9 @@ class Energy(eqx.Module):
         """φ with K φ = b, for b in its range; NaN where an iteration gave up."""
         system: System = "both" if self.with_mass else "stiffness"
         solver = choose_method(self.elliptic, self.space)
-        tolerance = max(self.elliptic.tolerance, tolerance or 0.0)
-        how = HostSolve(system, solver, tolerance, self.elliptic.max_iterations)
-        return _solve(self.space, self.apply, how, b, self.a)
+        limits = max(self.elliptic.tolerance, tolerance or 0.0), self.elliptic.max_iterations
+        on_host = partial(self.space.matrices.solve, system, solver, limits)
+        return _solve(self.apply, on_host, b, self.a)
 
     def solve(self, b: Array) -> Array:
         """φ with K φ = b."""
@@ -112,8 +112,8 @@ class MeshEquation(eqx.Module):
 
 def mass_solve(space: Space, c: Array) -> Array:
     """M⁻¹c."""
-    how = HostSolve("mass", "diagonal", MASS_TOLERANCE, MASS_ITERATIONS)
-    return _solve(space, space.mass, how, c).phi
+    on_host = partial(space.matrices.solve, "mass", "diagonal", (MASS_TOLERANCE, MASS_ITERATIONS))
+    return _solve(space.mass, on_host, c).phi
 
 
 def choose_method(elliptic: Elliptic, space: Space) -> Literal["sparse", "multigrid"]:
@@ -138,36 +138,26 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     if not isinstance(elliptic, Elliptic):
         raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
     if elliptic.method not in ("auto", "sparse", "multigrid"):
-        raise InputError(
-            "elliptic", f"{elliptic.method!r} is for grids", "'sparse', 'multigrid' or 'auto'"
-        )
+        what = f"{elliptic.method!r} is for grids"
+        raise InputError("elliptic", what, "'sparse', 'multigrid' or 'auto'")
     if elliptic.precision != "double":
         raise InputError("elliptic", "meshes are solved in double precision", "precision='double'")
     if choose_method(elliptic, space) == "multigrid":
         import_optional("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
-        raise InputError(
-            "space",
-            f"the mesh falls into {space.matrices.parts} parts, between which nothing can move",
-            "Blocks with a space for each part, or L2 or Sobolev, which do not mind",
-        )
+        what = f"the mesh falls into {space.matrices.parts} parts, between which nothing can move"
+        advice = "Blocks with a space for each part, or L2 or Sobolev, which do not mind"
+        raise InputError("space", what, advice)
 
 
 def _solve(
-    space: Space,
-    product: Callable[[Array], Array],
-    how: HostSolve,
-    b: Array,
-    a: Array | None = None,
+    product: Callable[[Array], Array], on_host: Callable, b: Array, a: Array | None = None
 ) -> Solution:
     """Solve on the host, for b of (..., k); as a linear equation it is differentiable."""
     dtype = b.dtype
-    columns = b.reshape(-1, space.size)
-    counts = jax.ShapeDtypeStruct(columns.shape[:1], jnp.int32)
-    sizes = jax.ShapeDtypeStruct(columns.shape[:1], dtype)
-    flags = jax.ShapeDtypeStruct(columns.shape[:1], jnp.bool_)
-    shapes = jax.ShapeDtypeStruct(columns.shape, dtype), counts, sizes, flags
-    on_host = partial(space.matrices.solve, how)
+    columns = b.reshape(-1, b.shape[-1])
+    numbers = [jax.ShapeDtypeStruct(columns.shape[:1], kind) for kind in (jnp.int32, dtype, bool)]
+    shapes = jax.ShapeDtypeStruct(columns.shape, dtype), *numbers
 
     def iterate(_: Any, columns: Array) -> tuple[Array, tuple[Array, ...]]:
         arguments = (columns,) if a is None else (columns, lax.stop_gradient(a))

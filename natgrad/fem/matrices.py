@@ -47,15 +47,6 @@ class Elements(NamedTuple):
     slope_weights: np.ndarray  # (E, R)
 
 
-class HostSolve(NamedTuple):
-    """Which matrix is solved with, and how."""
-
-    system: System
-    solver: Solver
-    tolerance: float
-    max_iterations: int
-
-
 class Matrices:
     """The matrices of one mesh; two are equal only if they are one object.
 
@@ -96,7 +87,7 @@ class Matrices:
         left, right = (g.reshape(E, -1, n) for g in (self.elements.slopes, scaled))
         return self._assemble(left.swapaxes(1, 2) @ right)
 
-    def weighted_slopes(self, a: np.ndarray) -> sparse.csr_matrix:
+    def slope_factor(self, a: np.ndarray) -> sparse.csr_matrix:
         """D_a, with D_aᵀD_a = K_a, of a space without held nodes."""
         E, R, d, n = self.elements.slopes.shape
         roots = np.sqrt(a * self.elements.slope_weights)[:, :, None, None]
@@ -110,11 +101,14 @@ class Matrices:
         shape = (self.size, self.size)
         return sparse.csr_matrix((data, self._columns, self._starts), shape)
 
-    def solve(self, how: HostSolve, columns: Any, a: Any = None) -> Rows:
+    def solve(
+        self, system: System, solver: Solver, limits: tuple[float, int], columns: Any, a: Any = None
+    ) -> Rows:
         """φ for right-hand sides (*batch, m, k) and a of (*batch, E, R) or None.
 
         The batch axes are those of `vmap`, of length one where an argument was not batched. φ is
-        NaN where a matrix could not be factorised or an iteration ended short of the tolerance.
+        NaN where a matrix could not be factorised or an iteration ended short of the tolerance;
+        `limits` are that and the number of iterations.
         """
         columns, a = np.asarray(columns), None if a is None else np.asarray(a)
         batches = () if a is None else a.shape[:-2]
@@ -129,9 +123,9 @@ class Matrices:
         for index in np.ndindex(*batches):
             part = tuple(slice(None) if n == 1 else i for i, n in zip(index, batches, strict=True))
             data = None if a is None else np.asarray(a[index], np.float64).tobytes()
-            inverse = self.invert(how.system, how.solver, data)
+            inverse = self.invert(system, solver, data)
             b = columns[part].reshape(-1, self.size).astype(np.float64)
-            rows = inverse(b, how.tolerance, how.max_iterations)
+            rows = inverse(b, *limits)
             for whole, found in zip(out, rows, strict=True):
                 whole[part] = found.reshape(whole[part].shape)
         return out
@@ -143,26 +137,20 @@ class Matrices:
         matrix = self.mass if system == "mass" else self.stiffness(a)
         if system == "both":
             matrix = matrix + self.mass
-        factor = None if a is None else self.weighted_slopes(a)
-        return make_inverse(matrix, solver, system == "stiffness" and self.free, factor)
-
-
-def make_inverse(matrix: Any, solver: Solver, singular: bool, factor: Any = None) -> Inverse:
-    """The solve with a symmetric matrix; a singular one annihilates the constants.
-
-    `factor` is D with DᵀD = matrix, for products that keep their digits where entries differ by
-    orders of magnitude: an error in Dφ moves mass, one in the matrix itself makes mass.
-    """
-    if solver != "sparse":
-        return Iterative(matrix, solver, singular, factor)
-    make = grounded_inverse if singular else symmetric_inverse
-    try:
-        solve = make(matrix, available_backend())
-    except LOST_PIVOT:
-        return unsolvable
-    if factor is None:
-        return functools.partial(_direct, solve)
-    return Iterative(matrix, solve, singular, factor)
+        singular = system == "stiffness" and self.free  # K annihilates the constants
+        # Products by D keep their digits where entries differ by orders of magnitude: an error in
+        # Dφ moves mass, one in the matrix itself makes mass.
+        factor = None if a is None else self.slope_factor(a)
+        if solver != "sparse":
+            return Iterative(matrix, solver, singular, factor)
+        try:
+            make = grounded_inverse if singular else symmetric_inverse
+            solve = make(matrix, available_backend())
+        except LOST_PIVOT:
+            return unsolvable
+        if factor is None:
+            return functools.partial(_direct, solve)
+        return Iterative(matrix, solve, singular, factor)
 
 
 def unsolvable(rows: np.ndarray, tolerance: float, max_iterations: int) -> Rows:

@@ -1,6 +1,5 @@
 """L², H^±1, Ḣ^±1 and W₂ on an unstructured mesh."""
 
-import abc
 from functools import cached_property
 
 import equinox as eqx
@@ -38,7 +37,19 @@ from .equation import (
 from .space import Space
 
 
-class L2(FlatMetric):
+class _MeshMetric(Metric):
+    """A metric on functions of a finite element space, which computes on one host."""
+
+    space: eqx.AbstractVar[Space]
+
+    def distributed(self, mesh: Mesh) -> Metric:
+        raise one_host_only(self)
+
+    def check_structure(self, state: PyTree) -> None:
+        self.space.check(state)
+
+
+class L2(_MeshMetric, FlatMetric):
     """⟨ζ, ζ̂⟩ = ∫ ζ ζ̂ dx, so A = M, L = W.
 
     ```python
@@ -56,12 +67,6 @@ class L2(FlatMetric):
     def at(self, rho: Array) -> Geometry:
         return _L2Geometry(self, rho)
 
-    def distributed(self, mesh: Mesh) -> Metric:
-        raise one_host_only(self)
-
-    def check_structure(self, state: PyTree) -> None:
-        self.space.check(state)
-
 
 class _L2Geometry(Geometry):
     """W and M."""
@@ -72,7 +77,7 @@ class _L2Geometry(Geometry):
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
         space = self.metric.space
-        mv, rmv = space.weighted_values, space.weighted_values_transpose
+        mv, rmv = space.weigh_values, space.weigh_values_transpose
         return AdjointOperator(mv, rmv, self.rho, jax.eval_shape(mv, self.rho))
 
     @cached_property
@@ -80,23 +85,24 @@ class _L2Geometry(Geometry):
         return positive_operator(self.metric.space.mass, self.rho)
 
     def whiten(self, c: Array) -> Array:
-        return self.metric.space.weighted_values(mass_solve(self.metric.space, c))
+        return self.metric.space.weigh_values(mass_solve(self.metric.space, c))
 
 
-class _EquationMetric(PotentialMetric):
+class _EquationMetric(_MeshMetric, PotentialMetric):
     """A metric with an equation Kφ = M P ζ, see `MeshEquation`; K may depend on ρ."""
 
     space: Space
     elliptic: Elliptic = eqx.field(static=True)
+    with_mass: eqx.AbstractClassVar[bool]  # whether the energy has ∫ φ² dx
 
     @property
-    @abc.abstractmethod
     def conserves_mass(self) -> bool:
         """Whether the constants have no energy, so that the mass of a tangent is removed."""
+        return not self.with_mass and self.space.boundary == "neumann"
 
-    @abc.abstractmethod
     def energy(self, mobility: Array | None) -> Energy:
         """K for an a at the quadrature points."""
+        return Energy(self.space, mobility, self.with_mass, self.elliptic)
 
     def mobility(self, rho: Array) -> Array | None:
         """a at one state; None for 1."""
@@ -104,12 +110,6 @@ class _EquationMetric(PotentialMetric):
     def carrier(self, rho: Array) -> Array:
         """What takes up the mass of a tangent, at one state."""
         return jnp.ones_like(rho)
-
-    def distributed(self, mesh: Mesh) -> Metric:
-        raise one_host_only(self)
-
-    def check_structure(self, state: PyTree) -> None:
-        self.space.check(state)
 
 
 class _DualGeometry(PotentialGeometry):
@@ -183,23 +183,15 @@ class _Sobolev(_EquationMetric, FlatMetric):
     """s = 1: A = K. s = −1: its dual. E has values or not."""
 
     s: int = eqx.field(static=True)
-    _homogeneous: eqx.AbstractClassVar[bool]
 
-    def __init__(self, space: Space, s: int, elliptic: Elliptic):
+    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
         if isinstance(s, bool) or s not in (1, -1):
             raise InputError("s", f"{s!r} is not to be had on a mesh", "1 or -1, or fem.L2 for 0")
-        check_equation(space, elliptic, whole=self._homogeneous)
+        check_equation(space, elliptic, whole=not self.with_mass)
         self.space, self.s, self.elliptic = space, int(s), elliptic
 
     def at(self, rho: Array) -> Geometry:
         return _EnergyGeometry(self, rho) if self.s == 1 else _DualGeometry(self, rho)
-
-    @property
-    def conserves_mass(self) -> bool:
-        return self._homogeneous and self.space.boundary == "neumann"
-
-    def energy(self, mobility: Array | None) -> Energy:
-        return Energy(self.space, mobility, not self._homogeneous, self.elliptic)
 
 
 class Sobolev(_Sobolev):
@@ -216,10 +208,7 @@ class Sobolev(_Sobolev):
     Reference: section 2.2 of the paper.
     """
 
-    _homogeneous = False
-
-    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
-        super().__init__(space, s, elliptic)
+    with_mass = True
 
 
 class HomogeneousSobolev(_Sobolev):
@@ -236,10 +225,7 @@ class HomogeneousSobolev(_Sobolev):
     Reference: section 2.3 of the paper.
     """
 
-    _homogeneous = True
-
-    def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
-        super().__init__(space, s, elliptic)
+    with_mass = False
 
 
 class Wasserstein(_EquationMetric):
@@ -261,29 +247,20 @@ class Wasserstein(_EquationMetric):
     Reference: section 2.5 of the paper.
     """
 
+    with_mass = False
     floor: float | None = eqx.field(static=True)
 
     def __init__(self, space: Space, floor: float | None = None, elliptic: Elliptic = Elliptic()):
         check_equation(space, elliptic, whole=True)
         if space.boundary != "neumann":
-            raise InputError(
-                "space",
-                "transport conserves mass, so it needs a zero-flux boundary",
-                'ng.fem.Space(mesh, boundary="neumann")',
-            )
+            what = "transport conserves mass, so it needs a zero-flux boundary"
+            raise InputError("space", what, 'ng.fem.Space(mesh, boundary="neumann")')
         if floor is not None and not 0 < floor < 1:
             raise InputError("floor", f"{floor!r} is not in (0, 1)", "1e-14")
         self.space, self.floor, self.elliptic = space, floor, elliptic
 
     def at(self, rho: Array) -> Geometry:
         return _WassersteinGeometry(self, rho)
-
-    @property
-    def conserves_mass(self) -> bool:
-        return True
-
-    def energy(self, mobility: Array | None) -> Energy:
-        return Energy(self.space, mobility, False, self.elliptic)
 
     def mobility(self, rho: Array) -> Array:
         """ρ at the points where gradients are taken; elements of degree two can dip below zero."""

@@ -88,22 +88,22 @@ class Space(eqx.Module):
         """u where gradients are taken, (..., E, R): there a density weights them."""
         return self._on_cells(u) @ self._slope_values.T.astype(u.dtype)
 
-    def weighted_values(self, u: Array) -> Array:
+    def weigh_values(self, u: Array) -> Array:
         """W u = √w u(x_q)."""
         return jnp.sqrt(self._weights).astype(u.dtype) * self.interpolate(u)
 
-    def weighted_values_transpose(self, y: Array) -> Array:
+    def weigh_values_transpose(self, y: Array) -> Array:
         """Wᵀ y."""
         scaled = jnp.sqrt(self._weights).astype(y.dtype) * y
         return self._to_nodes(scaled @ self._values.astype(y.dtype))
 
-    def weighted_slopes(self, u: Array, a: Array | None = None) -> Array:
+    def weigh_slopes(self, u: Array, a: Array | None = None) -> Array:
         """D_a u = √(w a) ∇u(x_q), (..., E, R, d); a is 1 unless given at those points."""
         slopes = self._slopes.astype(u.dtype)
         gradients = jnp.einsum("erdi,...ei->...erd", slopes, self._on_cells(u))
         return self._slope_roots(a, u)[..., None] * gradients
 
-    def weighted_slopes_transpose(self, y: Array, a: Array | None = None) -> Array:
+    def weigh_slopes_transpose(self, y: Array, a: Array | None = None) -> Array:
         """D_aᵀ y."""
         scaled = self._slope_roots(a, y)[..., None] * y
         return self._to_nodes(
@@ -112,17 +112,15 @@ class Space(eqx.Module):
 
     def mass(self, u: Array) -> Array:
         """M u = ∫ u φᵢ dx for every basis function φᵢ."""
-        return self.weighted_values_transpose(self.weighted_values(u))
+        return self.weigh_values_transpose(self.weigh_values(u))
 
     def check(self, state: Any) -> None:
         """Raise `InputError` if `state` is not a function of this space."""
         check_on_grid(self, state)
         if state.dtype == jnp.float64 and self.points.dtype != jnp.float64:
-            raise InputError(
-                "space",
-                "was made in single precision, and the state is in double",
-                'jax.config.update("jax_enable_x64", True) before ng.fem.Space(mesh)',
-            )
+            what = "was made in single precision, and the state is in double"
+            advice = 'jax.config.update("jax_enable_x64", True) before ng.fem.Space(mesh)'
+            raise InputError("space", what, advice)
 
     def _slope_roots(self, a: Array | None, like: Array) -> Array:
         weights = self._slope_weights if a is None else a * self._slope_weights
@@ -131,11 +129,8 @@ class Space(eqx.Module):
     def _on_cells(self, u: Array) -> Array:
         """u at the nodes of each cell, (..., E, n); zero at a node that is held there."""
         if u.shape[-1:] != self.shape:
-            raise InputError(
-                "state",
-                f"has shape {u.shape} on a mesh with {self.size} nodes",
-                "one value for each of space.points, on the last axis",
-            )
+            what = f"has shape {u.shape} on a mesh with {self.size} nodes"
+            raise InputError("state", what, "one value for each of space.points, on the last axis")
         return jnp.take(u, self.cells, axis=-1, mode="fill", fill_value=0)
 
     def _to_nodes(self, y: Array) -> Array:

@@ -94,7 +94,7 @@ class _Deepwave(Propagator):
                 receiver_locations=self._receivers(shots),
                 **self._survey(shots),
             )
-            traces = self._received(out[-1])
+            traces = self._interpolate(out[-1])
         return self._numpy(traces), (shots, medium, traces) if keep else None
 
     def push(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
@@ -108,7 +108,7 @@ class _Deepwave(Propagator):
                 sc_receiver_locations=self._receivers(shots),
                 **self._survey(shots),
             )
-        return self._numpy(self._received(out[-1]))
+        return self._numpy(self._interpolate(out[-1]))
 
     def pull(self, m: np.ndarray, xi: np.ndarray, kept: Any) -> np.ndarray:
         _, medium, traces = kept
@@ -126,7 +126,7 @@ class _Deepwave(Propagator):
     def _receivers(self, shots: np.ndarray) -> Any:
         return self.receivers.expand(len(shots), -1, -1)
 
-    def _received(self, recorded: Any) -> Any:
+    def _interpolate(self, recorded: Any) -> Any:
         """(shots, receivers, steps) from the cells around them."""
         return (recorded[:, self.at] * self.weights).sum(2)
 

@@ -30,7 +30,7 @@ class Along(eqx.Module):
         return self.gradient @ flatten(theta)[0]
 
 
-class Raised(NamedTuple):
+class NaturalDirection(NamedTuple):
     """(G + λD)⁻¹g in the structure of θ, with what the solver saw, λ, and ‖g‖."""
 
     direction: PyTree
@@ -45,7 +45,7 @@ def check_method(metric: Metric, solver: Solver) -> None:
     check_instance("solver", solver, Solver)
 
 
-def raised(
+def convert_gradient(
     model: Model,
     theta: PyTree,
     gradient: PyTree,
@@ -54,7 +54,7 @@ def raised(
     damping: Damping,
     damping_state: Array,
     first_norm: Array | None = None,
-) -> Raised:
+) -> NaturalDirection:
     """(G + λD)⁻¹g for the gradient g of any function of θ; may be traced.
 
     It is the direction of the linear objective ⟨g, θ⟩, up to its sign. Nothing is known of ∂_ρ f,
@@ -64,11 +64,8 @@ def raised(
     slope = eqx.filter(gradient, eqx.is_inexact_array)
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (parameters, slope)]
     if jax.tree.structure(parameters) != jax.tree.structure(slope) or shapes[0] != shapes[1]:
-        raise InputError(
-            "updates",
-            f"have shapes {shapes[1]} and the parameters {shapes[0]}",
-            "the gradient with respect to the same params",
-        )
+        what = f"have shapes {shapes[1]} and the parameters {shapes[0]}"
+        raise InputError("updates", what, "the gradient with respect to the same params")
     flat, _ = flatten(theta)
     problem = Problem(model, objective=Along(flatten(slope)[0].astype(flat.dtype)))
     setup = Setup(problem, theta, metric, solver, damping, first_norm=first_norm)
@@ -76,4 +73,4 @@ def raised(
     local = linearise(dataclasses.replace(setup, known=known if model.solves else None))
     strength = damping.strength(damping_state, local.trace, local.gradient.size)
     eta, info, *_ = local.solve(strength)
-    return Raised(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)
+    return NaturalDirection(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)

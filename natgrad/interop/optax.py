@@ -18,7 +18,7 @@ from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
 from ..solvers import Auto, SolveInfo, Solver
-from .given_gradient import check_method, raised
+from .given_gradient import check_method, convert_gradient
 
 if TYPE_CHECKING:
     import optax
@@ -89,7 +89,10 @@ def scale_by_natural_gradient(
 
     def init(params: PyTree) -> NaturalGradientState:
         check_params(params)
-        return _start()
+        unknown, none = jnp.asarray(jnp.nan, float), jnp.zeros((), jnp.int32)
+        counts = Counts(none, none, none)  # pyright: ignore[reportArgumentType]
+        info = SolveInfo(unknown, unknown, jnp.asarray(False), none, unknown, none, counts, unknown)
+        return NaturalGradientState(none, jnp.zeros(()), unknown, unknown, info)
 
     def update(
         updates: PyTree,
@@ -103,35 +106,26 @@ def scale_by_natural_gradient(
         check_params(params)
         masked = lambda x: isinstance(x, optax.MaskedNode)
         if batch is None and any(map(masked, jax.tree.leaves(params, is_leaf=masked))):
-            raise InputError(
-                "params",
-                "are masked, so that the model would not get all of them",
-                "all of them in batch=, and a model(params, batch) that puts them together",
-            )
+            what = "are masked, so that the model would not get all of them"
+            advice = "all of them in batch=, and a model(params, batch) that puts them together"
+            raise InputError("params", what, advice)
         if damping.adapts and value is None:
-            raise InputError(
-                "value",
-                f"{type(damping).__name__} follows the loss, which was not passed",
-                "update(gradient, state, params, value=loss), or a fixed damping",
-            )
+            what = f"{type(damping).__name__} follows the loss, which was not passed"
+            advice = "update(gradient, state, params, value=loss), or a fixed damping"
+            raise InputError("value", what, advice)
         value = jnp.asarray(jnp.nan if value is None else value, state.value.dtype)
         first = state.count == 0
         before = jnp.asarray(damping.initial, state.damping.dtype)
         followed = damping.update(state.damping, _Fate(value < state.value, jnp.zeros(())))
-        found = raised(
-            at(model, batch),
-            params,
-            updates,
-            metric,
-            solver,
-            damping,
-            jnp.where(first, before, followed),
-            state.first_norm,
+        carried = jnp.where(first, before, followed), state.first_norm
+        found = convert_gradient(
+            at(model, batch), params, updates, metric, solver, damping, *carried
         )
         norm = jnp.where(first, found.gradient_norm, state.first_norm)
         new = NaturalGradientState(state.count + 1, found.damping, value, norm, found.info)
         rest = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
-        return eqx.combine(found.direction, rest), _like(new, state)
+        like = lambda a, b: jnp.asarray(a, b.dtype)  # a loop needs the dtypes of the old state
+        return eqx.combine(found.direction, rest), jax.tree.map(like, new, state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -143,36 +137,19 @@ def at(model: Model | Callable[..., PyTree], batch: PyTree | None) -> Model:
     if not isinstance(model, Model):
         return as_model(OnBatch(model, batch))
     if not hasattr(model, "at"):
-        raise InputError(
-            "batch",
-            f"a {type(model).__name__} takes none",
-            "a function model(params, batch), or Pointwise, whose batch are points",
-        )
+        advice = "a function model(params, batch), or Pointwise, whose batch are points"
+        raise InputError("batch", f"a {type(model).__name__} takes none", advice)
     return model.at(batch)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_params(params: PyTree | None) -> None:
     """Parameters must be there, and some of them real arrays."""
     if params is None:
-        raise InputError(
-            "params", "were not passed, and G depends on them", "update(updates, state, params)"
-        )
+        what = "were not passed, and G depends on them"
+        raise InputError("params", what, "update(updates, state, params)")
     if not jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array)):
-        raise InputError(
-            "params", "hold no floating-point array", "jnp.asarray(params, dtype=float)"
-        )
-
-
-def _start() -> NaturalGradientState:
-    unknown, none = jnp.asarray(jnp.nan, float), jnp.zeros((), jnp.int32)
-    counts = Counts(none, none, none)  # pyright: ignore[reportArgumentType]
-    info = SolveInfo(unknown, unknown, jnp.asarray(False), none, unknown, none, counts, unknown)
-    return NaturalGradientState(none, jnp.zeros(()), unknown, unknown, info)
-
-
-def _like(new: NaturalGradientState, old: NaturalGradientState) -> NaturalGradientState:
-    """In the dtypes of the old state, as a loop needs it."""
-    return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, old)
+        what = "hold no floating-point array"
+        raise InputError("params", what, "jnp.asarray(params, dtype=float)")
 
 
 class _Fate(NamedTuple):

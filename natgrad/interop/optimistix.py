@@ -14,7 +14,7 @@ from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
 from ..solvers import Auto, Solver
-from .given_gradient import check_method, raised
+from .given_gradient import check_method, convert_gradient
 
 optx = import_optional("optimistix")
 
@@ -43,26 +43,18 @@ class NaturalDescent(optx.AbstractDescent):
         self.model, self.metric, self.solver = as_model(model), metric, solver
         self.damping = as_damping(damping)
         if self.damping.adapts:
-            raise InputError(
-                "damping",
-                f"{type(self.damping).__name__} follows steps, which a descent does not see",
-                "a fixed damping, and a line search of optimistix",
-            )
+            what = f"{type(self.damping).__name__} follows steps, which a descent does not see"
+            raise InputError("damping", what, "a fixed damping, and a line search of optimistix")
 
     def init(self, y: PyTree, f_info_struct: Any) -> PyTree:
         return jax.tree.map(jnp.zeros_like, y)
 
     def query(self, y: PyTree, f_info: Any, state: PyTree) -> PyTree:
         if not hasattr(f_info, "grad"):
-            raise InputError(
-                "f_info",
-                f"has no gradient but is a {type(f_info).__name__}",
-                "a minimiser that evaluates gradients, such as NaturalGradientDescent",
-            )
-        nothing = jnp.asarray(self.damping.initial)
-        return raised(
-            self.model, y, f_info.grad, self.metric, self.solver, self.damping, nothing
-        ).direction
+            advice = "a minimiser that evaluates gradients, such as NaturalGradientDescent"
+            raise InputError("f_info", f"has no gradient but is a {type(f_info).__name__}", advice)
+        how = self.metric, self.solver, self.damping, jnp.asarray(self.damping.initial)
+        return convert_gradient(self.model, y, f_info.grad, *how).direction
 
     def step(self, step_size: Array, state: PyTree) -> tuple[PyTree, Any]:
         move = lambda d: -step_size.astype(d.dtype) * d

@@ -171,7 +171,13 @@ class Network(Function):
 
     def call(self, theta: Any) -> Any:
         torch, module = _torch(), self.function
-        self._check_mode(torch)
+        layers = torch.nn.modules
+        for name, layer in module.named_modules():  # in training mode these draw or count
+            drops = isinstance(layer, layers.dropout._DropoutNd) and layer.p > 0
+            averages = isinstance(layer, layers.batchnorm._NormBase) and layer.track_running_stats
+            if layer.training and (drops or averages):
+                what = f"its {type(layer).__name__} '{name}' is in training mode"
+                raise InputError("function", what, "module.eval() before this")
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         return torch.func.functional_call(module, {**theta, **buffers}, self.inputs)
 
@@ -186,16 +192,6 @@ class Network(Function):
                 what = f"'{name}' is {found[1]} {found[0]}, that of the module {kind} {wanted[0]}"
                 raise InputError("theta", what, "model.parameters; module.double() for float64")
 
-    def _check_mode(self, torch: Any) -> None:
-        """In training mode some layers draw random numbers or count their calls."""
-        layers = torch.nn.modules
-        for name, layer in self.function.named_modules():
-            drops = isinstance(layer, layers.dropout._DropoutNd) and layer.p > 0
-            averages = isinstance(layer, layers.batchnorm._NormBase) and layer.track_running_stats
-            if layer.training and (drops or averages):
-                what = f"its {type(layer).__name__} '{name}' is in training mode"
-                raise InputError("function", what, "module.eval() before this")
-
 
 class Graph:
     """The state at θ, a pytree of tensors, as a function of those leaves that are parameters."""
@@ -208,7 +204,10 @@ class Graph:
         drawn = _random_state()
         self.state, self.state_treedef = self._evaluate()
         if not function.deterministic and _random_state() != drawn:
-            self._check_deterministic()
+            again, _ = self._evaluate()
+            if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
+                what = "draws random numbers: called again, it gives another state"
+                raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
         function.deterministic = True
         self._second: tuple[list[Any], list[Any]] | None = None
 
@@ -288,13 +287,6 @@ class Graph:
             raise InputError("function", what, SMOOTH)
         return state, treedef
 
-    def _check_deterministic(self) -> None:
-        """Raise `InputError` unless a second evaluation gives the same."""
-        again, _ = self._evaluate()
-        if not all(bool((a == b).all()) for a, b in zip(again, self.state, strict=True)):
-            what = "draws random numbers: called again, it gives another state"
-            raise InputError("function", what, "module.eval(), or numbers drawn beforehand")
-
 
 def _pull_back(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph: Any) -> list[Any]:
     """Σᵢ (∂outputᵢ/∂inputs)ᵀ seedᵢ, zero where there is no path."""
@@ -341,9 +333,8 @@ def _find_device(device: Any) -> Any:
     except (RuntimeError, AssertionError, TypeError) as error:
         text = str(error).splitlines()[0].rstrip(".!")
         what = f"{device!r} cannot be used ({text})"
-        raise InputError(
-            "device", what, "'cpu', or 'cuda' with a GPU and a PyTorch for it"
-        ) from error
+        advice = "'cpu', or 'cuda' with a GPU and a PyTorch for it"
+        raise InputError("device", what, advice) from error
     if found.type == "meta":
         raise InputError("device", "'meta' has shapes and no values", "'cpu' or 'cuda'")
     return found
@@ -353,7 +344,7 @@ def to_torch(array: Array, device: Any = None) -> Any:
     """The tensor with the values of `array`, on the same device unless one is named."""
     torch = _torch()
     array = jax.block_until_ready(array)
-    reachable = torch.cuda.is_available() or _platform(array) == "cpu"
+    reachable = torch.cuda.is_available() or next(iter(array.devices())).platform == "cpu"
     tensor = torch.from_dlpack(array) if reachable else torch.as_tensor(np.array(array))
     return tensor if device is None else tensor.to(device)
 
@@ -368,10 +359,6 @@ def to_jax(tensor: Any, device: Any) -> Array:
         tensor = tensor.cpu()
     array = jax.dlpack.from_dlpack(tensor)
     return array if array.devices() == {device} else jax.device_put(array, device)
-
-
-def _platform(array: Array) -> str:
-    return next(iter(array.devices())).platform
 
 
 def _torch() -> Any:

@@ -1,7 +1,7 @@
 """Metrics on states, each given by its factor L."""
 
 from ..core.operators import AdjointOperator
-from .base import Geometry, Metric
+from .base import FlatMetric, Geometry, Metric
 from .combine import Blocks, WrappedGeometry
 from .diagonal import L2, FisherRao
 from .elliptic.equation import Elliptic
@@ -16,6 +16,7 @@ __all__ = [
     "Elliptic",
     "FactorMetric",
     "FisherRao",
+    "FlatMetric",
     "Geometry",
     "HomogeneousSobolev",
     "MatrixMetric",

@@ -74,7 +74,7 @@ def _value_and_potentials(grid: Grid, p: Array, q: Array) -> tuple[Array, Array,
     epsilon = 2 * max(grid.spacing) ** 2
     softmin = partial(_softmin, costs)
 
-    def annealed(potentials: tuple[Array, ...], level: Array) -> tuple[tuple[Array, ...], None]:
+    def anneal(potentials: tuple[Array, ...], level: Array) -> tuple[tuple[Array, ...], None]:
         for _ in range(ANNEALING_STEPS):
             f, g, u, v = potentials
             images = (
@@ -89,12 +89,12 @@ def _value_and_potentials(grid: Grid, p: Array, q: Array) -> tuple[Array, Array,
     halvings = math.ceil(math.log2(sum(float(cost.max()) for cost in costs) / epsilon))
     levels = epsilon * 2.0 ** np.arange(max(halvings, 0), -1, -1)
     start = (jnp.zeros_like(p),) * 4
-    (f, g, u, v), _ = jax.lax.scan(annealed, start, jnp.asarray(levels, p.dtype))
+    (f, g, u, v), _ = jax.lax.scan(anneal, start, jnp.asarray(levels, p.dtype))
     u_end = _self_potential(costs, epsilon, log_p, u)
     v_end = _self_potential(costs, epsilon, log_q, v)
     # where p = q this makes f = u and g = v, so that value and gradient are zero to rounding
     f, g = f + u_end - u, g + v_end - v
-    g, converged = _overrelaxed(grid, epsilon, costs, (p, q), (f, g))
+    g, converged = _overrelax(grid, epsilon, costs, (p, q), (f, g))
     # after a plain half-step one marginal is exact, and the dual value has no term for its mass
     f, g = softmin(epsilon, log_q, g) - u_end, g - v_end
     value = jnp.maximum(jnp.vdot(p, f) + jnp.vdot(q, g), 0.0)
@@ -115,7 +115,7 @@ def _self_potential(costs: list[np.ndarray], epsilon: float, log_p: Array, u: Ar
     return jax.lax.while_loop(lambda s: (s[1] > bound) & (s[2] < limit), step, start)[0]
 
 
-def _overrelaxed(
+def _overrelax(
     grid: Grid,
     epsilon: float,
     costs: list[np.ndarray],
@@ -137,7 +137,7 @@ def _overrelaxed(
     goal = TOLERANCE * jnp.sum(jnp.abs(p - q))
     goal = jnp.maximum(goal, jnp.maximum(_rounding(f, epsilon), _rounding(g, epsilon)))
 
-    def adapted(omega: Array, mu: Array) -> Array:
+    def adapt(omega: Array, mu: Array) -> Array:
         mu = jnp.maximum(mu, jnp.finfo(mu.dtype).eps)  # zero at first, when nothing was observed
         square = jnp.minimum((mu + omega - 1) ** 2 / (mu * omega**2), slowest)
         better = jnp.where(mu > omega - 1, 2 / (1 + jnp.sqrt(1 - square)), omega)
@@ -157,7 +157,7 @@ def _overrelaxed(
             error,
             jnp.where(due, error, at.earlier),
             jnp.where(due, 0, age),
-            jnp.where(due, adapted(at.omega, growth ** (1 / age)), at.omega),
+            jnp.where(due, adapt(at.omega, growth ** (1 / age)), at.omega),
             at.rounds + 1,
         )
 
@@ -230,7 +230,7 @@ def _along_line(p: Array, q: Array, periodic: bool) -> Array:
         return _quantile_integral(F, G, jnp.zeros((), F.dtype))
     constants = jax.lax.stop_gradient((F, G))
 
-    def narrowed(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def narrow(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         third = (high - low) / 3
         # by values, not slopes: cells with hardly any mass make those as wrong as they are steep
@@ -240,7 +240,7 @@ def _along_line(p: Array, q: Array, periodic: bool) -> Array:
 
     bits = jnp.finfo(F.dtype).nmant + 4
     ends = -jnp.ones((), F.dtype), jnp.ones((), F.dtype)
-    low, high = jax.lax.fori_loop(0, math.ceil(bits / math.log2(1.5)), narrowed, ends)
+    low, high = jax.lax.fori_loop(0, math.ceil(bits / math.log2(1.5)), narrow, ends)
     return _quantile_integral(F, G, 0.5 * (low + high))
 
 

@@ -120,11 +120,9 @@ class ExternalModel(HostModel):
             return Evaluation(state_from_numpy("forward", state))
         shared = self._linearize(theta)
         if not hasattr(shared, "rho"):
-            raise InputError(
-                "linearize",
-                f"returns a {type(shared).__name__} without the attribute rho",
-                "the state as its attribute rho, or a function forward",
-            )
+            what = f"returns a {type(shared).__name__} without the attribute rho"
+            advice = "the state as its attribute rho, or a function forward"
+            raise InputError("linearize", what, advice)
         return Evaluation(state_from_numpy("linearize", shared.rho), shared)
 
     def products(
@@ -196,21 +194,15 @@ def check_function(name: str, function: Any) -> None:
     try:
         hash(function)
     except TypeError as error:
-        raise InputError(
-            name,
-            "cannot be hashed, and programs are kept by the identity of the model",
-            "a function or a method in place of this object",
-        ) from error
+        what = "cannot be hashed, and programs are kept by the identity of the model"
+        raise InputError(name, what, "a function or a method in place of this object") from error
 
 
 def check_concrete(tree: PyTree) -> None:
     """Raise `InputError` where `tree` is being traced: outside code needs values."""
     if is_traced(tree):
-        raise InputError(
-            "model",
-            "is code outside JAX and cannot be part of a compiled program",
-            "the call outside of jax.jit, grad, vmap and scan",
-        )
+        what = "is code outside JAX and cannot be part of a compiled program"
+        raise InputError("model", what, "the call outside of jax.jit, grad, vmap and scan")
 
 
 def to_numpy(tree: PyTree) -> PyTree:
@@ -225,29 +217,22 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
     Entries where `like` has None (those of θ that are no parameters) are ignored.
     """
     expected, treedef = jax.tree.flatten(like)
-    leaves = _match_entries(name, tree, like) if len(expected) > 1 else jax.tree.leaves(tree)
-    leaves = [np.asarray(leaf) for leaf in leaves]
+    if len(expected) > 1:
+        pick = lambda a, b: a if a is None else b
+        try:
+            tree = jax.tree.map(pick, like, tree, is_leaf=lambda x: x is None)
+        except (ValueError, TypeError) as error:
+            shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
+            what = f"returns the structure {shape(tree)}"
+            raise InputError(name, what, f"that of its argument, {shape(like)}") from error
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     shapes, wanted = [leaf.shape for leaf in leaves], [tuple(leaf.shape) for leaf in expected]
     if shapes != wanted:
         plain = lambda found: found[0] if len(found) == 1 else found
-        raise InputError(
-            name, f"returns shape {plain(shapes)}", f"an array of shape {plain(wanted)}"
-        )
+        what = f"returns shape {plain(shapes)}"
+        raise InputError(name, what, f"an array of shape {plain(wanted)}")
     arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
     return jax.tree.unflatten(treedef, arrays)
-
-
-def _match_entries(name: str, tree: PyTree, like: PyTree) -> list[Any]:
-    """The entries of `tree` that stand where `like` has arrays."""
-    absent = lambda x: x is None
-    try:
-        matched = jax.tree.map(lambda a, b: a if a is None else b, like, tree, is_leaf=absent)
-    except (ValueError, TypeError) as error:
-        shape = lambda found: jax.tree.structure(jax.tree.map(lambda _: 0, found))
-        raise InputError(
-            name, f"returns the structure {shape(tree)}", f"that of its argument, {shape(like)}"
-        ) from error
-    return jax.tree.leaves(matched)
 
 
 def state_from_numpy(name: str, tree: PyTree) -> PyTree:

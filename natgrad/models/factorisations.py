@@ -1,15 +1,29 @@
 """Sparse factorisations on the host, made once for each θ and shared by all products there."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
+from ..core.sparse import symmetric_lu
 from ..errors import InputError
 
 COLUMNS = 16
+
+
+class Factorisation(Protocol):
+    """Solves on the host with ∂_ρh and its transpose."""
+
+    def solve(self, b: PyTree, /) -> PyTree:
+        """(∂_ρh)⁻¹b."""
+        ...
+
+    def solve_transposed(self, b: PyTree, /) -> PyTree:
+        """(∂_ρh)⁻ᵀb."""
+        ...
 
 
 class SingularMatrix(InputError, np.linalg.LinAlgError):
@@ -21,7 +35,7 @@ class Unsolvable:
 
     leading_axes = True
 
-    def solve(self, b: Any) -> Any:
+    def solve(self, b: PyTree) -> PyTree:
         """NaN, with the shape of b."""
         return jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), b)
 
@@ -57,21 +71,17 @@ class SparseLU:
             raise InputError("matrix", f"has shape {matrix.shape}", "a square ∂h/∂ρ")
         if not np.all(np.isfinite(matrix.data)):
             raise SingularMatrix("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
-        options: dict[str, Any] = {}
-        if symmetric:
-            options = {
-                "permc_spec": "MMD_AT_PLUS_A",
-                "diag_pivot_thresh": 0.01,
-                "options": {"SymmetricMode": True},
-            }
         try:
-            self._factor = splu(matrix, **options)
-        except RuntimeError as error:
-            raise _singular() from error
-        pivots = np.abs(self._factor.U.diagonal())
-        columns = abs(matrix).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
-        if np.any(pivots <= np.finfo(float).eps * len(pivots) * columns):
-            raise _singular()
+            self._factor = symmetric_lu(matrix, 0.01) if symmetric else splu(matrix)
+            pivots = np.abs(self._factor.U.diagonal())
+            columns = abs(matrix).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
+            lost = np.any(pivots <= np.finfo(float).eps * len(pivots) * columns)
+        except RuntimeError:  # a pivot is zero
+            lost = True
+        if lost:
+            what = "is singular to working precision: the equation does not determine the state"
+            advice = "a boundary condition or constraint that fixes what is free (a constant, say)"
+            raise SingularMatrix("matrix", what, advice)
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """A⁻¹b, with the shape of b."""
@@ -93,11 +103,3 @@ class SparseLU:
             for i in range(0, len(rows), COLUMNS)
         ]
         return np.concatenate(blocks).reshape(b.shape)
-
-
-def _singular() -> SingularMatrix:
-    return SingularMatrix(
-        "matrix",
-        "is singular to working precision: the equation does not determine the state",
-        "a boundary condition or a constraint that fixes what is free (a constant, say)",
-    )

@@ -18,18 +18,19 @@ from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.sharding import InParts
 from ..errors import InputError
-from .base import Evaluation, Loss, Model, Products, SecondOrder, Unravel, form_columns
+from .base import Evaluation, Loss, Model, SecondOrder, Unravel, form_columns
 from .explicit import DEFAULT_MEMORY
 from .external import call_named, check_function, to_numpy
-from .factorisations import Unsolvable
+from .factorisations import Factorisation, Unsolvable
 from .implicit_products import (
-    CompiledProducts,
     Constraint,
-    FactorisedProducts,
+    HoistedSolves,
+    ImplicitProducts,
     Kept,
-    compiled_solves,
+    Solves,
+    call_solves,
+    compile_solves,
     differentiate_implicitly_twice,
-    solve_on_host,
 )
 
 RESIDUAL_LIMIT = 1e-4
@@ -83,12 +84,12 @@ class ImplicitModel(Model):
     residual: Callable[[PyTree, PyTree], PyTree]
     solve: Callable[[PyTree], PyTree] | None
     initial: Any
-    observe: Callable[[PyTree], PyTree] | None
+    observe: Callable[[PyTree], PyTree]
     linear: bool = eqx.field(static=True)
     linear_solver: lx.AbstractLinearSolver
     preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None
     tags: Any = eqx.field(static=True)
-    factorise: Callable[[Any, Any], Any] | None = eqx.field(static=True)
+    factorise: Callable[[PyTree, PyTree], Factorisation] | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -103,28 +104,22 @@ class ImplicitModel(Model):
         ),
         tags: Any = (),
         preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None,
-        factorise: Callable[[Any, Any], Any] | None = None,
+        factorise: Callable[[PyTree, PyTree], Factorisation] | None = None,
     ):
         if solve is None and initial is None:
-            raise InputError(
-                "solve",
-                "is None and there is no initial guess for Newton's method",
-                "a function theta -> rho, or initial=jnp.zeros(shape)",
-            )
+            what = "is None and there is no initial guess for Newton's method"
+            raise InputError("solve", what, "a function theta -> rho, or initial=jnp.zeros(shape)")
         if not isinstance(linear_solver, lx.AbstractLinearSolver):
-            raise InputError(
-                "linear_solver", f"is a {type(linear_solver).__name__}", "lx.GMRES(...) or lx.LU()"
-            )
-        for name, function in (
-            ("residual", residual),
-            *(("solve", solve), ("observe", observe)),
-            ("preconditioner", preconditioner),
-        ):
-            if not callable(function) and (function is not None or name == "residual"):
+            what = f"is a {type(linear_solver).__name__}"
+            raise InputError("linear_solver", what, "lx.GMRES(...) or lx.LU()")
+        optional = {"solve": solve, "observe": observe, "preconditioner": preconditioner}
+        given = {name: value for name, value in optional.items() if value is not None}
+        for name, function in {"residual": residual, **given}.items():
+            if not callable(function):
                 raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
         if factorise is not None:
             check_function("factorise", factorise)
-        self.residual, self.solve, self.observe = residual, solve, observe
+        self.residual, self.solve, self.observe = residual, solve, observe or observe_all
         self.initial, self.linear = initial, bool(linear)
         self.linear_solver, self.preconditioner = linear_solver, preconditioner
         self.tags = frozenset(tags) if isinstance(tags, (tuple, set, frozenset, list)) else tags
@@ -134,53 +129,47 @@ class ImplicitModel(Model):
         return self.evaluate(theta).rho
 
     def evaluate(self, theta: PyTree) -> Evaluation:
-        kept = self._solve_state(theta)
+        if self.solve is not None:
+            kept = Kept(as_field(self, call_named("solve", self.solve, theta), theta))
+        else:
+            start = self.initial
+            start = call_named("initial", start, theta) if callable(start) else start
+            kept = solve_state(self, theta, as_field(self, start, theta))
         return Evaluation(_observe(self, kept.field), kept)
 
-    def _solve_state(self, theta: PyTree) -> Kept:
-        """The field with h = 0, and its factorisation where that was made on the way."""
-        if self.solve is not None:
-            return Kept(as_field(self, call_named("solve", self.solve, theta), theta))
-        start = self.initial
-        start = call_named("initial", start, theta) if callable(start) else start
-        return solve_state(self, theta, as_field(self, start, theta))
-
-    def make_factor(self, kept: Kept, theta: PyTree) -> Any:
-        """The user's factorisation of ∂_ρh: the one that is kept, or a new one, checked."""
+    def make_solves(self, kept: Kept, theta: PyTree) -> Solves:
+        """Solves with ∂_ρh at a field: compiled, or by the user's factorisation."""
+        if self.factorise is None:
+            return compile_solves(self, kept.field, theta)
         if kept.factor is not None:
-            return kept.factor
-        assert self.factorise is not None
-        field = to_numpy(kept.field)
+            return call_solves(kept.factor)
         try:
-            factor = call_named("factorise", self.factorise, field, to_numpy(theta))
+            factor = call_named("factorise", self.factorise, to_numpy(kept.field), to_numpy(theta))
         except np.linalg.LinAlgError:
-            return Unsolvable()
+            return call_solves(Unsolvable())
         for method in ("solve", "solve_transposed"):
             if not callable(getattr(factor, method, None)):
-                raise InputError(
-                    "factorise",
-                    f"returns a {type(factor).__name__} without a method {method}",
-                    "ng.models.SparseLU(matrix), or an object with solve and solve_transposed",
-                )
-        return factor
+                what = f"returns a {type(factor).__name__} without a method {method}"
+                advice = "ng.models.SparseLU(matrix), or an object with solve and solve_transposed"
+                raise InputError("factorise", what, advice)
+        return call_solves(factor)
 
-    def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
-        evaluations = 0
-        if known is None:
-            known, evaluations = self.evaluate(unravel(flat)), 1
-        rho, kept = known
-        if self.factorise is None:
-            return CompiledProducts.at(self, unravel, flat, rho, kept.field, evaluations)
-        theta = unravel(flat)
-        factor, constraint = self.make_factor(kept, theta), Constraint(self, theta, kept.field)
-        return FactorisedProducts(rho, evaluations, constraint, factor)
+    def products(
+        self, unravel: Unravel, flat: Array, known: Evaluation | None = None
+    ) -> ImplicitProducts:
+        theta, evaluations = unravel(flat), int(known is None)
+        rho, kept = self.evaluate(theta) if known is None else known
+        solves = self.make_solves(kept, theta)
+        if not self.on_host:
+            solves = HoistedSolves.of(solves, kept.field)
+        return ImplicitProducts(rho, evaluations, Constraint(self, theta, kept.field), solves)
 
     def jacobian(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         products = self.products(unravel, flat, known)
         p, k = flat.size, sum(leaf.size for leaf in jax.tree.leaves(products.rho))
-        if isinstance(products, FactorisedProducts) and p <= k:
+        if self.on_host and p <= k:
             return products.rho, products.columns(), Counts(products.evaluations, p, 0)
         chunk = max(1, DEFAULT_MEMORY // (50 * (k + p) * flat.dtype.itemsize))
         in_chunks = lambda function, xs: jax.lax.map(function, xs, batch_size=chunk)
@@ -194,9 +183,7 @@ class ImplicitModel(Model):
 
     def restricted(self, selection: Selection) -> "ImplicitModel":
         """The whole field is solved for, and the selection observed of it."""
-        observe = Selected(self.observe or _observe_all, selection)
-        observed = lambda model: model.observe
-        return eqx.tree_at(observed, self, observe, is_leaf=lambda x: x is None)
+        return eqx.tree_at(lambda model: model.observe, self, Selected(self.observe, selection))
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """The residual must vanish at the state that was found."""
@@ -209,11 +196,9 @@ class ImplicitModel(Model):
                 "that fixes what the equation leaves free",
             )
         if left > RESIDUAL_LIMIT * scale:
-            raise InputError(
-                "solve" if self.solve is not None else "linear_solver",
-                f"leaves a residual of {left / scale:.2g} relative to the terms of the equation",
-                "a tighter tolerance; or is residual another equation than the one solved?",
-            )
+            what = f"leaves a residual of {left / scale:.2g} relative to the terms of the equation"
+            advice = "a tighter tolerance; or is residual another equation than the one solved?"
+            raise InputError("solve" if self.solve is not None else "linear_solver", what, advice)
 
     def distributed(self, mesh: Mesh) -> Model:
         """ρ and h in parts; the linear solves follow."""
@@ -225,13 +210,14 @@ class ImplicitModel(Model):
         return self.factorise is not None
 
 
-def _observe_all(field: PyTree) -> PyTree:
+def observe_all(field: PyTree) -> PyTree:
+    """The whole field."""
     return field
 
 
 @eqx.filter_jit
 def _observe(model: ImplicitModel, field: PyTree) -> PyTree:
-    return field if model.observe is None else call_named("observe", model.observe, field)
+    return call_named("observe", model.observe, field)
 
 
 class _Iterate(NamedTuple):
@@ -256,8 +242,8 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
     h = lambda field: _residual(model, field, theta)
     first = h(start)
     if model.linear:
-        step, factor = _newton_direction(model, start, theta, first)
-        return Kept(axpy(jnp.ones(()), step, start), factor)
+        solve, _, factor = model.make_solves(Kept(start), theta)
+        return Kept(axpy(jnp.ones(()), solve(negate(first)), start), factor)
     scale = jnp.maximum(*measure_residual(model, start, theta))
     least = ROUNDING * jnp.finfo(scale.dtype).eps
     enough, accepted = jnp.maximum(TOLERANCE, least), jnp.maximum(ACCEPTED, 1e3 * least)
@@ -266,7 +252,7 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
         return (it.size > enough * scale) & (it.steps < MAX_STEPS) & ~it.stalled
 
     def step(it: _Iterate) -> _Iterate:
-        direction, _ = _newton_direction(model, it.field, theta, it.residual)
+        direction = model.make_solves(Kept(it.field), theta).solve(negate(it.residual))
         point = lambda t: axpy(t, direction, it.field)
         shorter = lambda trial: (trial[0] / 2, norm(h(point(trial[0] / 2))), trial[2] + 1)
         worse = lambda trial: ~(trial[1] < it.size) & (trial[2] < MAX_HALVINGS)
@@ -283,27 +269,14 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
     return Kept(jax.tree.map(lambda x: jnp.where(success, x, jnp.nan), found.field))
 
 
-def _newton_direction(
-    model: ImplicitModel, field: PyTree, theta: PyTree, h: PyTree
-) -> tuple[PyTree, Any]:
-    """−(∂_ρh)⁻¹h, and the factorisation on the host that served."""
-    if model.factorise is None:
-        return compiled_solves(model, field, theta)[0](negate(h)), None
-    factor = model.make_factor(Kept(field), theta)
-    return solve_on_host(factor, "solve", negate(h), like=field), factor
-
-
 def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
     """A field that the user gave, as arrays in the precision of h, which must have its shapes."""
     field = jax.tree.map(jnp.asarray, field)
     h = call_named("residual", eqx.filter_eval_shape, model.residual, field, theta)
     shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
-        raise InputError(
-            "residual",
-            f"has shape {shapes(h)} where the state of the equation has {shapes(field)}",
-            "as many equations as unknowns, in the same structure",
-        )
+        what = f"has shape {shapes(h)} where the state of the equation has {shapes(field)}"
+        raise InputError("residual", what, "as many equations as unknowns, in the same structure")
     return jax.tree.map(lambda x, like: x.astype(jnp.result_type(x, like)), field, h)
 
 

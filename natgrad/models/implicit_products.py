@@ -19,6 +19,7 @@ from ..core.operators import dot, hoist, negate, norm, scale, structure_of
 from ..parameters import flatten
 from .base import Evaluation, Loss, Products, SecondOrder, Unravel
 from .external import call_named, from_numpy, to_numpy
+from .factorisations import Factorisation
 
 if TYPE_CHECKING:
     from .implicit import ImplicitModel
@@ -30,54 +31,19 @@ class Kept(NamedTuple):
     """The field with h(field, θ) = 0, and the host's factorisation of ∂_ρh there, if it is made."""
 
     field: PyTree
-    factor: Any = None
+    factor: Factorisation | None = None
 
 
-class CompiledProducts(Products):
-    """Products by compiled linear solves; what they share is in the leaves of one closure."""
+class Solves(NamedTuple):
+    """b ↦ (∂_ρh)⁻¹b and b ↦ (∂_ρh)⁻ᵀb, with the host's factorisation where that makes them."""
 
-    rho: PyTree
-    evaluations: int = eqx.field(static=True)
-    _both: Callable[[Array, PyTree], tuple[PyTree, Array]]
-    _flat: jax.ShapeDtypeStruct = eqx.field(static=True)
-
-    @classmethod
-    def at(
-        cls,
-        model: "ImplicitModel",
-        unravel: Unravel,
-        flat: Array,
-        rho: PyTree,
-        field: PyTree,
-        evaluations: int,
-    ) -> "CompiledProducts":
-        """The products at θ = `unravel(flat)`, where h = 0 at `field`."""
-        solve, solve_transposed = compiled_solves(model, field, unravel(flat))
-        flat_structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-        _, in_theta = jax.linearize(lambda v: model.residual(field, unravel(v)), flat)
-        in_theta_transposed = jax.linear_transpose(in_theta, flat_structure)
-        _, observed = jax.linearize(model.observe or (lambda u: u), field)
-        observed_transposed = jax.linear_transpose(observed, structure_of(field))
-
-        def both(eta: Array, xi: PyTree) -> tuple[PyTree, Array]:
-            push = observed(negate(solve(in_theta(eta))))
-            (pull,) = in_theta_transposed(negate(solve_transposed(observed_transposed(xi)[0])))
-            return push, pull
-
-        closure = hoist(both, flat_structure, structure_of(rho))
-        return cls(rho, evaluations, closure, flat_structure)
-
-    def push(self, eta: Array) -> PyTree:
-        nothing = jax.tree.map(jnp.zeros_like, self.rho)
-        return self._both(eta.astype(self._flat.dtype), nothing)[0]
-
-    def pull(self, xi: PyTree) -> Array:
-        xi = jax.tree.map(lambda x, like: x.astype(like.dtype), xi, self.rho)
-        return self._both(jnp.zeros(self._flat.shape, self._flat.dtype), xi)[1]
+    solve: Solve
+    solve_transposed: Solve
+    factor: Factorisation | None = None
 
 
-def compiled_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tuple[Solve, Solve]:
-    """b ↦ (∂_ρh)⁻¹b and b ↦ (∂_ρh)⁻ᵀb by lineax, sharing what its solver sets up.
+def compile_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> Solves:
+    """Solves by lineax that share what its solver sets up.
 
     b is scaled to a largest entry of 1, so that an absolute tolerance is relative to b. A solve
     that fails gives NaN: one with a residual above a tenth of b, or above 1e-7 (in single precision
@@ -103,19 +69,39 @@ def compiled_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> tup
         good = (left <= limit * norm(unit)) & jnp.isfinite(largest)
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), scale(size, found.value))
 
-    def transposed(b: PyTree) -> PyTree:
-        state_transposed, options_transposed = solver.transpose(state, options)
-        return solve(operator.T, state_transposed, options_transposed, b)
-
-    return lambda b: solve(operator, state, options, b), transposed
+    transposed = lambda b: solve(operator.T, *solver.transpose(state, options), b)
+    return Solves(lambda b: solve(operator, state, options, b), transposed)
 
 
-def solve_on_host(factor: Any, method: str, b: PyTree, like: PyTree) -> PyTree:
-    """A solution by the user's factorisation, `method` being "solve" or "solve_transposed"."""
-    solve = getattr(factor, method)
-    return from_numpy(
-        method, call_named(f"{method} of the factorisation", solve, to_numpy(b)), like
-    )
+def call_solves(factor: Factorisation) -> Solves:
+    """Solves by the user's factorisation on the host."""
+
+    def solve(method: str, b: PyTree) -> PyTree:
+        name = f"{method} of the factorisation"
+        return from_numpy(method, call_named(name, getattr(factor, method), to_numpy(b)), b)
+
+    parts = (functools.partial(solve, name) for name in ("solve", "solve_transposed"))
+    return Solves(*parts, factor)
+
+
+class HoistedSolves(eqx.Module):
+    """Compiled solves in one closure: what they share is among its leaves, and there once."""
+
+    _both: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+
+    @classmethod
+    def of(cls, solves: Solves, field: PyTree) -> "HoistedSolves":
+        """The solves of an equation for this field."""
+        both = lambda b, c: (solves.solve(b), solves.solve_transposed(c))
+        return cls(hoist(both, structure_of(field), structure_of(field)))
+
+    def solve(self, b: PyTree) -> PyTree:
+        """(∂_ρh)⁻¹b."""
+        return self._both(b, jax.tree.map(jnp.zeros_like, b))[0]
+
+    def solve_transposed(self, b: PyTree) -> PyTree:
+        """(∂_ρh)⁻ᵀb."""
+        return self._both(jax.tree.map(jnp.zeros_like, b), b)[1]
 
 
 class Constraint(eqx.Module):
@@ -143,44 +129,39 @@ class Constraint(eqx.Module):
     @eqx.filter_jit
     def push_observed(self, tangent: PyTree) -> PyTree:
         """What is observed of a tangent of the field."""
-        observe = self.model.observe
-        return tangent if observe is None else jax.jvp(observe, (self.field,), (tangent,))[1]
+        return jax.jvp(self.model.observe, (self.field,), (tangent,))[1]
 
     @eqx.filter_jit
     def pull_observed(self, xi: PyTree) -> PyTree:
         """The transpose of `push_observed`."""
-        observe = self.model.observe
-        return xi if observe is None else jax.vjp(observe, self.field)[1](xi)[0]
+        rho, pull = jax.vjp(self.model.observe, self.field)
+        return pull(jax.tree.map(lambda x, like: x.astype(like.dtype), xi, rho))[0]
 
 
-class FactorisedProducts(Products):
-    """Products by the user's factorisation on the host; JAX does the derivatives of h."""
+class ImplicitProducts(Products):
+    """Products by solves with ∂_ρh; JAX does the other derivatives."""
 
     rho: PyTree
     evaluations: int = eqx.field(static=True)
     constraint: Constraint
-    factor: Any = eqx.field(static=True)
+    solves: Solves | HoistedSolves
 
     def push(self, eta: Array) -> PyTree:
-        tangent = self._solve("solve", self.constraint.push_theta(eta))
+        tangent = negate(self.solves.solve(self.constraint.push_theta(eta)))
         return self.constraint.push_observed(tangent)
 
     def pull(self, xi: PyTree) -> Array:
-        adjoint = self._solve("solve_transposed", self.constraint.pull_observed(xi))
+        adjoint = negate(self.solves.solve_transposed(self.constraint.pull_observed(xi)))
         return self.constraint.pull_theta(adjoint)
 
     def columns(self) -> PyTree:
         """All columns of Z, from one call with p right-hand sides where the factor takes them."""
         basis = jnp.eye(flatten(self.constraint.theta)[0].size)
         b = _map(self.constraint.push_theta, basis)
-        if getattr(self.factor, "leading_axes", False):
-            columns = self._solve("solve", b)
-        else:
-            columns = each(lambda column: self._solve("solve", column), b)
-        return _map(self.constraint.push_observed, columns)
-
-    def _solve(self, method: str, b: PyTree) -> PyTree:
-        return negate(solve_on_host(self.factor, method, b, like=b))
+        factor = getattr(self.solves, "factor", None)
+        many = getattr(factor, "leading_axes", False)
+        tangents = self.solves.solve(b) if many else each(self.solves.solve, b)
+        return _map(self.constraint.push_observed, negate(tangents))
 
 
 @eqx.filter_jit
@@ -199,17 +180,10 @@ def differentiate_implicitly_twice(
 
     Reference: Hinze, Pinnau, Ulbrich and Ulbrich, Optimization with PDE Constraints (2009), 1.6.5.
     """
-    evaluations = 0
-    if known is None:
-        known, evaluations = model.evaluate(unravel(flat)), 1
-    theta, field = unravel(flat), known.kept.field
-    if model.factorise is None:
-        solve, solve_transposed = compiled_solves(model, field, theta)
-    else:
-        factor = model.make_factor(known.kept, theta)
-        solve = lambda b: solve_on_host(factor, "solve", b, like=b)
-        solve_transposed = lambda b: solve_on_host(factor, "solve_transposed", b, like=b)
-    constraint = Constraint(model, theta, field)
+    theta, evaluations = unravel(flat), int(known is None)
+    known = model.evaluate(theta) if known is None else known
+    constraint = Constraint(model, theta, known.kept.field)
+    solve, solve_transposed, _ = model.make_solves(known.kept, theta)
     lagrangian = _Lagrangian(constraint, loss)
     value, slope = lagrangian.differentiate_loss()
     adjoint = negate(solve_transposed(slope))
@@ -231,8 +205,7 @@ class _Lagrangian(eqx.Module):
     loss: Loss
 
     def _f(self, field: PyTree) -> Array:
-        observe = self.constraint.model.observe
-        return self.loss(field if observe is None else observe(field))
+        return self.loss(self.constraint.model.observe(field))
 
     @eqx.filter_jit
     def differentiate_loss(self) -> tuple[Array, PyTree]:

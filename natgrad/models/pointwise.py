@@ -126,11 +126,8 @@ class Pointwise(RowModel):
 
     def __check_init__(self):
         if self.points.ndim < 2 or self.points.size == 0:
-            raise InputError(
-                "points",
-                f"have shape {self.points.shape}",
-                "(*state, d) with at least one point; x[:, None] in one dimension",
-            )
+            advice = "(*state, d) with at least one point; x[:, None] in one dimension"
+            raise InputError("points", f"have shape {self.points.shape}", advice)
 
     def parts(self) -> Part:
         return Part(self.function, self._flat_points(), self.mesh)
@@ -143,11 +140,8 @@ class Pointwise(RowModel):
 
     def shaped(self, arrays: Array) -> Array:
         if arrays.ndim != 1:
-            raise InputError(
-                "function",
-                f"returns shape {arrays.shape[1:]} at one point",
-                "a scalar, such as net(x)[0]",
-            )
+            what = f"returns shape {arrays.shape[1:]} at one point"
+            raise InputError("function", what, "a scalar, such as net(x)[0]")
         return arrays.reshape(self.points.shape[:-1])
 
     def restricted(self, selection: Selection) -> "Pointwise":

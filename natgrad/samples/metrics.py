@@ -36,14 +36,11 @@ class _DualMetric(Metric):
     centres: eqx.AbstractVar[int | None]
     bandwidth: eqx.AbstractVar[Number | None]
     ridge: eqx.AbstractVar[Number]
+    linear: eqx.AbstractClassVar[bool]  # whether a·x is among the φ
 
     @abc.abstractmethod
     def default_bandwidth(self, x: Array) -> Array:
         """h where none is given."""
-
-    @abc.abstractmethod
-    def potentials(self, x: Array) -> Potentials:
-        """The φ among which the maximum is sought."""
 
     @abc.abstractmethod
     def form(self, geometry: "_DualGeometry") -> Array:
@@ -54,10 +51,6 @@ class _DualMetric(Metric):
         if self.bandwidth is None:
             return self.default_bandwidth(x)
         return jnp.asarray(self.bandwidth, x.dtype)
-
-    def count(self, x: Array) -> int:
-        """m."""
-        return min(len(x), CENTRES) if self.centres is None else self.centres
 
     def at(self, rho: Array) -> Geometry:
         return _DualGeometry(self, rho)
@@ -87,8 +80,10 @@ class _DualGeometry(Geometry):
 
     @cached_property
     def potentials(self) -> Potentials:
-        """The φ around these samples."""
-        return self.metric.potentials(self.rho)
+        """The φ among which the maximum is sought."""
+        x, metric = self.rho, self.metric
+        count = min(len(x), CENTRES) if metric.centres is None else metric.centres
+        return Potentials.at(x, metric.width(x), count, metric.linear)
 
     @cached_property
     def energies(self) -> Array:
@@ -164,15 +159,13 @@ class Wasserstein(_DualMetric):
     Reference: Arbel, Gretton, Li, Montúfar, Kernelized Wasserstein natural gradient, ICLR 2020.
     """
 
+    linear = True
     centres: int | None = _optional_whole("centres")
     bandwidth: Number | None = _optional_number("bandwidth")
     ridge: Number = setting("ridge", 1.0, positive=True)
 
     def default_bandwidth(self, x: Array) -> Array:
         return 1.2 * jnp.sqrt(x.shape[1]).astype(x.dtype) * spread(x)
-
-    def potentials(self, x: Array) -> Potentials:
-        return Potentials.at(x, self.width(x), self.count(x), linear=True)
 
     def form(self, geometry: _DualGeometry) -> Array:
         return geometry.energies
@@ -199,6 +192,7 @@ class Sobolev(_DualMetric):
     Cost: O(Nmd + m³) set-up, O(Nmd) a product, O(Nm) memory.
     """
 
+    linear = False
     s: int = eqx.field(static=True)
     centres: int | None = _optional_whole("centres")
     bandwidth: Number | None = _optional_number("bandwidth")
@@ -212,9 +206,6 @@ class Sobolev(_DualMetric):
         count, dimension = x.shape
         return 2.5 * count ** (-1 / (dimension + 5 + self.s)) * spread(x)
 
-    def potentials(self, x: Array) -> Potentials:
-        return Potentials.at(x, self.width(x), self.count(x), linear=False)
-
     def form(self, geometry: _DualGeometry) -> Array:
         potentials = geometry.potentials
         h2, d = potentials.bandwidth**2, potentials.samples.shape[1]
@@ -223,11 +214,11 @@ class Sobolev(_DualMetric):
             Q = (math.pi * h2) ** (d / 2) * jnp.exp(-apart / (4 * h2))
             Q = Q * (1 + d / (2 * h2) - apart / (4 * h2**2)) if self.s < 0 else Q
         else:
-            Q = _smoothed(apart, h2, d)
+            Q = _smooth(apart, h2, d)
         return potentials.in_basis(Q)
 
 
-def _smoothed(apart: Array, h2: Array, d: int) -> Array:
+def _smooth(apart: Array, h2: Array, d: int) -> Array:
     """∫ φᵢ (1 − Δ)⁻¹ φⱼ dx for Gaussians of width h: a mean of wider Gaussians.
 
     (1 + |ξ|²)⁻¹ = ∫₀^∞ exp(−τ − τ|ξ|²) dτ; t = h² + τ, Gauss–Legendre nodes in log t.
@@ -283,9 +274,8 @@ class FisherRao(DiagonalMetric):
         shape = tuple(state.shape) if hasattr(state, "shape") else None
         if shape is None or len(shape) != 1:
             what = f"has shape {shape}" if shape is not None else f"is a {type(state).__name__}"
-            raise InputError(
-                "model", f"the state {what}", "log ρ(xᵢ) in one array (N,), or Wasserstein"
-            )
+            what = f"the state {what}"
+            raise InputError("model", what, "log ρ(xᵢ) in one array (N,), or Wasserstein")
         if self.proposal is not None and np.shape(self.proposal) != shape:
             what = f"has shape {np.shape(self.proposal)}, the state {shape}"
             raise InputError("proposal", what, "log q(xᵢ) at the same samples")

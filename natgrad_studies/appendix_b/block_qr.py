@@ -20,10 +20,12 @@ import scipy.sparse.csgraph
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
-from natgrad.core.dense import accurate_product
-from natgrad.metrics.elliptic.elimination import as_index, gather, slab_order
+from natgrad.metrics.elliptic import gather, slab_order
 
 from .stencils import Factor, Stencil, cell_shape, conservative_classes
+
+as_index = np.int32  # which JAX takes with and without x64
+product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 class _BlockRows(NamedTuple):
@@ -96,11 +98,11 @@ class BlockQR(Factor):
         def forward(received, block):
             diagonal, above, load = block
             partial = solve_triangular(diagonal, load - received, trans="T")
-            return accurate_product(above.T, partial), partial
+            return product(above.T, partial), partial
 
         def backward(later, block):
             diagonal, above, partial = block
-            phi = solve_triangular(diagonal, partial - accurate_product(above, later))
+            phi = solve_triangular(diagonal, partial - product(above, later))
             return phi, phi
 
         start = jnp.zeros_like(loads[0])
@@ -171,7 +173,7 @@ class TruncatedInverse(Factor):
         fluxes = jnp.zeros((*batch, ends[-1]), jnp.result_type(zeta, *self.inverses))
         parts = _independent_parts(self.stencils, zeta.shape[zeta.ndim - dim :])
         for (cells, positions), inverse in zip(parts, self.inverses, strict=True):
-            fluxes = fluxes.at[..., positions].set(accurate_product(flat[..., cells], inverse.T))
+            fluxes = fluxes.at[..., positions].set(product(flat[..., cells], inverse.T))
         pieces = jnp.split(fluxes, ends[:-1], axis=-1)
         return tuple(f.reshape(*batch, *shape) for f, shape in zip(pieces, shapes, strict=True))
 
@@ -181,7 +183,7 @@ class TruncatedInverse(Factor):
         zeta = jnp.zeros((*flat.shape[:-1], math.prod(shape)), flat.dtype)
         parts = _independent_parts(self.stencils, shape)
         for (cells, positions), inverse in zip(parts, self.inverses, strict=True):
-            zeta = zeta.at[..., cells].set(accurate_product(flat[..., positions], inverse))
+            zeta = zeta.at[..., cells].set(product(flat[..., positions], inverse))
         return zeta.reshape(*flat.shape[:-1], *shape)
 
 
@@ -224,7 +226,7 @@ def truncated_inverse(
         Q1, R1 = jnp.linalg.qr(jnp.where(kept[:, None], R, 0.0).T)
         R1 = jnp.where(kept & kept[:, None], R1, jnp.eye(len(cells), dtype=R1.dtype))
         inner = jnp.where(kept[:, None], solve_triangular(R1, Q1.T), 0.0)
-        inverse = accurate_product(Q, inner)[: len(positions)]
+        inverse = product(Q, inner)[: len(positions)]
         inverses.append(jnp.zeros_like(inverse).at[:, pivots].set(inverse))
         ranks.append(jnp.sum(kept))
     return TruncatedInverse(stencils, weights, tuple(inverses), jnp.sum(jnp.stack(ranks)))

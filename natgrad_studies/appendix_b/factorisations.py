@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.metrics.elliptic.elimination import BlockInverse, eliminate
+from natgrad.metrics.elliptic import BlockInverse, eliminate
 
 from .block_qr import block_qr, truncated_inverse
 from .stencils import Factor, Stencil, cell_shape, graph_links

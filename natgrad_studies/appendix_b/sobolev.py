@@ -8,11 +8,9 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from natgrad import Grid, InputError
-from natgrad.core.selection import Selection, Sublattice
-from natgrad.metrics import AdjointOperator, Geometry, Metric
-from natgrad.metrics.base import FlatMetric, check_grid, check_on_grid, positive_operator
-from natgrad.metrics.elliptic.spectral import sine_transform, sobolev_symbol
+from natgrad import L2, Grid, InputError
+from natgrad.metrics import AdjointOperator, FlatMetric, Geometry
+from natgrad.metrics.elliptic import sine_transform, sobolev_symbol
 
 
 class CollocatedSobolev(FlatMetric):
@@ -35,11 +33,9 @@ class CollocatedSobolev(FlatMetric):
     homogeneous: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        check_grid(self.grid)
         if isinstance(self.s, bool) or not isinstance(self.s, (int, np.integer)):
-            raise InputError(
-                "s", f"{self.s!r} is not an integer", "an integer such as 1 or -1 (0 is L²)"
-            )
+            what = f"{self.s!r} is not an integer"
+            raise InputError("s", what, "an integer such as 1 or -1 (0 is L²)")
         if self.grid.boundary == "periodic":
             raise InputError(
                 "grid",
@@ -56,18 +52,12 @@ class CollocatedSobolev(FlatMetric):
         symbol = sobolev_symbol(collocated_eigenvalues(self.grid), self.s, self.homogeneous)
         return np.sqrt(self.grid.cell_volume * symbol).astype(dtype)
 
-    def restricted(self, selection: Selection) -> Metric:
-        """On a sublattice the metric of the coarser grid."""
-        if isinstance(selection, Sublattice):
-            return CollocatedSobolev(selection.coarse(self.grid), self.s, self.homogeneous)
-        return super().restricted(selection)
-
     def check_structure(self, state: Any) -> None:
-        check_on_grid(self.grid, state)
+        L2(self.grid).check_structure(state)
 
 
 class _CollocatedGeometry(Geometry):
-    """√w diag(√symbol) T, and filters T⁻¹ diag(…) T."""
+    """L = √w diag(√symbol) T."""
 
     metric: CollocatedSobolev
     whitens_shortest = True
@@ -83,22 +73,14 @@ class _CollocatedGeometry(Geometry):
         from_modes = lambda modes: collocated_inverse_transform(grid, modes * root)
         return AdjointOperator(to_modes, from_modes, self.rho, self.rho)
 
-    @cached_property
-    def gram(self) -> lx.AbstractLinearOperator:
-        symbol = self.metric.root(self.rho.dtype) ** 2
-        return positive_operator(lambda values: self._filter(symbol, values), self.rho)
-
     def whiten(self, c: Array) -> Array:
         root = self.metric.root(c.dtype)
         inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
         return collocated_transform(self.metric.grid, c) * inverse
 
     def remainder(self, c: Array) -> Array:
-        return self._filter((self.metric.root(c.dtype) == 0).astype(c.dtype), c)
-
-    def _filter(self, symbol: np.ndarray, values: Array) -> Array:
-        grid = self.metric.grid
-        return collocated_inverse_transform(grid, collocated_transform(grid, values) * symbol)
+        grid, lost = self.metric.grid, self.metric.root(c.dtype) == 0
+        return collocated_inverse_transform(grid, collocated_transform(grid, c) * lost)
 
 
 def collocated_transform(grid: Grid, values: Array) -> Array:

@@ -11,19 +11,8 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 
-from natgrad import Grid, InputError
-from natgrad.core.selection import Selection, Sublattice
+from natgrad import FisherRao, Grid, InputError
 from natgrad.metrics import AdjointOperator, Geometry, Metric
-from natgrad.metrics.base import (
-    admissible_density,
-    check_density,
-    check_grid,
-    check_on_grid,
-    find_floor,
-    grid_axes,
-    positive_operator,
-    squared_length,
-)
 
 from .factorisations import factorise
 from .stencils import (
@@ -36,6 +25,7 @@ from .stencils import (
     weighted_gradient,
 )
 
+POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})
 Scheme = Literal["collocated", "forward", "fourth_order"]
 STENCILS = {"collocated": central, "forward": forward, "fourth_order": fourth_order}
 
@@ -66,7 +56,6 @@ class CollocatedTransport(Metric):
     floor: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self):
-        check_grid(self.grid)
         if not (isinstance(self.exponent, (int, float)) and 0 <= self.exponent < math.inf):
             raise InputError("exponent", f"{self.exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if self.scheme not in get_args(Scheme):
@@ -88,7 +77,8 @@ class CollocatedTransport(Metric):
         if self.exponent == 0:
             return jnp.ones_like(rho)
         a = rho if self.exponent == 0.5 else rho ** (2 * self.exponent)
-        return jnp.maximum(a, find_floor(a, self.floor, grid_axes(self.grid)))
+        axes = tuple(range(-self.grid.dimension, 0))
+        return jnp.maximum(a, self.floor * jnp.max(a, axis=axes, keepdims=True))
 
     @property
     def stencils(self) -> tuple[Stencil, ...]:
@@ -111,28 +101,19 @@ class CollocatedTransport(Metric):
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         """The squared norm of Ḣ⁻¹ for k = 0; the schemes conserve no mass, so other k have none."""
-        if self.exponent == 0:
-            return squared_length(self, a, b)
-        return super().squared_distance(a, b)
-
-    def restricted(self, selection: Selection) -> Metric:
-        """On a sublattice the metric of the coarser grid; a sample of points has no transport."""
-        if not isinstance(selection, Sublattice):
-            return super().restricted(selection)
-        grid = selection.coarse(self.grid)
-        return CollocatedTransport(grid, self.exponent, self.scheme, self.floor)
+        if self.exponent > 0:
+            return super().squared_distance(a, b)
+        return sum(jnp.sum(jnp.square(flux)) for flux in self.at(a).factor.mv(a - b))
 
     def check_structure(self, state: Any) -> None:
-        check_on_grid(self.grid, state)
+        FisherRao(self.grid).check_structure(state)
 
     def check_values(self, state: Array) -> None:
         if self.exponent > 0:
-            check_density("model", state, grid_axes(self.grid))
+            FisherRao(self.grid).check_values(state)
 
     def admissible(self, rho: Array) -> Array:
-        if self.exponent == 0:
-            return super().admissible(rho)
-        return admissible_density(rho, grid_axes(self.grid))
+        return (FisherRao(self.grid) if self.exponent > 0 else super()).admissible(rho)
 
 
 class _CollocatedGeometry(Geometry):
@@ -176,7 +157,8 @@ class _CollocatedGeometry(Geometry):
             phi = factor.solve(self._root * self._project(zeta))
             return self._root * self._project(phi)
 
-        return positive_operator(lambda zeta: self._each(product, factors, zeta), self.rho)
+        mv = lambda zeta: self._each(product, factors, zeta)
+        return AdjointOperator(mv, mv, self.rho, self.rho, POSITIVE)
 
     def whiten(self, c: Array) -> tuple[Array, ...]:
         weights = self.metric.weights(self.metric.mobility(self.rho))

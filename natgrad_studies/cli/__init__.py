@@ -90,14 +90,14 @@ class Stop:
             for number in SIGNALS:
                 before = signal.getsignal(number)
                 if before not in (signal.SIG_IGN, None):  # nohup, for one, has them ignored
-                    self._before[number] = signal.signal(number, self._arrived)
+                    self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def _arrived(self, number: int, frame: Any) -> None:
+    def _interrupt(self, number: int, frame: Any) -> None:
         self._number = number
         raise KeyboardInterrupt
 

@@ -319,10 +319,10 @@ class Inversion:
 
     def field(self, x: Array | np.ndarray) -> np.ndarray:
         """m from the prior's coordinates x."""
-        return np.asarray(START + self._coloured(jnp.asarray(x)))
+        return np.asarray(START + self._colour(jnp.asarray(x)))
 
     @cached_property
-    def _coloured(self):
+    def _colour(self):
         return jax.jit(self.prior.field)
 
     def _factorise(self, u: np.ndarray, m: np.ndarray) -> SparseLU:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from natgrad import L2, Result, Stop, information_spectrum
-from natgrad.result import Progress
+from natgrad.descent import Progress
 
 from ..keeping import Kept
 from ..running import Say, pick

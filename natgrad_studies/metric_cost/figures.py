@@ -155,13 +155,13 @@ def draw_iterations(result: StudyResult, path: Path) -> Path:
     return save(figure, path)
 
 
-def _compared(result: StudyResult) -> list[MethodCosts]:
+def _entries_over_l2(result: StudyResult) -> list[MethodCosts]:
     return [e for e in result.methods if e.method.key != "L2" and result.over_l2(e)]
 
 
 def _over_l2(axis: Any, result: StudyResult) -> None:
     axis.set(xscale="log", yscale="log")
-    entries = _compared(result)
+    entries = _entries_over_l2(result)
     for entry in entries:
         _plot(axis, entry, result.over_l2(entry))
     axis.axhline(1.0, color=LINES["L2"][0], lw=1.0)
@@ -173,7 +173,7 @@ def _over_l2(axis: Any, result: StudyResult) -> None:
 
 def _ratio_labels(result: StudyResult) -> list[Label]:
     labels = []
-    for entry in _compared(result):
+    for entry in _entries_over_l2(result):
         ratios = result.over_l2(entry)
         n = max(ratios)
         text = f"{entry.method.label}  {ratios[n]:.3g}×"

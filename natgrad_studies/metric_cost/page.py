@@ -28,7 +28,7 @@ def page(result: StudyResult, folder: Path) -> Page:
         ),
         sections=[
             _short(result),
-            _measured(result),
+            _measurements(result),
             _complexity(result, folder),
             _direction(result, folder),
             *_transport(result, folder),
@@ -62,7 +62,7 @@ def _short(result: StudyResult) -> Section:
     return Section("In short", parts)
 
 
-def _measured(result: StudyResult) -> Section:
+def _measurements(result: StudyResult) -> Section:
     settings = result.settings
     return Section(
         "What is measured",

@@ -169,7 +169,7 @@ KEPT = (MethodCosts, Measurement, Timing)
 def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
     """All numbers, no files but those of finished methods; programs that an earlier run has left
     are not used."""
-    available = sparse_qr.installed()
+    available = sparse_qr.is_installed()
     chosen = [method for key, method in methods().items() if key in settings.metrics]
     costs = []
     for method in chosen:

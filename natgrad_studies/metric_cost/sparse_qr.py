@@ -25,7 +25,7 @@ FLOOR = 1e-14  # under a density, relative to its maximum: that of natgrad in do
 NO_RANK_TEST = -1.0  # SPQR_NO_TOL: the matrix has full column rank
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether SuiteSparseQR can be used here."""
     try:
         importlib.import_module("sparseqr")
@@ -59,7 +59,8 @@ class TransportQR:
         density = np.asarray(rho)
         if conserves:
             density = np.maximum(density, FLOOR * density.max())
-        entries, rows, columns, height = (_staggered if conserves else _collocated)(grid, density)
+        list_entries = _list_staggered if conserves else _list_collocated
+        entries, rows, columns, height = list_entries(grid, density)
         gradient = sparse.coo_matrix((entries, (rows, columns)), shape=(height, grid.size))
         kept = np.arange(grid.size)
         matrix = gradient
@@ -107,7 +108,10 @@ class TransportQR:
         return self.volume * (Y.T @ Y)
 
 
-def _staggered(grid: Grid, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray, int]  # values, rows, columns, height
+
+
+def _list_staggered(grid: Grid, rho: np.ndarray) -> Entries:
     """√ρ on a face times the difference across it: entries, rows, columns, number of rows."""
     cells = np.arange(grid.size).reshape(grid.shape)
     lower, upper, weights = [], [], []
@@ -122,7 +126,7 @@ def _staggered(grid: Grid, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     return entries, np.tile(rows, 2), np.concatenate([first, second]), weight.size
 
 
-def _collocated(grid: Grid, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+def _list_collocated(grid: Grid, rho: np.ndarray) -> Entries:
     """√ρ at a node times the central difference there, with zero outside (appendix B.1)."""
     cells = np.arange(grid.size).reshape(grid.shape)
     root = np.sqrt(rho)

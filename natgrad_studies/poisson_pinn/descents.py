@@ -17,9 +17,8 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize as scipy_minimize
 
 from natgrad import Backtracking, Problem, Status
-from natgrad.descent import Outcome, Path, Step
+from natgrad.descent import Outcome, Path, Progress, Step
 from natgrad.metrics import Metric
-from natgrad.result import Progress
 
 Callback = Callable[[Progress], bool]
 Objective = Callable[[Any], Array]

@@ -16,7 +16,7 @@ from ..appendix_b import CollocatedSobolev, CollocatedTransport
 LEAST = 0.1
 
 
-class Clipped(ng.metrics.Metric):
+class ClippedMetric(ng.metrics.Metric):
     """g at max(ρ, least), defined for every ρ.
 
     A network that is to become positive need not be so on its way. Where only positive values are
@@ -32,7 +32,7 @@ class Clipped(ng.metrics.Metric):
         return _ClippedGeometry(self, rho)
 
     def restricted(self, selection: Any) -> ng.metrics.Metric:
-        return Clipped(self.metric.restricted(selection), self.least)
+        return ClippedMetric(self.metric.restricted(selection), self.least)
 
     def check_structure(self, state: Any) -> None:
         self.metric.check_structure(state)
@@ -41,7 +41,7 @@ class Clipped(ng.metrics.Metric):
 class _ClippedGeometry(ng.metrics.WrappedGeometry):
     """That at the raised values, with the share of them that were."""
 
-    metric: Clipped
+    metric: ClippedMetric
 
     def __init__(self, metric: Clipped, rho: Array):
         least = jnp.asarray(metric.least, rho.dtype)
@@ -74,10 +74,10 @@ def our_metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric | None]:
     return {
         "GD": None,
         **known,
-        "FR": Clipped(known["FR"], LEAST),
+        "FR": ClippedMetric(known["FR"], LEAST),
         "dotH1": known["dotH1"] + mean,
         "dotHm1": known["dotHm1"] + mean,
-        "W2": Clipped(known["W2"], LEAST) + mean,
+        "W2": ClippedMetric(known["W2"], LEAST) + mean,
     }
 
 

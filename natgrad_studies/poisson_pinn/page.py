@@ -62,7 +62,7 @@ def page(result: StudyResult, folder: Path) -> Page:
     )
 
 
-def _ended(run: Run) -> str:
+def _summarise(run: Run) -> str:
     return (
         f"{run.method.name} (loss {run.final:.1e}, error {run.error:.1e}, "
         f"{run.iterations:,} iterations)"
@@ -70,14 +70,16 @@ def _ended(run: Run) -> str:
 
 
 def _short(result: StudyResult) -> list[Part]:
-    said = [f"In {result.settings.seconds:g} CPU seconds the best method is {_ended(result.best)}."]
+    said = [
+        f"In {result.settings.seconds:g} CPU seconds the best method is {_summarise(result.best)}."
+    ]
     best, metric, rival = result.best, result.best_metric, result.best_of(("LBFGS", "Adam"))
     if metric is not None and metric is not best:
-        said.append(f"The best of the paper's metrics is {_ended(metric)}.")
+        said.append(f"The best of the paper's metrics is {_summarise(metric)}.")
     if rival is not None and rival is not best:
         both = all(key in result.runs for key in ("LBFGS", "Adam"))
         which = "The better of L-BFGS and Adam" if both else "The rival"
-        said.append(f"{which} is {_ended(rival)}.")
+        said.append(f"{which} is {_summarise(rival)}.")
     known = [claim for claim in result.claims if claim.by_iterations is not None]
     per_iteration = sum(bool(claim.by_iterations) for claim in known)
     by_seconds = sum(bool(claim.by_seconds) for claim in known)

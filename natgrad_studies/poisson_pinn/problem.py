@@ -49,7 +49,7 @@ def network(theta: Theta, x: Array) -> Array:
     return (x @ weights + biases)[0]
 
 
-def rescaled(theta: Theta, x: Array) -> Array:
+def evaluate_rescaled(theta: Theta, x: Array) -> Array:
     """The value at one point of [−1, 1]², which the network sees as one of [0, 1]²."""
     return network(theta, (x + 1) / 2)
 
@@ -171,7 +171,7 @@ class Pinn:
     @property
     def network(self) -> Network:
         """ρ(θ, x)."""
-        return rescaled if self.authors else network
+        return evaluate_rescaled if self.authors else network
 
     @cached_property
     def start(self) -> Theta:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from natgrad import Stop
-from natgrad.descent import Watch, label_runs, show_run
-from natgrad.result import Progress
+from natgrad.descent import Progress, Watch, label_runs, show_run
 
 from ..keeping import Kept
 from ..running import Say, pick

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from natgrad import MiniBatch, Result, Stop
-from natgrad.result import Progress
+from natgrad.descent import Progress
 
 from ..keeping import Kept
 from ..methods import minimize

@@ -81,7 +81,7 @@ def test_coarse_operator_is_the_galerkin_product(shape, periodic):
 @pytest.mark.parametrize("shape", with_slow([(12, 11), (6, 5, 4)], [(6, 5, 4)]))
 def test_cycle_is_symmetric_and_positive(shape, periodic, monkeypatch):
     """With levels written out, levels in the loop and the direct solve all present."""
-    monkeypatch.setattr(multigrid, "LOOPED_CELLS", 60)
+    monkeypatch.setattr(multigrid, "LOOP_CELLS", 60)
     monkeypatch.setattr(multigrid, "DENSE_CELLS", 8)
     links = random_links(shape, periodic)
     build = jax.jit(

@@ -77,7 +77,7 @@ def test_a_method_finds_the_direction_of_its_metric(tiny):
 
 def test_transport_directions_agree_with_their_reference(tiny):
     _, result, _ = tiny
-    for key in ("W2", "W2_sparse") if sparse_qr.installed() else ("W2",):
+    for key in ("W2", "W2_sparse") if sparse_qr.is_installed() else ("W2",):
         points, difference = result.eta_difference(result[key])
         assert points == 16
         assert difference < 1e-10
@@ -91,7 +91,7 @@ def test_compilation_is_measured_apart(tiny):
 
 
 def test_without_suitesparse_its_row_is_left_out_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setattr(sparse_qr, "installed", lambda: False)
+    monkeypatch.setattr(sparse_qr, "is_installed", lambda: False)
     said: list[str] = []
     settings = replace(TINY, metrics=("W2_qr",), output=tmp_path / "result")
     page, result = run_study(settings, said.append)

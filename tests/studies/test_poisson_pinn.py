@@ -16,7 +16,7 @@ from natgrad_studies.poisson_pinn import run as study
 from natgrad_studies.poisson_pinn.descents import Doubling
 from natgrad_studies.poisson_pinn.methods import Method
 from natgrad_studies.poisson_pinn.metrics import (
-    Clipped,
+    ClippedMetric,
     InsideAndBoundary,
     authors_metrics,
     mean_part,
@@ -176,7 +176,7 @@ def test_the_mean_has_its_length_in_l2_and_nothing_else_has():
 
 def test_clipped_metrics_are_those_of_the_density_and_defined_below_zero():
     grid = Points(6).grid
-    metric = Clipped(ng.FisherRao(grid), 0.1)
+    metric = ClippedMetric(ng.FisherRao(grid), 0.1)
     rho = jnp.linspace(-1.0, 3.0, grid.size).reshape(grid.shape)
     diagonal = metric.at(rho).diagonal
     assert bool(metric.admissible(rho))

@@ -1,1 +1,13 @@
-"""Solves of elliptic equations on grids: what lies under the Sobolev and transport metrics."""
+"""The equations Kφ = ζ under the metrics, solved directly, by transforms or by iteration."""
+
+from .elimination import BlockInverse, eliminate, gather, slab_order
+from .spectral import sine_transform, sobolev_symbol
+
+__all__ = [
+    "BlockInverse",
+    "eliminate",
+    "gather",
+    "sine_transform",
+    "slab_order",
+    "sobolev_symbol",
+]

@@ -29,17 +29,6 @@ Precision = Literal["double", "mixed", "single"]
 CELLS_AT_ONCE_ON_CPU, CELLS_AT_ONCE = 2**15, 2**23
 
 
-class Cycle(eqx.Module):
-    """One V-cycle as a preconditioner, in the precision of its hierarchy."""
-
-    hierarchy: Hierarchy
-    on_host: ClassVar[bool] = False
-
-    def __call__(self, residual: Array) -> Array:
-        hierarchy = self.hierarchy
-        return hierarchy.cycle(residual.astype(hierarchy.dtype)).astype(residual.dtype)
-
-
 class SparseInverse(eqx.Module):
     """A sparse direct solve on the host as a preconditioner: exact but for the contrast of K."""
 
@@ -47,7 +36,8 @@ class SparseInverse(eqx.Module):
     periodic: bool = eqx.field(static=True)
     on_host: ClassVar[bool] = True  # where all right-hand sides are solved for in one call
 
-    def __call__(self, residual: Array) -> Array:
+    def cycle(self, residual: Array) -> Array:
+        """K⁺ residual."""
         return sparse_solve(self.conductances, residual, self.periodic).astype(residual.dtype)
 
 
@@ -63,7 +53,7 @@ class IterativeFactor(Factor):
     links: Links  # with a halo, divided by `scale`
     scale: Array
     alive: Array
-    precondition: Cycle | SparseInverse
+    preconditioner: Hierarchy | SparseInverse
     tolerance: float = eqx.field(static=True)
     max_iterations: int = eqx.field(static=True)
 
@@ -78,7 +68,7 @@ class IterativeFactor(Factor):
         columns = zeta.reshape(-1, *shape)
         cells = CELLS_AT_ONCE_ON_CPU if jax.default_backend() == "cpu" else CELLS_AT_ONCE
         together = max(1, cells // math.prod(shape))
-        if together >= len(columns) or self.precondition.on_host:
+        if together >= len(columns) or self.preconditioner.on_host:
             found = self._solve_together(columns, tolerance)
         else:
             some = lambda stack: self._solve_together(stack, tolerance)
@@ -99,9 +89,8 @@ class IterativeFactor(Factor):
             return call_isolated(self.alive, one, self.links, phi)
 
         def iterate(_: Callable[[Array], Array], zeta: Array) -> tuple[Array, tuple[Array, ...]]:
-            found = preconditioned_cg(
-                product, self.precondition, zeta, dim, tolerance, self.max_iterations
-            )
+            M, most = self.preconditioner.cycle, self.max_iterations
+            found = preconditioned_cg(product, M, zeta, dim, tolerance, most)
             return found.phi, found[1:]
 
         # differentiable as the solution of a linear equation, not through the iteration
@@ -134,21 +123,15 @@ def iterative_factor(
     inner = dtype if precision == "double" else jnp.float32
     if preconditioner == "multigrid":
         coarse = [c.astype(inner) for c in conductances]
-        precondition = Cycle(build_hierarchy(coarse, B.spacing, B.periodic, jnp.dtype(inner)))
+        M = build_hierarchy(coarse, B.spacing, B.periodic, jnp.dtype(inner))
     else:
-        precondition = SparseInverse(conductances, B.periodic)
+        M = SparseInverse(conductances, B.periodic)
     links = pad_links(nearest_links([c.astype(outer) for c in conductances]), B.periodic)
     # Rounding φ alone leaves an error of 0.1 to 0.5 eps n in the energy norm, n cells on a side.
     attainable = 2 * float(jnp.finfo(outer).eps) * max(conductances[0].shape)
-    return IterativeFactor(
-        B,
-        links,
-        scale,
-        conductances[0].ravel()[0] >= 0,
-        precondition,
-        max(tolerance, attainable),
-        max_iterations,
-    )
+    alive = conductances[0].ravel()[0] >= 0
+    tolerance = max(tolerance, attainable)
+    return IterativeFactor(B, links, scale, alive, M, tolerance, max_iterations)
 
 
 def _in_stacks(function: Callable[[Array], Solution], columns: Array, size: int) -> Solution:

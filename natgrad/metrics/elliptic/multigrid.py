@@ -27,9 +27,10 @@ Cost: set-up and cycle both O(k). Reference: Trottenberg, Oosterlee and Schülle
 Dendy, J. Comput. Phys. 48 (1982), for the interpolation.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -53,18 +54,14 @@ from .divergence import (
 from .elimination import dominant_factor
 
 DENSE_CELLS = 32  # solved directly
-LOOPED_CELLS = 6000  # levels up to this size share one loop,
-LOOPED_SHARE = 1 / 64  # and so do levels up to this share of the finest
+LOOP_CELLS = 6000  # levels up to this size share one loop,
+LOOP_SHARE = 1 / 64  # and so do levels up to this share of the finest
 SHORTEST_AXIS = 4  # shorter ones are not coarsened while others are longer
 STRONG = 0.25  # axes with at least this share of the strongest coupling are coarsened together
-SPECTRUM = (0.4, 2.0)  # the part of the spectrum of D⁻¹K that smoothing damps
-
-
-def _smoothing_steps() -> tuple[float, float]:
-    """Richardson steps at the inverse roots of the Chebyshev polynomial of degree two."""
-    low, high = SPECTRUM
-    middle, spread = (high + low) / 2, (high - low) / 2 * math.sqrt(0.5)
-    return 1 / (middle + spread), 1 / (middle - spread)
+LOW, HIGH = 0.4, 2.0  # the part of the spectrum of D⁻¹K that smoothing damps
+ROOT = (HIGH - LOW) / 2 * math.sqrt(0.5)
+# Richardson steps at the inverse roots of the Chebyshev polynomial of degree two.
+SMOOTHING_STEPS = 1 / ((HIGH + LOW) / 2 + ROOT), 1 / ((HIGH + LOW) / 2 - ROOT)
 
 
 class Weights(NamedTuple):
@@ -74,30 +71,28 @@ class Weights(NamedTuple):
     above: Array
 
 
-class Level(NamedTuple):
-    """K on one grid (links with a halo), the inverse of its diagonal, and the way to the next."""
+class Level(eqx.Module):
+    """K on one grid (links with a halo), the inverse of its diagonal, and the way to the next.
+
+    `cells` has, for each axis that is coarsened in turn, its number and how many cells it has.
+    """
 
     links: Links
     inverse: Array
     weights: tuple[Weights, ...]
-
-
-class Step(NamedTuple):
-    """Which axis is coarsened, and how many cells it has before."""
-
-    axis: int
-    cells: int
+    cells: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
 
 class Hierarchy(eqx.Module):
     """K on every grid. `cycle` is one V-cycle, symmetric and positive semidefinite."""
 
+    on_host: ClassVar[bool] = False
+
     levels: tuple[Level, ...]
-    looped: Level | None  # stacked along a leading axis
+    loop: Level | None  # stacked along a leading axis
     coarsest: tuple[Array, Array]  # J and p with K⁺ ≈ J diag(p) Jᵀ, one cell grounded
     alive: Array
-    steps: tuple[tuple[Step, ...], ...] = eqx.field(static=True)
-    looped_shape: tuple[int, ...] = eqx.field(static=True)
+    loop_shape: tuple[int, ...] = eqx.field(static=True)
     dense_shape: tuple[int, ...] = eqx.field(static=True)
     periodic: bool = eqx.field(static=True)
 
@@ -108,34 +103,33 @@ class Hierarchy(eqx.Module):
 
     def cycle(self, residual: Array) -> Array:
         """An approximation of K⁺ residual; axes before those of the grid are independent."""
-        return self._down(0, residual)
+        return self._down(0, residual.astype(self.dtype)).astype(residual.dtype)
 
     def _down(self, depth: int, b: Array) -> Array:
         if depth == len(self.levels):
-            return self._looped(b)
-        level, steps = self.levels[depth], self.steps[depth]
+            return self._run_loop(b)
+        level = self.levels[depth]
         x, r = self._start(level, b)
-        coarse = self._down(depth + 1, self._restrict(level, steps, r))
-        return self._relax_again(level, b, self._correct(level, steps, x, coarse))
+        coarse = self._down(depth + 1, self._restrict(level, r))
+        return self._relax_again(level, b, self._correct(level, x, coarse))
 
-    def _looped(self, b: Array) -> Array:
-        if self.looped is None:
+    def _run_loop(self, b: Array) -> Array:
+        if self.loop is None:
             return self._dense(b)
-        dim, shape = len(self.looped_shape), self.looped_shape
-        steps = tuple(Step(axis, n) for axis, n in enumerate(shape))
+        dim, shape = len(self.loop_shape), self.loop_shape
 
         def down(b: Array, level: Level) -> tuple[Array, tuple[Array, Array]]:
             x, r = self._start(level, b)
-            return pad_to(self._restrict(level, steps, r), shape), (b, x)
+            return pad_to(self._restrict(level, r), shape), (b, x)
 
         def up(e: Array, stored: tuple[Level, Array, Array]) -> tuple[Array, None]:
             level, b, x = stored
             half = crop_to(e, tuple(n // 2 for n in shape))
-            return self._relax_again(level, b, self._correct(level, steps, x, half)), None
+            return self._relax_again(level, b, self._correct(level, x, half)), None
 
-        coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.looped)
+        coarse, (bs, xs) = lax.scan(down, pad_to(b, shape), self.loop)
         e = pad_to(self._dense(crop_to(coarse, self.dense_shape)), shape)
-        e, _ = lax.scan(up, e, (self.looped, bs, xs), reverse=True)
+        e, _ = lax.scan(up, e, (self.loop, bs, xs), reverse=True)
         return crop_to(e, b.shape[b.ndim - dim :])
 
     def _dense(self, b: Array) -> Array:
@@ -145,40 +139,41 @@ class Hierarchy(eqx.Module):
 
     def _start(self, level: Level, b: Array) -> tuple[Array, Array]:
         """Two smoothing steps from zero, and the residual they leave."""
-        first, second = _smoothing_steps()
+        first, second = SMOOTHING_STEPS
 
         def relax(level: Level, b: Array) -> Array:
             x = first * level.inverse * b
-            return x + second * level.inverse * (b - laplacian(level.links, x, self.periodic))
-
-        def residual(level: Level, b: Array, x: Array) -> Array:
-            return b - laplacian(level.links, x, self.periodic)
+            return x + second * level.inverse * self._residual(level, b, x)
 
         x = call_isolated(self.alive, relax, level, b)
+        residual = lambda level, b, x: self._residual(level, b, x)
         return x, call_isolated(self.alive, residual, level, b, x)
 
     def _relax_again(self, level: Level, b: Array, x: Array) -> Array:
         """The same steps in reverse order, from x: the transpose of the first two."""
-        steps = jnp.asarray(_smoothing_steps()[::-1], b.dtype)
-        correct = lambda x: level.inverse * (b - laplacian(level.links, x, self.periodic))
+        steps = jnp.asarray(SMOOTHING_STEPS[::-1], b.dtype)
+        correct = lambda x: level.inverse * self._residual(level, b, x)
         return lax.fori_loop(0, 2, lambda i, x: x + steps[i] * correct(x), x)
 
-    def _restrict(self, level: Level, steps: Sequence[Step], r: Array) -> Array:
+    def _residual(self, level: Level, b: Array, x: Array) -> Array:
+        return b - laplacian(level.links, x, self.periodic)
+
+    def _restrict(self, level: Level, r: Array) -> Array:
         """Pᵀr, down to the next grid."""
 
         def down(weights: tuple[Weights, ...], r: Array) -> Array:
-            for w, step in zip(weights, steps, strict=True):
-                r = restrict(w, step.axis, dimension(level.links), r, self.periodic)
+            for w, (axis, _) in zip(weights, level.cells, strict=True):
+                r = restrict(w, axis, dimension(level.links), r, self.periodic)
             return r
 
         return call_isolated(self.alive, down, level.weights, r)
 
-    def _correct(self, level: Level, steps: Sequence[Step], x: Array, e: Array) -> Array:
+    def _correct(self, level: Level, x: Array, e: Array) -> Array:
         """x + Pe, with e on the next grid."""
 
         def up(weights: tuple[Weights, ...], x: Array, e: Array) -> Array:
-            for w, step in zip(weights[::-1], steps[::-1], strict=True):
-                e = prolong(w, step.axis, dimension(level.links), step.cells, e, self.periodic)
+            for w, (axis, n) in zip(weights[::-1], level.cells[::-1], strict=True):
+                e = prolong(w, axis, dimension(level.links), n, e, self.periodic)
             return x + e
 
         return call_isolated(self.alive, up, level.weights, x, e)
@@ -195,9 +190,9 @@ def build_hierarchy(
     alive = conductances[0].ravel()[0] >= 0
     links: Links = nearest_links(conductances)
     shape, widths = conductances[0].shape, list(spacing)
-    looped_cells = max(LOOPED_CELLS, LOOPED_SHARE * math.prod(shape))
-    levels, steps = [], []
-    while math.prod(shape) > (DENSE_CELLS if periodic else looped_cells) or (
+    loop_cells = max(LOOP_CELLS, LOOP_SHARE * math.prod(shape))
+    levels = []
+    while math.prod(shape) > (DENSE_CELLS if periodic else loop_cells) or (
         math.prod(shape) > DENSE_CELLS and len(strong_axes(shape, widths)) < len(shape)
     ):
         axes = strong_axes(shape, widths)
@@ -205,29 +200,26 @@ def build_hierarchy(
             break
         level, links = _next_level(alive, links, axes, periodic, dtype)
         levels.append(level)
-        steps.append(tuple(Step(axis, shape[axis]) for axis in axes))
         shape = tuple(-(-n // 2) if axis in axes else n for axis, n in enumerate(shape))
         widths = [2 * h if axis in axes else h for axis, h in enumerate(widths)]
 
-    looped, looped_shape = None, shape
+    loop, loop_shape = None, shape
     depth = 0
     while math.prod(shape) > DENSE_CELLS and not periodic:
         depth, shape = depth + 1, tuple(-(-n // 2) for n in shape)
     if depth:
-        looped_shape = tuple(n + n % 2 for n in looped_shape)
+        loop_shape = tuple(n + n % 2 for n in loop_shape)
         axes = tuple(range(len(shape)))
 
         def descend(links: Links, _: None) -> tuple[dict[Offset, Array], Level]:
             level, coarse = _next_level(alive, links, axes, periodic, dtype)
-            return {o: pad_to(c, looped_shape) for o, c in coarse.items()}, level
+            return {o: pad_to(c, loop_shape) for o, c in coarse.items()}, level
 
-        first = _all_offsets(links, looped_shape)
-        links, looped = lax.scan(descend, first, length=depth)
+        first = _all_offsets(links, loop_shape)
+        links, loop = lax.scan(descend, first, length=depth)
         links = {o: crop_to(c, shape) for o, c in links.items()}
-    coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links))
-    return Hierarchy(
-        tuple(levels), looped, coarsest, alive, tuple(steps), looped_shape, shape, periodic
-    )
+    coarsest = jax.tree.map(lambda x: x.astype(dtype), _grounded_inverse(links, periodic))
+    return Hierarchy(tuple(levels), loop, coarsest, alive, loop_shape, shape, periodic)
 
 
 def strong_axes(shape: Sequence[int], widths: Sequence[float]) -> tuple[int, ...]:
@@ -247,12 +239,12 @@ def _next_level(
         return padded, jnp.where(positive, 1 / jnp.where(positive, diagonal, 1), 0)
 
     padded, inverse = call_isolated(alive, finish, dict(links))
-    weights = []
+    shape, weights = next(iter(links.values())).shape, []
     for axis in axes:
         step = lambda links, axis=axis: coarsen(links, axis, periodic)
         links, new = call_isolated(alive, step, dict(links))
         weights.append(Weights(*(w.astype(dtype) for w in new)))
-    return Level(padded, inverse, tuple(weights)), links
+    return Level(padded, inverse, tuple(weights), tuple((a, shape[a]) for a in axes)), links
 
 
 def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
@@ -264,27 +256,15 @@ def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
     return {o: pad_to(links[o], shape) if o in links else zeros for o in every}
 
 
-def _grounded_inverse(links: Links) -> tuple[Array, Array]:
+def _grounded_inverse(links: Links, periodic: bool) -> tuple[Array, Array]:
     """J and p of the inverse on the coarsest grid, with its heaviest cell grounded."""
-    shape = next(iter(links.values())).shape
-    flat = jnp.concatenate([link.ravel() for link in links.values()])
-    table = jnp.tensordot(flat, _incidence(shape, tuple(links)).astype(flat.dtype), 1)
+    link = next(iter(links.values()))
+    cells = jnp.eye(link.size, dtype=link.dtype).reshape(-1, *link.shape)
+    K = laplacian(pad_links(links, periodic), cells, periodic).reshape(link.size, -1)
+    table = jnp.where(jnp.eye(link.size, dtype=bool), 0.0, -K)
     degree = jnp.sum(table, axis=1)
     grounded = jnp.arange(len(table)) == jnp.argmax(degree)
     return dominant_factor(table, jnp.where(grounded, degree, 0.0))
-
-
-def _incidence(shape: tuple[int, ...], offsets: tuple[Offset, ...]) -> np.ndarray:
-    """(links, k, k): 1 where a link joins two different cells."""
-    k = math.prod(shape)
-    cells = np.arange(k).reshape(shape)
-    joined = np.zeros((len(offsets), k, k, k), np.int8)
-    for number, offset in enumerate(offsets):
-        neighbours = np.roll(cells, opposite(offset), range(len(shape))).ravel()
-        joined[number, np.arange(k), np.arange(k), neighbours] = 1
-    joined = joined + joined.swapaxes(-1, -2)
-    joined[..., np.arange(k), np.arange(k)] = 0
-    return joined.reshape(-1, k, k)
 
 
 def pad_to(values: Array, shape: tuple[int, ...]) -> Array:
@@ -310,53 +290,46 @@ def coarsen(links: Links, axis: int, periodic: bool) -> tuple[dict[Offset, Array
     dim = dimension(links)
     here, up = (0,) * dim, unit(axis, dim)
     at = lambda values, offset: shift(values, offset, periodic)
-    across, along = _oriented(links, axis, periodic)
+    across, along = _orient(links, axis, periodic)
     kept = {t: split(c, axis, dim)[0] for t, c in across.items()}
     dropped = {t: split(c, axis, dim)[1] for t, c in across.items()}
     leave = {t: split(c, axis, dim)[0] for t, c in along.items()}  # from a kept cell upwards
     arrive = {t: split(c, axis, dim)[1] for t, c in along.items()}  # from a dropped cell upwards
-    direct = {}
+    direct = {}  # from the last kept cell of an odd circle to the first
     if periodic and next(iter(links.values())).shape[axis - dim] % 2:
-        leave, direct = _without_seam(leave, axis, dim)
+        m = next(iter(leave.values())).shape[axis - dim]
+        last = (jnp.arange(m) == m - 1).reshape([m if i == axis else 1 for i in range(dim)])
+        direct = {t: jnp.where(last, c, 0.0) for t, c in leave.items()}
+        leave = {t: jnp.where(last, 0.0, c) for t, c in leave.items()}
     weights = _weights(leave, arrive, periodic)
     below, above = weights
 
     coarse: dict[Offset, Array] = {}
 
-    def join(offset: Offset, c: Array) -> None:
-        if offset < here:
-            offset, c = opposite(offset), at(c, opposite(offset))
-        coarse[offset] = coarse[offset] + c if offset in coarse else c
+    def add(c: Array, q: Mapping[Offset, Array | float]) -> None:
+        """The coarse links of a fine one whose ends differ by Σ q_A Φ_A."""
+        for A, B in itertools.combinations(sorted(q), 2):
+            offset = tuple(b - a for a, b in zip(A, B, strict=True))
+            share = at(-c * q[A] * q[B], opposite(A))
+            coarse[offset] = coarse[offset] + share if offset in coarse else share
 
-    def upwards(t: Offset) -> Offset:
-        return tuple(a + b for a, b in zip(up, t, strict=True))
-
-    straight = arrive[here] * below**2 + leave[here] * above**2
+    upwards = lambda t: tuple(a + b for a, b in zip(up, t, strict=True))
+    mean_at = lambda t: {t: at(below, t), upwards(t): at(above, t)}  # φ of the dropped cell at t
+    mean = {here: -below, up: -above}
     for t, c in kept.items():
-        join(t, c)
+        add(c, {here: -1.0, t: 1.0})
     for t, c in dropped.items():
-        below_t, above_t = at(below, t), at(above, t)
-        straight -= below * above * c + at(below_t * above_t * c, opposite(t))
-        join(t, below * below_t * c + at(above * above_t * c, opposite(up)))
-        join(upwards(t), below * above_t * c)
-        join(upwards(opposite(t)), at(above * below_t * c, opposite(t)))
-    for t in leave:
-        if t != here:
-            c, below_t, above_t = leave[t], at(below, t), at(above, t)
-            join(t, c * below_t)
-            join(upwards(t), c * above_t)
-            straight -= at(c * below_t * above_t, opposite(t))
-            c = arrive[t]
-            join(upwards(t), c * below)
-            join(t, at(c * above, opposite(up)))
-            straight -= c * below * above
+        add(c, mean | mean_at(t))
+    for t, c in leave.items():
+        add(c, {here: -above, up: above} if t == here else {here: -1.0, **mean_at(t)})
+    for t, c in arrive.items():
+        add(c, {here: -below, up: below} if t == here else {**mean, upwards(t): 1.0})
     for t, c in direct.items():
-        join(upwards(t), c)
-    join(up, straight)
+        add(c, {here: -1.0, upwards(t): 1.0})
     return coarse, weights
 
 
-def _oriented(
+def _orient(
     links: Links, axis: int, periodic: bool
 ) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
     """Links within a layer and links to the next layer, by their offsets across the axis."""
@@ -368,16 +341,6 @@ def _oriented(
         t = tuple(0 if i == axis else o for i, o in enumerate(offset))
         (along if offset[axis] else across)[t] = c
     return across, along
-
-
-def _without_seam(
-    leave: dict[Offset, Array], axis: int, dim: int
-) -> tuple[dict[Offset, Array], dict[Offset, Array]]:
-    """An odd circle has two kept cells side by side, the last and the first: their links apart."""
-    m = next(iter(leave.values())).shape[axis - dim]
-    last = (jnp.arange(m) == m - 1).reshape([m if i == axis else 1 for i in range(dim)])
-    inside = {t: jnp.where(last, 0.0, c) for t, c in leave.items()}
-    return inside, {t: jnp.where(last, c, 0.0) for t, c in leave.items()}
 
 
 def _weights(leave: dict[Offset, Array], arrive: dict[Offset, Array], periodic: bool) -> Weights:

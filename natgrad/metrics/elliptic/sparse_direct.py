@@ -30,9 +30,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
+from scipy.sparse.csgraph import connected_components, laplacian
 
+from ...core.sparse import symmetric_lu
 from ...errors import InputError
 from .divergence import grid_shape
 
@@ -80,9 +80,8 @@ def sparse_solve(
     if backend not in ("superlu", "cholmod"):
         raise InputError("backend", f"{backend!r} is unknown", "'superlu' or 'cholmod'")
     if backend == "cholmod" and cholmod is None:
-        raise InputError(
-            "backend", "scikit-sparse is not installed", "pip install natgrad[cholmod]"
-        )
+        what = "scikit-sparse is not installed"
+        raise InputError("backend", what, "pip install natgrad[cholmod]")
     shape = grid_shape(links, zeta)
     columns = zeta.reshape(-1, *shape)
     dtype = jnp.result_type(columns, *links)
@@ -133,12 +132,20 @@ def grounded_inverse(K: Any, backend: Backend) -> Solve:
     Each part is grounded at the largest entry of the diagonal; NaN where a pivot was lost.
     """
     is_ground = _grounds(K)
-    kept = np.flatnonzero(~is_ground)
+    kept, grounds = np.flatnonzero(~is_ground), np.flatnonzero(is_ground)
     if not kept.size:
         return np.zeros_like
-    inner = _inverse(K, kept, np.flatnonzero(is_ground), backend)
-    if inner is None:
-        return functools.partial(np.full_like, fill_value=np.nan)
+    unsolvable = functools.partial(np.full_like, fill_value=np.nan)
+    try:
+        inner = symmetric_inverse(K[kept][:, kept], backend)
+    except LOST_PIVOT:
+        return unsolvable
+    # Not every lost pivot is an exact zero that stops the factorisation. φ = 1 is known to solve
+    # the system with the links to the grounds on the right, and is what a lost pivot changes most.
+    to_grounds = -K[kept][:, grounds].sum(axis=1)
+    ones = inner(np.asarray(to_grounds).reshape(1, -1))
+    if not np.all(np.abs(ones - 1.0) < 0.5):
+        return unsolvable
 
     def solve(zeta: np.ndarray) -> np.ndarray:
         phi = np.zeros_like(zeta)
@@ -146,21 +153,6 @@ def grounded_inverse(K: Any, backend: Backend) -> Solve:
         return phi
 
     return solve
-
-
-def _inverse(K: Any, kept: np.ndarray, grounds: np.ndarray, backend: Backend) -> Solve | None:
-    """The solve on the cells that are not grounded; None where a pivot was lost.
-
-    Not every lost pivot is an exact zero that stops the factorisation. φ = 1 is known to solve
-    the system with the links to the grounds on the right, and is what a lost pivot changes most.
-    """
-    try:
-        inner = symmetric_inverse(K[kept][:, kept], backend)
-    except LOST_PIVOT:
-        return None
-    to_grounds = -K[kept][:, grounds].sum(axis=1)
-    ones = inner(np.asarray(to_grounds).reshape(1, -1))
-    return inner if np.all(np.abs(ones - 1.0) < 0.5) else None
 
 
 def assemble(links: np.ndarray, periodic: bool) -> Any:
@@ -182,8 +174,7 @@ def assemble(links: np.ndarray, periodic: bool) -> Any:
         weight.append(link[inside])
     row, column, value = map(np.concatenate, (lower, upper, weight))
     half = sparse.coo_matrix((value, (row, column)), shape=(cells.size, cells.size))
-    joined = (half + half.T).tocsr()
-    return (sparse.diags(joined.sum(axis=1).A1) - joined).tocsr()
+    return laplacian((half + half.T).tocsr()).tocsr()
 
 
 def _grounds(K: Any) -> np.ndarray:
@@ -198,14 +189,11 @@ def _grounds(K: Any) -> np.ndarray:
 
 def symmetric_inverse(matrix: Any, backend: Backend) -> Solve:
     """The solve with a positive definite matrix; raises one of `LOST_PIVOT` if it is not."""
-    matrix = sparse.csc_matrix(matrix)
     if backend == "superlu":
-        # The diagonal as pivots and a symmetric ordering: Cholesky but for the square roots.
-        symmetric = {"SymmetricMode": True}
-        ordering = "MMD_AT_PLUS_A"
-        factor = splu(matrix, permc_spec=ordering, diag_pivot_thresh=0.0, options=symmetric)
+        factor = symmetric_lu(matrix)
         # One by one: SuperLU is several times slower on 32 columns at once.
         return lambda rows: np.stack([factor.solve(row) for row in rows])
+    matrix = sparse.csc_matrix(matrix)
     if hasattr(cholmod, "cho_factor"):  # scikit-sparse 0.5 and later
         inverse = cholmod.cho_factor(matrix).solve
     else:

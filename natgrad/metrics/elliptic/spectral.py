@@ -35,18 +35,29 @@ def transform(grid: Grid, values: Array, mesh: Mesh | None = None) -> Array:
     along the second: each device transforms its slab along the other axes, then the slabs are
     turned. What cannot be cut so, a line for one, is transformed as a whole by all.
     """
-    before, after = _halves(grid)
-    if mesh is None:
-        return after(before(values))
-    return _transform_in_slabs(grid, values, mesh, (before, after), (0, 1))
+    return _transform(grid, values, mesh, forward=True)
 
 
 def inverse_transform(grid: Grid, modes: Array, mesh: Mesh | None = None) -> Array:
     """Tᵀ = T⁻¹ applied to the trailing axes of `modes`; over a mesh the slabs are turned back."""
-    before, after = _inverse_halves(grid)
+    return _transform(grid, modes, mesh, forward=False)
+
+
+def _transform(grid: Grid, values: Array, mesh: Mesh | None, forward: bool) -> Array:
+    """T along all axes but the first and then along that, or T⁻¹ in the opposite order."""
+    first, others = (-grid.dimension,), tuple(range(1 - grid.dimension, 0))
+    axes, cuts = ((others, first), (0, 1)) if forward else ((first, others), (1, 0))
+    if grid.boundary == "periodic":
+        fourier = partial(jnp.fft.fftn, norm="ortho")
+        before, last = (lambda v, a=a: fourier(v, axes=a) if a else v for a in axes)
+        after = lambda v: _hartley(last(v))
+    else:
+        cosine = partial(dct if forward else idct, norm="ortho")
+        along = cosine if grid.boundary == "neumann" else sine_transform
+        before, after = (partial(_apply_along, along, a) for a in axes)
     if mesh is None:
-        return after(before(modes))
-    return _transform_in_slabs(grid, modes, mesh, (before, after), (1, 0))
+        return after(before(values))
+    return _transform_in_slabs(grid, values, mesh, (before, after), cuts)
 
 
 def _transform_in_slabs(
@@ -60,35 +71,13 @@ def _transform_in_slabs(
         spec = P(AXIS) if sides[0] % mesh.size == 0 else P()
         specs = spec, spec
     elif grid.dimension > 1 and all(n % mesh.size == 0 for n in sides[:2]):
-        turned = partial(jax.lax.all_to_all, axis_name=AXIS, tiled=True)
-        run = lambda v: after(turned(before(v), split_axis=cuts[1], concat_axis=cuts[0]))
+        turn = partial(jax.lax.all_to_all, axis_name=AXIS, tiled=True)
+        run = lambda v: after(turn(before(v), split_axis=cuts[1], concat_axis=cuts[0]))
         specs = tuple(P(*[AXIS if axis == cut else None for axis in (0, 1)]) for cut in cuts)
     else:
         specs = P(), P()
     spread = jax.shard_map(run, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
     return spread(values)
-
-
-def _halves(grid: Grid) -> tuple[Part, Part]:
-    """T along all axes but the first, then along that."""
-    first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
-    if grid.boundary == "periodic":
-        fourier = partial(jnp.fft.fftn, norm="ortho")
-        before = lambda v: fourier(v, axes=others) if others else v
-        return before, lambda v: _hartley(fourier(v, axes=(first,)))
-    along = partial(dct, norm="ortho") if grid.boundary == "neumann" else sine_transform
-    return partial(_apply_along, along, others), partial(_apply_along, along, (first,))
-
-
-def _inverse_halves(grid: Grid) -> tuple[Part, Part]:
-    """T⁻¹ along the first axis, then along all others."""
-    first, others = -grid.dimension, tuple(range(1 - grid.dimension, 0))
-    if grid.boundary == "periodic":
-        fourier = partial(jnp.fft.fftn, norm="ortho")
-        after = lambda v: _hartley(fourier(v, axes=others) if others else v)
-        return partial(fourier, axes=(first,)), after
-    along = partial(idct, norm="ortho") if grid.boundary == "neumann" else sine_transform
-    return partial(_apply_along, along, (first,)), partial(_apply_along, along, others)
 
 
 def _apply_along(along: Callable[..., Array], axes: tuple[int, ...], values: Array) -> Array:
