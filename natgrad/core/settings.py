@@ -40,9 +40,13 @@ def check_number(
     positive: bool = False,
     above: float = -math.inf,
     below: float = math.inf,
+    optional: bool = False,
 ) -> Array:
-    """A finite scalar ≥ 0 (or > 0) in double precision, cast to the problem's when used."""
-    if isinstance(value, jax.core.Tracer):
+    """A finite scalar ≥ 0 (or > 0) in double precision, cast to the problem's when used.
+
+    An `optional` one may be None, which stays None.
+    """
+    if isinstance(value, jax.core.Tracer) or (optional and value is None):
         return value  # pyright: ignore[reportReturnType]
     scalar = np.asarray(value)
     if scalar.shape != () or scalar.dtype.kind not in "fiu":
@@ -62,12 +66,12 @@ def setting(
     positive: bool = False,
     above: float = -math.inf,
     below: float = math.inf,
+    optional: bool = False,
 ):
     """A dataclass field that holds a number, see `check_number`."""
-    convert = functools.partial(
-        check_number, name=name, positive=positive, above=above, below=below
-    )
-    if default is None:
+    wanted = {"positive": positive, "above": above, "below": below, "optional": optional}
+    convert = functools.partial(check_number, name=name, **wanted)
+    if default is None and not optional:
         return eqx.field(converter=convert)
     return eqx.field(converter=convert, default=default)
 

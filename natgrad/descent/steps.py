@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, check_number, setting
+from ..core.settings import Number, setting
 from ..direction.local import Local
 from ..metrics.base import Metric
 from ..models.base import Evaluation
@@ -145,10 +145,7 @@ class FixedStep(Step):
 
     size: Number = setting("size", positive=True)
     require_decrease: bool = eqx.field(static=True, default=True)
-    limit: Array | None = eqx.field(
-        converter=lambda x: None if x is None else check_number(x, "limit", positive=True),
-        default=None,
-    )
+    limit: Number | None = setting("limit", positive=True, optional=True)
 
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         tau = jnp.asarray(self.size, path.value.dtype)

@@ -14,7 +14,7 @@ from jax import Array
 from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.settings import Number, check_integer, check_number, setting
+from ..core.settings import Number, setting
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, PyTree, Report
 from ..metrics.diagonal import DiagonalGeometry, DiagonalMetric
@@ -122,18 +122,6 @@ class _DualGeometry(Geometry):
         return {"bandwidth": self.metric.width(self.rho)}
 
 
-def _optional_number(name: str):
-    """A field that holds a positive number as a leaf, or None."""
-    convert = lambda value: None if value is None else check_number(value, name, positive=True)
-    return eqx.field(converter=convert, default=None)
-
-
-def _optional_whole(name: str):
-    """A static field that holds a positive integer, or None."""
-    convert = lambda value: None if value is None else check_integer(value, name, 1)
-    return eqx.field(converter=convert, static=True, default=None)
-
-
 class Wasserstein(_DualMetric):
     """⟨v, v⟩ = min { E|u|² : −∇·(ρu) = −∇·(ρv) } for samples that move with velocities v.
 
@@ -161,7 +149,7 @@ class Wasserstein(_DualMetric):
 
     linear = True
     centres: int | None = _optional_whole("centres")
-    bandwidth: Number | None = _optional_number("bandwidth")
+    bandwidth: Number | None = setting("bandwidth", positive=True, optional=True)
     ridge: Number = setting("ridge", 1.0, positive=True)
 
     def default_bandwidth(self, x: Array) -> Array:
@@ -195,7 +183,7 @@ class Sobolev(_DualMetric):
     linear = False
     s: int = eqx.field(static=True)
     centres: int | None = _optional_whole("centres")
-    bandwidth: Number | None = _optional_number("bandwidth")
+    bandwidth: Number | None = setting("bandwidth", positive=True, optional=True)
     ridge: Number = setting("ridge", 1.0, positive=True)
 
     def __check_init__(self):

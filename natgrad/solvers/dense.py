@@ -16,7 +16,7 @@ from ..core.dense import (
     safe_cholesky,
     smallest_pivot,
 )
-from ..core.settings import check_number
+from ..core.settings import Number, setting
 from .base import DenseSolver, InformationSolver, SolveInfo
 
 
@@ -155,10 +155,7 @@ class PivotedQR(DenseSolver):
     Cost: 2kp² + 4p²·rank. Reference: appendix B.2 of the paper.
     """
 
-    rtol: Array | None
-
-    def __init__(self, rtol: float | None = None):
-        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
+    rtol: Number | None = setting("rtol", positive=True, optional=True)
 
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         return minimum_norm_factor(Y, self.rtol), b, r
@@ -190,10 +187,7 @@ class SVD(DenseSolver):
     Cost: a QR of Y, then about 20 p³. Reference: section 3.2 of the paper.
     """
 
-    rtol: Array | None
-
-    def __init__(self, rtol: float | None = None):
-        self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
+    rtol: Number | None = setting("rtol", positive=True, optional=True)
 
     def prepare(self, Y: Array, b: Array, r: Array) -> _Spectral:
         triangle = triangularise(Y, b, r)

@@ -43,7 +43,7 @@ class _ClippedGeometry(ng.metrics.WrappedGeometry):
 
     metric: ClippedMetric
 
-    def __init__(self, metric: Clipped, rho: Array):
+    def __init__(self, metric: ClippedMetric, rho: Array):
         least = jnp.asarray(metric.least, rho.dtype)
         super().__init__(metric, rho, metric.metric.at(jnp.maximum(rho, least)))
         self.whitens_shortest = self.inner.whitens_shortest

@@ -243,19 +243,14 @@ def _layout(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> _Layout:
     for side, next_side in [(0, 1), (1, 0)] if wrap else []:
         pairs.append([slot[side].ravel(), slot[next_side].ravel()])
         inside.append(slab_axis * (k + 1) + slab_cells[inner[:, side, next_side]])
-    return _Layout(
-        cells=as_index(cells),
-        place=as_index(place),
+    return _Layout(  # in 32 bits, which JAX takes with and without x64
+        cells=np.int32(cells),
+        place=np.int32(place),
         slab_axis=slab_axis,
-        pairs=as_index(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
-        inside=as_index(np.concatenate([cells[:, :0], *inside], axis=1)),
-        onward=as_index(slab_cells[onward]),
+        pairs=np.int32(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
+        inside=np.int32(np.concatenate([cells[:, :0], *inside], axis=1)),
+        onward=np.int32(slab_cells[onward]),
     )
-
-
-def as_index(array: np.ndarray) -> np.ndarray:
-    """32 bits, which JAX takes with and without x64."""
-    return array.astype(np.int32)
 
 
 def slab_order(n: int, slabs: int, wrap: bool) -> np.ndarray:
