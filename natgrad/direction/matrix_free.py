@@ -122,11 +122,15 @@ def set_up_metric(
     annihilates some tangents.
     """
     geometry, covector = metric.at(rho), derivatives.covector
-    whole = covector is not None and derivatives.direct is None and not geometry.annihilates
+    factor = whitened = None
+    if "factor" in uses:
+        factor = Factor(geometry.factor)
+        if covector is not None and derivatives.direct is None and not geometry.annihilates:
+            whitened = geometry.whiten(covector)
     return MetricParts(
         gram=Gram(geometry.gram) if "gram" in uses else None,
-        factor=Factor(geometry.factor) if "factor" in uses else None,
-        whitened=geometry.whiten(covector) if "factor" in uses and whole else None,
+        factor=factor,
+        whitened=whitened,
         energy=measure_energy(geometry, derivatives),
         report=geometry.report(),
     )
