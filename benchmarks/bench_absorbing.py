@@ -121,7 +121,7 @@ def of(edge: Edge) -> Layer:
     """The layer of the constants as they are now."""
     survey, cells = edge.model.survey, edge.model.scheme.absorbing
     typical = 0.5 * survey.fastest_stable(4)
-    return Layer.around(survey.shape, cells, survey.spacing, typical).astype(jnp.float32)
+    return Layer.around(survey.shape, cells, survey.spacing, typical, jnp.float32)
 
 
 def surveys() -> None:

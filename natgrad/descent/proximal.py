@@ -14,12 +14,12 @@ from scipy.optimize import minimize as scipy_minimize
 from ..core.outcomes import Counts
 from ..core.settings import Number, count, setting
 from ..direction.local import Local
-from ..direction.matrix_free import make_system
+from ..direction.matrix_free import gram_at
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..parameters import flatten
 from ..problem import Problem, value_and_gradient
-from ..solvers.cg import CG
+from ..solvers.base import System
 from .steps import INADMISSIBLE, NO_DECREASE, NOT_FINITE, OK, Outcome, Path, Step, Trial
 
 Nearness = Literal["information", "distance"]
@@ -175,7 +175,7 @@ class _Inner:
         model, (flat, unravel) = local.setup.problem.model, flatten(local.setup.theta)
         products = model.products(unravel, flat)
         self._count(products.evaluations, 0, 0)
-        system = make_system(products, local.gradient, metric, CG())
+        system = System(products, local.gradient, gram=gram_at(metric, products.rho))
         if model.on_host:
             return lambda v: system.information(v)[1]
         return lambda v: _apply_information(system, v)

@@ -1,6 +1,6 @@
 """The system as products: a model's in a metric, never formed."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,12 +8,18 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..metrics.base import Metric
-from ..models.base import Products
-from ..parameters import ParameterOperator, find_free, flatten
+from ..metrics.base import Metric, Report
+from ..parameters import find_free, flatten
 from ..problem import LossDerivatives, differentiate_loss
-from ..solvers.base import MatrixFreeSolver, Solution
-from ..solvers.system import Factor, Gram, System
+from ..solvers.base import (
+    Factor,
+    Gram,
+    LinearSystem,
+    MatrixFreeSolver,
+    Parts,
+    Solution,
+    System,
+)
 from .local import Local, Setup, measure_energy
 
 
@@ -24,6 +30,28 @@ class Iterative(Local):
     prepared: Any
     rho: PyTree
     products: ClassVar[None] = None
+
+    @classmethod
+    def from_system(cls, setup: Setup, system: LinearSystem, counts: Counts, **fields: Any) -> Self:
+        """The rest of the fields, which follow from the system; `counts` was spent on it."""
+        solver, samples = setup.solver, setup.damping.trace_samples
+        assert isinstance(solver, MatrixFreeSolver)
+        trace = jnp.full((), jnp.nan, system.gradient.dtype)
+        if samples:
+            trace = system.trace(samples)
+            counts = counts.plus(0, samples, samples if system.indefinite else 0)
+        prepared, spent = solver.prepare(system)
+        return cls(
+            setup=setup,
+            gradient=system.gradient,
+            gradient_norm=jnp.linalg.norm(system.gradient),
+            free=system.free,
+            trace=trace,
+            solver=solver,
+            prepared=prepared,
+            counts=counts.plus(*spent),
+            **fields,
+        )
 
     def _solve(self, damping: Array) -> Solution:
         return self.solver.solve(self.prepared, damping)
@@ -43,26 +71,26 @@ class MatrixFree(Iterative):
         value, covector, direct = derivatives
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
-        system = make_system(
+        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
+        parts = set_up_metric(metric, products.rho, derivatives, solver.uses)
+        system = System(
             products,
-            gradient,
-            metric,
-            solver,
-            free=None if setup.bounds is None else find_free(flat, gradient, setup.bounds),
+            gradient if free is None else gradient * free,
+            free=free,
             parameter=setup.damping.operator,
             first_norm=setup.first_norm,
-            covector=covector if direct is None else None,
-            memory=solver.arrive(setup.memory, flat, gradient),
+            memory=None if setup.memory is None else setup.memory.arrive(flat, gradient),
+            gram=parts.gram,
+            factor=parts.factor,
+            whitened=parts.whitened,
         )
-        energy, report = _describe_metric(metric, products.rho, derivatives)
-        return cls(
-            **prepare_system(setup, system, solver),
+        return cls.from_system(
+            setup,
+            system,
+            Counts(products.evaluations + (covector is None), 0, 1),
             loss=value,
-            energy=energy,
-            report=report,
-            counts=Counts(products.evaluations + (covector is None), 0, 1).plus(
-                *count_preparation(setup, system, solver)
-            ),
+            energy=parts.energy,
+            report=parts.report,
             rho=products.rho,
         )
 
@@ -71,70 +99,41 @@ class MatrixFree(Iterative):
         return eqx.tree_at(lambda x: x.prepared, self, prepared, is_leaf=lambda x: x is None)
 
 
-def prepare_system(setup: Setup, system: Any, solver: MatrixFreeSolver) -> dict[str, Any]:
-    """The fields of an `Iterative` that follow from its system."""
-    samples, dtype = setup.damping.trace_samples, system.gradient.dtype
-    return {
-        "setup": setup,
-        "gradient": system.gradient,
-        "gradient_norm": jnp.linalg.norm(system.gradient),
-        "free": system.free,
-        "trace": system.trace(samples) if samples else jnp.full((), jnp.nan, dtype),
-        "solver": solver,
-        "prepared": solver.prepare(system),
-    }
+# Compiled by themselves where what is around them is not: a model outside JAX.
 
 
-def count_preparation(setup: Setup, system: Any, solver: MatrixFreeSolver) -> Counts:
-    """The products spent on the trace of G and on the solver's preparation."""
-    samples = setup.damping.trace_samples
-    sampled = Counts(0, samples, samples if system.indefinite else 0)
-    return solver.spent(system).plus(*sampled)
+class MetricParts(NamedTuple):
+    """What a solver uses of a metric at ρ: A or L, and where it is whole the whitened ∂_ρ f."""
+
+    gram: Gram | None
+    factor: Factor | None
+    whitened: PyTree | None  # a b with Lᵀb = ∂_ρ f on all tangents
+    energy: Array
+    report: Report
 
 
-def make_system(
-    products: Products,
-    gradient: Array,
-    metric: Metric,
-    solver: MatrixFreeSolver,
-    *,
-    free: Array | None = None,
-    parameter: ParameterOperator | None = None,
-    first_norm: Array | float | None = None,
-    covector: PyTree | None = None,
-    memory: PyTree = None,
-) -> System:
-    """(G + λD) η = −∂_θ f for these products, with what of the metric this solver uses.
+@eqx.filter_jit
+def set_up_metric(
+    metric: Metric, rho: PyTree, derivatives: LossDerivatives, uses: Parts
+) -> MetricParts:
+    """The operators of the metric at ρ, the energy of the gradient, and the metric's report.
 
-    `covector` is ∂_ρ f where it accounts for all of the gradient. The set-up of the metric is
-    compiled by itself where the products are outside JAX.
+    There is no whitened gradient where ∂_ρ f is not all of the gradient, or where the metric
+    annihilates some tangents.
     """
-    rho, uses = products.rho, solver.uses
-    gradient = gradient if free is None else gradient * free
-    whitened = (
-        None if covector is None or "factor" not in uses else whiten_at(metric, rho, covector)
-    )
-    return System(
-        products=products,
-        gradient=gradient,
+    geometry, covector = metric.at(rho), derivatives.covector
+    factor = whitened = None
+    if "factor" in uses:
+        factor = Factor(geometry.factor)
+        if covector is not None and derivatives.direct is None and not geometry.annihilates:
+            whitened = geometry.whiten(covector)
+    return MetricParts(
+        gram=Gram(geometry.gram) if "gram" in uses else None,
+        factor=factor,
         whitened=whitened,
-        gram=gram_at(metric, rho) if "gram" in uses else None,
-        factor=factor_at(metric, rho) if "factor" in uses else None,
-        free=free,
-        parameter=parameter,
-        progress=measure_progress(gradient, first_norm),
-        memory=memory,
+        energy=measure_energy(geometry, derivatives),
+        report=geometry.report(),
     )
-
-
-def measure_progress(gradient: Array, first_norm: Array | float | None) -> Array:
-    """‖∂_θ f‖ relative to the first of a run; 1 where there is none."""
-    first = jnp.asarray(jnp.nan if first_norm is None else first_norm)
-    relative = jnp.linalg.norm(gradient) / jnp.where(first > 0, first, 1.0)
-    return jnp.where(first > 0, relative, 1.0).astype(gradient.dtype)
-
-
-# Compiled by themselves where what is around them is not.
 
 
 @eqx.filter_jit
@@ -147,19 +146,3 @@ def gram_at(metric: Metric, rho: PyTree) -> Gram:
 def factor_at(metric: Metric, rho: PyTree) -> Factor:
     """L at ρ."""
     return Factor(metric.at(rho).factor)
-
-
-@eqx.filter_jit
-def whiten_at(metric: Metric, rho: PyTree, covector: PyTree) -> PyTree | None:
-    """A b with Lᵀb = c on all tangents; None where the metric annihilates some."""
-    geometry = metric.at(rho)
-    return None if geometry.annihilates else geometry.whiten(covector)
-
-
-@eqx.filter_jit
-def _describe_metric(
-    metric: Metric, rho: PyTree, derivatives: LossDerivatives
-) -> tuple[Array, dict[str, Any]]:
-    """The energy of the gradient where it is known, and what the metric reports."""
-    geometry = metric.at(rho)
-    return measure_energy(geometry, derivatives), geometry.report()

@@ -14,10 +14,9 @@ from ..core.outcomes import Counts
 from ..models.base import Products
 from ..parameters import find_free, flatten
 from ..problem import ValueAndGradient, value_and_gradient
-from ..solvers.base import MatrixFreeSolver, Solution, SolveInfo
-from ..solvers.system import HessianSystem
+from ..solvers.base import HessianSystem, Solution, SolveInfo
 from .local import Local, Setup
-from .matrix_free import Iterative, count_preparation, measure_progress, prepare_system
+from .matrix_free import Iterative
 
 
 class PlainGradient(Local):
@@ -61,30 +60,19 @@ class Hessian(Iterative):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "Hessian":
-        flat, solver = flatten(setup.theta)[0], setup.solver
-        assert isinstance(solver, MatrixFreeSolver)
+        flat = flatten(setup.theta)[0]
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
-        memory = solver.arrive(setup.memory, flat, gradient)
-        gradient = gradient if free is None else gradient * free
         system = HessianSystem(
-            gradient=gradient,
+            parts,
+            gradient if free is None else gradient * free,
             free=free,
             parameter=setup.damping.operator,
-            progress=measure_progress(gradient, setup.first_norm),
-            memory=memory,
-            rho=rho,
-            parts=parts,
+            first_norm=setup.first_norm,
+            memory=None if setup.memory is None else setup.memory.arrive(flat, gradient),
         )
-        counts = Counts(evaluations, 0, 1).plus(*count_preparation(setup, system, solver))
-        return cls(
-            **prepare_system(setup, system, solver),
-            loss=value,
-            energy=jnp.full((), jnp.nan),
-            report={},
-            counts=counts,
-            rho=rho,
-        )
+        counts, energy = Counts(evaluations, 0, 1), jnp.full((), jnp.nan)
+        return cls.from_system(setup, system, counts, loss=value, energy=energy, report={}, rho=rho)
 
     def curvature(self, solution: Solution) -> tuple[Array, int]:
         """⟨η, Gη⟩ = −⟨∂_θ f, η⟩, because G is the Hessian itself."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, import_optional
-from ..waves.base import DEFAULT_MEMORY, OutsideWaves, Propagator, check_start
+from ..waves.acoustic import DEFAULT_MEMORY, check_start
+from ..waves.outside import OutsideWaves, Propagator
 from ..waves.scheme import locate
-from ..waves.survey import Survey, highest_frequency
+from ..waves.survey import Survey
 
 MARGIN = 1e-6  # deepwave refuses steps at its limit, which is that of the scheme
 
@@ -52,7 +53,7 @@ class Deepwave(OutsideWaves):
         settings = {
             "accuracy": order,
             "pml_width": absorbing,
-            "pml_freq": highest_frequency(survey.wavelet, survey.dt) / 2,
+            "pml_freq": survey.highest_frequency / 2,
             "max_vel": survey.fastest_stable(order),
             "model_gradient_sampling_interval": stored_every,
             "checkpoint_segments": None if segment is None else -(-survey.steps // segment),

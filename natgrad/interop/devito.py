@@ -4,12 +4,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InputError, import_optional
-from ..waves.base import DEFAULT_MEMORY, OutsideWaves, Propagator, check_start, make_layer
-from ..waves.propagation import extend_ratio, fold_ratio
+from ..waves.acoustic import DEFAULT_MEMORY, check_start, make_layer
+from ..waves.outside import OutsideWaves, Propagator
 from ..waves.scheme import SECOND, Medium, Scheme, locate
 from ..waves.survey import Survey
 
@@ -49,7 +50,7 @@ class Devito(OutsideWaves):
         if start.storage.segment is not None:
             what = "does not hold the waves of the sources, and devito has no checkpoints here"
             raise InputError("memory", what, "more memory, or fewer shots")
-        scheme = Scheme(
+        scheme = Scheme.of(
             survey.spacing, survey.dt, survey.steps, order, absorbing, start.storage.every
         )
         super().__init__(survey, start, order, _Devito(survey, scheme, dtype))
@@ -84,10 +85,10 @@ class _Devito(Propagator):
         return np.stack(traces), kept if keep else None
 
     def push(self, m: np.ndarray, change: np.ndarray, kept: Any) -> np.ndarray:
-        self._set(m)
+        medium = self._set(m)
         program, traces = self._programs, []
-        ratio = extend_ratio(jnp.asarray(change), jnp.asarray(m), self.scheme)
-        program.ratio.data[:] = -self.scheme.every * np.asarray(ratio)
+        ratio = np.asarray(medium.extend(jnp.asarray(change)))
+        program.ratio.data[:] = -self.scheme.every * ratio
         for responses in kept:
             program.born(responses)
             traces.append(np.array(program.receivers.data.T))
@@ -101,7 +102,7 @@ class _Devito(Propagator):
             program.receivers.data[:] = traces.T
             program.adjoint(responses)
         total = -self.scheme.every * jnp.asarray(np.array(program.image.data)) / medium.weight
-        return np.asarray(fold_ratio(total, jnp.asarray(m), self.scheme))
+        return np.asarray(jax.linear_transpose(medium.extend, medium.slowness)(total)[0])
 
     @cached_property
     def _programs(self) -> "_Programs":
@@ -109,7 +110,7 @@ class _Devito(Propagator):
 
     def _set(self, m: np.ndarray) -> Medium:
         """The medium; its coefficients go where the operators read them."""
-        medium = Medium.of(jnp.asarray(m), self.layer, self.scheme)
+        medium = Medium(jnp.asarray(m), self.layer, self.scheme)
         values = {name: getattr(medium, name) for name in COEFFICIENTS}
         values["stiffness"] = medium.weight / COMMON[self.scheme.order]
         for name, array in values.items():

@@ -122,6 +122,12 @@ class _DualGeometry(Geometry):
         return {"bandwidth": self.metric.width(self.rho)}
 
 
+def _optional_whole(name: str):
+    """A static field that holds a positive integer, or None."""
+    convert = lambda value: None if value is None else check_integer(value, name, 1)
+    return eqx.field(converter=convert, static=True, default=None)
+
+
 class Wasserstein(_DualMetric):
     """⟨v, v⟩ = min { E|u|² : −∇·(ρu) = −∇·(ρv) } for samples that move with velocities v.
 

@@ -8,6 +8,7 @@ from .base import (
     Solution,
     SolveInfo,
     Solver,
+    System,
 )
 from .cg import CG
 from .dense import QR, SVD, Cholesky, PivotedQR
@@ -15,7 +16,6 @@ from .kernel import Kernel, NystromKernel
 from .low_rank import Hutchinson, RandomizedSVD
 from .lsmr import LSMR
 from .preconditioners import Diagonal, Nystrom, Preconditioner, Recycled
-from .system import System
 
 __all__ = [
     "CG",

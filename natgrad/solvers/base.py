@@ -1,15 +1,27 @@
-"""What a solver is: from Y, b and r, or from products with Y, to η, in two halves."""
+"""What a solver is, and what it is given: Y, b and r, or a system as products.
+
+Every solver works in two halves: what does not depend on λ, then the rest.
+"""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
 from jax import Array
 from jaxtyping import PyTree
 
+from ..core.compiled import each
+from ..core.operators import Structure, dot, hoist
 from ..core.outcomes import Counts, Status
 from ..errors import InputError
-from .system import LinearSystem
+from ..models.base import Products
+from ..parameters import ParameterOperator
+
+Parts = tuple[Literal["gram", "factor"], ...]  # a metric's operators: its A, its L
 
 
 class SolveInfo(NamedTuple):
@@ -100,37 +112,211 @@ class InformationSolver(DenseSolver):
         """As `prepare`, from G = YᵀY for a Y of k rows, and ∂_θ f = Yᵀb + r."""
 
 
+class Gram(eqx.Module):
+    """A = LᵀL, with what it needs as leaves."""
+
+    _product: Callable[[PyTree], PyTree]
+
+    def __init__(self, A: lx.AbstractLinearOperator):
+        self._product = hoist(A.mv, A.in_structure())
+
+    @eqx.filter_jit  # by itself, where the loop around it is not compiled
+    def mv(self, zeta: PyTree) -> PyTree:
+        """Aζ."""
+        return self._product(zeta)
+
+
+class Factor(eqx.Module):
+    """L and Lᵀ as leaves: one closure holds what both need, and the unused half costs nothing."""
+
+    _both: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+    _in: Structure = eqx.field(static=True)
+    _out: Structure = eqx.field(static=True)
+
+    def __init__(self, L: lx.AbstractLinearOperator):
+        self._in, self._out = Structure(L.in_structure()), Structure(L.out_structure())
+        both = lambda x, y: (L.mv(x), L.T.mv(y))
+        self._both = hoist(both, L.in_structure(), L.out_structure())
+
+    @eqx.filter_jit
+    def mv(self, zeta: PyTree) -> PyTree:
+        """Lζ."""
+        return self._both(zeta, self.zero())[0]
+
+    @eqx.filter_jit
+    def rmv(self, y: PyTree) -> PyTree:
+        """Lᵀy."""
+        return self._both(self._in.zeros(), y)[1]
+
+    def zero(self) -> PyTree:
+        """The zero of L's range."""
+        return self._out.zeros()
+
+
+class LinearSystem(eqx.Module):
+    """(G + λD) η = −∂_θ f with G as a product, set up once for each θ.
+
+    Parameters held by bounds do not take part: every vector is zero there (`free` is 1 elsewhere).
+    `first_norm` is ‖∂_θ f‖ of the first iteration of a run; `memory` what the solver asked to keep
+    from the iteration before, None in a single direction.
+    """
+
+    indefinite: ClassVar[bool] = False  # whether G may have negative eigenvalues
+
+    gradient: eqx.AbstractVar[Array]
+    free: eqx.AbstractVar[Array | None]
+    parameter: eqx.AbstractVar[ParameterOperator | None]
+    first_norm: eqx.AbstractVar[Array | None]
+    memory: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
+        """Zη (or None), Gη and ⟨η, Gη⟩: one linearised and one adjoint product."""
+
+    @abc.abstractmethod
+    def zero_motion(self) -> PyTree:
+        """The zero of what `information` gives first."""
+
+    @abc.abstractmethod
+    def trace(self, samples: int) -> Array:
+        """An estimate of trace G from this many products, seeded."""
+
+    @property
+    def progress(self) -> Array:
+        """‖∂_θ f‖ relative to the first of a run, for forcing terms; 1 where there is none."""
+        first = jnp.asarray(jnp.nan if self.first_norm is None else self.first_norm)
+        relative = jnp.linalg.norm(self.gradient) / jnp.where(first > 0, first, 1.0)
+        return jnp.where(first > 0, relative, 1.0).astype(self.gradient.dtype)
+
+    def damp(self, eta: Array) -> Array:
+        """Dη."""
+        if self.parameter is None:
+            return eta
+        return self.mask(self.parameter.apply(self.mask(eta))).astype(self.gradient.dtype)
+
+    def mask(self, eta: Array) -> Array:
+        """η on the parameters that may move, and zero on the others."""
+        return eta if self.free is None else eta * self.free
+
+
+class System(LinearSystem):
+    """(G + λD) η = −∂_θ f with G = ZᵀAZ, A = LᵀL, as products; set up once for each θ.
+
+    Of the metric's operators those that the solver uses are there, `gram` or `factor` or both.
+    `whitened` is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over.
+    """
+
+    products: Products
+    gradient: Array
+    free: Array | None = None
+    parameter: ParameterOperator | None = None
+    first_norm: Array | None = None
+    memory: Any = None
+    gram: Gram | None = None
+    factor: Factor | None = None
+    whitened: PyTree | None = None
+
+    def push(self, eta: Array) -> PyTree:
+        """Zη: one linearised propagation."""
+        return self.products.push(self.mask(eta))
+
+    def pull(self, xi: PyTree) -> Array:
+        """Zᵀξ: one adjoint propagation."""
+        return self.mask(self.products.pull(xi)).astype(self.gradient.dtype)
+
+    def zero_motion(self) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, self.products.rho)
+
+    def rows(self, eta: Array) -> Array:
+        """Cη, with D = CᵀC."""
+        return eta if self.parameter is None else self.parameter.root(self.mask(eta))
+
+    def rows_transposed(self, y: Array) -> Array:
+        """Cᵀy."""
+        return y if self.parameter is None else self.mask(self.parameter.root_transposed(y))
+
+    def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
+        """Zη, Gη and ⟨η, Gη⟩: the paper's Algorithm 2."""
+        image = self.push(eta)
+        if self.gram is not None:
+            covector = self.gram.mv(image)
+        else:
+            assert self.factor is not None
+            covector = self.factor.rmv(self.factor.mv(image))
+        return image, self.pull(covector), dot(image, covector).astype(eta.dtype)
+
+    def trace(self, samples: int) -> Array:
+        """Hutchinson's estimate of trace G: the mean of ⟨Zx, AZx⟩ over signs x, seeded.
+
+        Cost: one linearised product a sample. Its standard deviation is at most trace(G)·√(2/m)
+        for m samples, and far less where many eigenvalues contribute.
+        """
+        g = self.gradient
+
+        def sample(key: Array) -> Array:
+            image = self.push(jax.random.rademacher(key, g.shape, g.dtype))
+            if self.factor is not None:
+                image = self.factor.mv(image)
+                return dot(image, image).astype(g.dtype)
+            assert self.gram is not None
+            return dot(image, self.gram.mv(image)).astype(g.dtype)
+
+        return jnp.mean(each(sample, jax.random.split(jax.random.key(0), samples)))
+
+
+class HessianSystem(LinearSystem):
+    """Newton's system: G is the Hessian of the loss."""
+
+    indefinite: ClassVar[bool] = True
+
+    parts: tuple[Callable[[Array], Array], ...]  # products whose sum is that with the Hessian
+    gradient: Array
+    free: Array | None = None
+    parameter: ParameterOperator | None = None
+    first_norm: Array | None = None
+    memory: Any = None
+
+    def information(self, eta: Array) -> tuple[None, Array, Array]:
+        eta = self.mask(eta)
+        products = [part(eta) for part in self.parts]
+        product = self.mask(sum(products[1:], products[0])).astype(eta.dtype)
+        return None, product, eta @ product
+
+    def zero_motion(self) -> None:
+        return None
+
+    def trace(self, samples: int) -> Array:
+        g = self.gradient
+        sample = lambda key: self.information(jax.random.rademacher(key, g.shape, g.dtype))[2]
+        mean = jnp.mean(each(sample, jax.random.split(jax.random.key(0), samples)))
+        return jnp.maximum(mean, 0.0)
+
+
 class MatrixFreeSolver(Solver):
-    """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric."""
+    """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric.
+
+    What `initial_memory` returns is carried from one iteration of a run to the next: None, or a
+    pytree with a method `arrive(theta, gradient)`, which gives the memory at the θ of another
+    iteration from all of ∂_θ f there, bounds or not. The system has it as `memory`, and the
+    solution returns what it has become.
+    """
 
     @property
     @abc.abstractmethod
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+    def uses(self) -> Parts:
         """Which of the metric's operators are set up at ρ: its "gram" A, its "factor" L."""
 
     def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Any:
-        """What is carried from one iteration of a run to the next, before the first; or None.
-
-        The system has it as `memory`, and the solution returns what it has become. With `batches`
-        every iteration is about another function.
-        """
+        """The memory before the first iteration; with `batches` each is about another function."""
         return None
 
-    def arrive(self, memory: Any, theta: Array, gradient: Array) -> Any:
-        """The memory at the θ of another iteration, with all of ∂_θ f there, bounds or not."""
-        return memory
-
     @abc.abstractmethod
-    def prepare(self, system: LinearSystem) -> Any:
-        """Everything that does not depend on λ."""
+    def prepare(self, system: LinearSystem) -> tuple[Any, Counts]:
+        """Everything that does not depend on λ, and the products spent on it."""
 
     @abc.abstractmethod
     def solve(self, prepared: Any, damping: Array) -> Solution:
-        """η for this λ."""
-
-    def spent(self, system: LinearSystem) -> Counts:
-        """The products that `prepare` uses; those of `solve` are in its `SolveInfo`."""
-        return Counts()
+        """η for this λ; the products spent on it are in its `SolveInfo`."""
 
     def matrix_free(self, held: int, solves: int) -> "MatrixFreeSolver":
         return self

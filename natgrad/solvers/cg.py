@@ -1,13 +1,12 @@
 """Conjugate gradients: the recurrence as pure functions, and the solver. Nothing k × p is formed.
 
-A compiled loop and a loop on the host, for models outside JAX, share the recurrence: a step calls
-the products it is given and is otherwise arithmetic on its state. Right-hand sides are scaled to
-unit length, so that single precision neither overflows nor underflows in their squares.
+A compiled loop and a loop on the host, for models outside JAX, share the recurrence: a step is
+given the products and is otherwise arithmetic on its state. Right-hand sides are scaled to unit
+length, so that single precision neither overflows nor underflows in their squares.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,12 +18,60 @@ from ..core.compiled import loop
 from ..core.operators import axpy, pick, scale
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
-from .base import MatrixFreeSolver, Solution, SolveInfo
-from .preconditioners import Preconditioner, Recycled, as_preconditioner
-from .system import LinearSystem, System
+from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System
+from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
 
-class CG(MatrixFreeSolver):
+class Stop(NamedTuple):
+    """When to stop: the residual relative to the right-hand side, and the steps at most."""
+
+    tolerance: Array
+    max_iterations: Array
+
+
+class PreparedSystem(eqx.Module):
+    """The system, what the preconditioner has set up there, and when to stop."""
+
+    system: LinearSystem
+    setup: Any
+    stop: Stop
+
+
+class KrylovSolver(MatrixFreeSolver):
+    """What `CG` and `LSMR` share: the settings, and a system with a preconditioner M."""
+
+    tolerance: Number = setting("tolerance", 1e-6, below=1.0)
+    max_iterations: Number = count("max_iterations", 200)
+    forcing: bool = eqx.field(static=True, default=False)
+    preconditioner: eqx.AbstractVar[Preconditioner | None]
+
+    def prepare(self, system: LinearSystem) -> tuple[PreparedSystem, Counts]:
+        tolerance = jnp.asarray(self.tolerance, system.gradient.dtype)
+        if self.forcing:
+            tolerance = jnp.maximum(tolerance, jnp.minimum(0.5, jnp.sqrt(system.progress)))
+        M = self.preconditioner
+        setup, counts = (None, Counts()) if M is None else M.prepare(system)
+        stop = Stop(tolerance, jnp.asarray(self.max_iterations))
+        return PreparedSystem(system, setup, stop), counts
+
+    def aim(self, prepared: PreparedSystem, b: PyTree, g: Array) -> PreparedSystem:
+        system = replace(prepared.system, gradient=g)
+        if isinstance(system, System):
+            system = replace(system, whitened=None)
+        if system.memory is not None:
+            system = replace(system, memory=system.memory.elsewhere())
+        return replace(prepared, system=system)
+
+    def precondition(self, prepared: PreparedSystem, damping: Array) -> Product:
+        """r ↦ M r for this λ, on the parameters that may move."""
+        if self.preconditioner is None:
+            return lambda r: r
+        system = prepared.system
+        product = self.preconditioner.product(prepared.setup, system, damping)
+        return lambda r: system.mask(product(r))
+
+
+class CG(KrylovSolver):
     """Conjugate gradients on (G + λD) η = −∂_θ f, Gv = Zᵀ(A(Zv)): the paper's Algorithm 3.
 
     Stops when the residual falls below `tolerance` · ‖∂_θ f‖ or after `max_iterations`;
@@ -49,129 +96,43 @@ class CG(MatrixFreeSolver):
     and Walker 1996, and Nocedal and Wright, Numerical Optimization, section 7.1.
     """
 
-    tolerance: Number = setting("tolerance", 1e-6, below=1.0)
-    max_iterations: Number = count("max_iterations", 200)
-    forcing: bool = eqx.field(static=True, default=False)
     preconditioner: Preconditioner | None = eqx.field(
         converter=as_preconditioner, default=Recycled()
     )
 
     @property
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
-        return ("gram", *uses_of(self.preconditioner))
+    def uses(self) -> Parts:
+        M = self.preconditioner
+        return ("gram",) if M is None else ("gram", *M.uses)
 
-    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Any:
+    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Pairs | None:
         M = self.preconditioner
         return M.memory(size, dtype, batches) if isinstance(M, Recycled) else None
 
-    def arrive(self, memory: Any, theta: Array, gradient: Array) -> Any:
-        return memory if memory is None else memory.arrive(theta, gradient)
-
-    def prepare(self, system: LinearSystem) -> "PreparedSystem":
-        return PreparedSystem.of(system, self.preconditioner)
-
-    def spent(self, system: LinearSystem) -> Counts:
-        return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
-
-    def aim(self, prepared: "PreparedSystem", b: PyTree, g: Array) -> "PreparedSystem":
-        return prepared.aim(g)
-
-    def solve(self, prepared: "PreparedSystem", damping: Array) -> Solution:
-        system = prepared.system
+    def solve(self, prepared: PreparedSystem, damping: Array) -> Solution:
+        system, memory = prepared.system, prepared.system.memory
         damping = damping.astype(system.gradient.dtype)
-        precondition = prepared.product(damping)
-        stop = find_stop(self, system)
+        precondition = self.precondition(prepared, damping)
 
         def step(carry: tuple[ConjugateGradients, Any]) -> tuple[ConjugateGradients, Any]:
             state, pairs = carry
             d = state.direction
-            image, undamped, curvature = system.information(d)
+            motion, image, curvature = system.information(d)
             damped = system.damp(d)
-            product = Product(
-                image, undamped + damping * damped, curvature + damping * (d @ damped)
-            )
-            new = cg_step(state, lambda _: product, precondition, stop)
+            damped_image, curvature = image + damping * damped, curvature + damping * (d @ damped)
+            moved = advance(state, motion, damped_image, curvature, prepared.stop)
+            new = turn(state, moved, precondition(moved.residual))
             if pairs is not None:
-                broken = new.reason == Status.BREAKDOWN.code
-                taken = ~broken & (new.reason != Status.NOT_FINITE.code)
-                pairs = pick(taken, pairs.record(d, undamped), pairs)
+                pairs = pick(was_taken(new.reason), pairs.record(d, image), pairs)
             return new, pairs
 
-        start = cg_start(system.gradient, system.zero_motion(), precondition)
-        recycles = isinstance(self.preconditioner, Recycled)
-        memory = system.memory if recycles else None
+        state = start(system, precondition)
         if memory is not None and memory.last is not None:
-            start = without_products(start, memory.last.served)
-        state, memory = loop(lambda carry: carry[0].reason == Status.OK.code, step, (start, memory))
+            state = skip_products(state, memory.last.served)
+        state, memory = loop(lambda carry: carry[0].reason == Status.OK.code, step, (state, memory))
         if system.indefinite:
-            state = descending(state)
+            state = ensure_descent(state)
         return make_solution(state, jnp.nan, memory)
-
-
-class PreparedSystem(eqx.Module):
-    """The system, and the preconditioner as it was set up there."""
-
-    system: LinearSystem
-    preconditioner: Preconditioner | None
-    setup: Any
-
-    @classmethod
-    def of(cls, system: LinearSystem, preconditioner: Preconditioner | None) -> "PreparedSystem":
-        setup = None if preconditioner is None else preconditioner.prepare(system)
-        return cls(system, preconditioner, setup)
-
-    def aim(self, g: Array) -> "PreparedSystem":
-        """The same with another right-hand side, of which no whitened form is known."""
-        system = eqx.tree_at(lambda s: s.gradient, self.system, g)
-        if isinstance(system, System):
-            system = replace(system, whitened=None)
-        if system.memory is not None:
-            system = replace(system, memory=system.memory.elsewhere())
-        return replace(self, system=system)
-
-    def product(self, damping: Array) -> Callable[[Array], Array]:
-        """r ↦ M r, on the parameters that may move."""
-        if self.preconditioner is None:
-            return lambda r: r
-        product = self.preconditioner.product(self.setup, self.system, damping)
-        free = self.system.free
-        return product if free is None else lambda r: free * product(r)
-
-
-def uses_of(preconditioner: Preconditioner | None) -> tuple[Literal["gram", "factor"], ...]:
-    return () if preconditioner is None else preconditioner.uses
-
-
-def find_stop(solver: Any, system: LinearSystem) -> "Stop":
-    tolerance = jnp.asarray(solver.tolerance, system.gradient.dtype)
-    if solver.forcing:
-        tolerance = jnp.maximum(tolerance, jnp.minimum(0.5, jnp.sqrt(system.progress)))
-    return Stop(tolerance, jnp.asarray(solver.max_iterations))
-
-
-def make_solution(
-    state: Any,
-    condition: Array | float,
-    memory: Any = None,
-) -> Solution:
-    steps = state.iterations
-    info = SolveInfo(
-        rank=jnp.nan,
-        condition=condition,
-        rank_deficient=False,
-        iterations=steps,
-        residual=state.relative_residual,
-        reason=state.reason,
-        counts=Counts(linearised=steps, adjoint=steps),
-    )
-    return Solution(state.scale * state.eta, info, scale(state.scale, state.motion), memory)
-
-
-class Stop(NamedTuple):
-    """When to stop: the residual relative to the right-hand side, and the steps at most."""
-
-    tolerance: Array
-    max_iterations: Array
 
 
 class ConjugateGradients(NamedTuple):
@@ -192,55 +153,43 @@ class ConjugateGradients(NamedTuple):
     reason: Array
 
 
-class Product(NamedTuple):
-    """Zd, (G + λD)d and ⟨d, (G + λD)d⟩ for a direction d."""
-
-    motion: PyTree
-    image: Array
-    curvature: Array
-
-
-Precondition = Callable[[Array], Array]
-
-
-def cg_start(gradient: Array, motion: PyTree, precondition: Precondition) -> ConjugateGradients:
-    """η = 0 for the right-hand side −∂_θ f; `motion` is the zero of the state's tangents."""
-    scale, unit, reason = right_hand_side(gradient)
+def start(system: LinearSystem, precondition: Product) -> ConjugateGradients:
+    """η = 0 for the right-hand side −∂_θ f."""
+    length, unit, reason = scale_gradient(system.gradient)
     direction = precondition(unit)
-    zero, one = jnp.zeros_like(scale), jnp.where(scale > 0, jnp.ones_like(scale), 0)
-    count = jnp.zeros((), jnp.int32)
-    eta, energy = jnp.zeros_like(gradient), unit @ direction
-    return ConjugateGradients(eta, motion, unit, direction, energy, one, zero, scale, count, reason)
-
-
-def cg_step(
-    state: ConjugateGradients,
-    apply: Callable[[Array], Product],
-    precondition: Precondition,
-    stop: Stop,
-) -> ConjugateGradients:
-    """One step of the method of Hestenes and Stiefel, preconditioned.
-
-    `apply(d)` makes the products with d. A curvature that is not positive, up to rounding, is a
-    breakdown: the step is not taken.
-    """
-    taken = _cg_advance(state, apply(state.direction), stop)
-    return _cg_turn(state, taken, precondition(taken.residual))
+    return ConjugateGradients(
+        eta=jnp.zeros_like(unit),
+        motion=system.zero_motion(),
+        residual=unit,
+        direction=direction,
+        energy=unit @ direction,
+        relative_residual=jnp.where(length > 0, jnp.ones_like(length), 0),
+        stiffness=jnp.zeros_like(length),
+        scale=length,
+        iterations=jnp.zeros((), jnp.int32),
+        reason=reason,
+    )
 
 
 @jax.jit
-def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> ConjugateGradients:
-    """The step along the direction, with the reason to stop after it."""
+def advance(
+    state: ConjugateGradients, motion: PyTree, image: Array, curvature: Array, stop: Stop
+) -> ConjugateGradients:
+    """The step of Hestenes and Stiefel along d, with the reason to stop after it.
+
+    It is given Zd, (G + λD)d and ⟨d, (G + λD)d⟩. A curvature that is not positive, up to rounding,
+    is a breakdown.
+    """
     d, eps = state.direction, jnp.finfo(state.eta.dtype).eps
-    size, curvature = d @ d, product.curvature
+    size = d @ d
     quotient = curvature / jnp.where(size > 0, size, 1.0)
     stiffness = jnp.maximum(state.stiffness, jnp.abs(quotient))
     positive = (quotient > eps * stiffness) & (stiffness > 0) & (state.energy > 0)
     alpha = state.energy / jnp.where(positive, curvature, 1.0)
-    residual = state.residual - alpha * product.image
+    residual = state.residual - alpha * image
     length = jnp.linalg.norm(residual)
     count = state.iterations + 1
-    reason = first_reason(
+    reason = find_reason(
         (~jnp.isfinite(curvature) | ~jnp.isfinite(state.energy), Status.NOT_FINITE),
         (~positive, Status.BREAKDOWN),
         (~jnp.isfinite(length), Status.NOT_FINITE),
@@ -249,7 +198,7 @@ def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> Conj
     )
     return state._replace(
         eta=state.eta + alpha * d,
-        motion=axpy(alpha, product.motion, state.motion),
+        motion=axpy(alpha, motion, state.motion),
         residual=residual,
         relative_residual=length,
         stiffness=stiffness,
@@ -259,33 +208,32 @@ def _cg_advance(state: ConjugateGradients, product: Product, stop: Stop) -> Conj
 
 
 @jax.jit
-def _cg_turn(
+def turn(
     old: ConjugateGradients, new: ConjugateGradients, preconditioned: Array
 ) -> ConjugateGradients:
     """The next conjugate direction; the old iterate stays where the step must not be taken."""
     energy = new.residual @ preconditioned
     ratio = energy / jnp.where(old.energy > 0, old.energy, 1.0)
     new = new._replace(direction=preconditioned + ratio * old.direction, energy=energy)
-    taken = (new.reason != Status.NOT_FINITE.code) & (new.reason != Status.BREAKDOWN.code)
     told = {"iterations": new.iterations, "reason": new.reason, "stiffness": new.stiffness}
-    return pick(taken, new, old._replace(**told))
+    return pick(was_taken(new.reason), new, old._replace(**told))
 
 
-def without_products(start: ConjugateGradients, served: Array) -> ConjugateGradients:
+def skip_products(state: ConjugateGradients, served: Array) -> ConjugateGradients:
     """The start, or where the preconditioner M has `served` as an inverse the end: η = −M ∂_θ f.
 
     Its residual, and Zη, are not known.
     """
-    usable = (start.energy > 0) & jnp.isfinite(start.energy)
-    done = served & (start.reason == Status.OK.code) & usable
-    return start._replace(
-        eta=jnp.where(done, start.direction, start.eta),
-        relative_residual=jnp.where(done, jnp.nan, start.relative_residual),
-        reason=jnp.where(done, jnp.int32(Status.RECYCLED.code), start.reason),
+    usable = (state.energy > 0) & jnp.isfinite(state.energy)
+    done = served & (state.reason == Status.OK.code) & usable
+    return state._replace(
+        eta=jnp.where(done, state.direction, state.eta),
+        relative_residual=jnp.where(done, jnp.nan, state.relative_residual),
+        reason=jnp.where(done, jnp.int32(Status.RECYCLED.code), state.reason),
     )
 
 
-def descending(state: ConjugateGradients) -> ConjugateGradients:
+def ensure_descent(state: ConjugateGradients) -> ConjugateGradients:
     """With a direction of descent where negative curvature ended the iteration at once.
 
     The first direction, as long as if its curvature were positive.
@@ -297,7 +245,10 @@ def descending(state: ConjugateGradients) -> ConjugateGradients:
     return state._replace(eta=jnp.where(at_once, length * d, state.eta))
 
 
-def right_hand_side(gradient: Array) -> tuple[Array, Array, Array]:
+# What LSMR needs as well.
+
+
+def scale_gradient(gradient: Array) -> tuple[Array, Array, Array]:
     """‖∂_θ f‖, −∂_θ f/‖∂_θ f‖, and whether that is all there is to do."""
     largest = jnp.max(jnp.abs(gradient))
     finite = jnp.isfinite(largest)
@@ -306,11 +257,30 @@ def right_hand_side(gradient: Array) -> tuple[Array, Array, Array]:
     length = jnp.linalg.norm(reduced)
     unit = -reduced / jnp.where(usable, length, 1.0)
     scale = jnp.where(usable, largest * length, 0.0)
-    return scale, unit, first_reason((~finite, Status.NOT_FINITE), (~usable, Status.CONVERGED))
+    return scale, unit, find_reason((~finite, Status.NOT_FINITE), (~usable, Status.CONVERGED))
 
 
-def first_reason(*cases: tuple[Array, Status]) -> Array:
+def find_reason(*cases: tuple[Array, Status]) -> Array:
     """The code of the first case that holds, or that of a loop that goes on."""
     conditions, reasons = zip(*cases, strict=True)
     codes = [jnp.int32(reason.code) for reason in reasons]
     return jnp.select(conditions, codes, jnp.int32(Status.OK.code))
+
+
+def was_taken(reason: Array) -> Array:
+    """Whether the step that ended for this reason is a good one."""
+    return (reason != Status.NOT_FINITE.code) & (reason != Status.BREAKDOWN.code)
+
+
+def make_solution(state: Any, condition: Array | float, memory: Any = None) -> Solution:
+    """η and Zη at their true length, and how the iteration went."""
+    info = SolveInfo(
+        rank=jnp.nan,
+        condition=condition,
+        rank_deficient=False,
+        iterations=state.iterations,
+        residual=state.relative_residual,
+        reason=state.reason,
+        counts=Counts(linearised=state.iterations, adjoint=state.iterations),
+    )
+    return Solution(state.scale * state.eta, info, scale(state.scale, state.motion), memory)

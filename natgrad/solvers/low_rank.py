@@ -21,8 +21,7 @@ from ..core.outcomes import Counts, Status
 from ..core.randomised import LowRank, basis_sizes, decompose, range_basis
 from ..core.settings import Number, check_integer, check_number
 from ..errors import InputError
-from .base import MatrixFreeSolver, Solution, SolveInfo
-from .system import System
+from .base import MatrixFreeSolver, Parts, Solution, SolveInfo, System
 
 
 class Projection(NamedTuple):
@@ -54,29 +53,29 @@ class LowRankSolver(MatrixFreeSolver):
     rtol: eqx.AbstractVar[Array | None]
 
     @property
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+    def uses(self) -> Parts:
         return ("factor",)
 
     def solve(self, prepared: Prepared, damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient
         assert system.factor is not None
         damping = damping.astype(g.dtype)
-        eta, info = _filtered(prepared.projection, damping)
-        eta = eta if system.free is None else eta * system.free
+        eta, info = _invert(prepared.projection, damping)
+        eta = system.mask(eta)
         motion = system.push(eta)
         product = system.pull(system.factor.rmv(system.factor.mv(motion))) + damping * eta
-        return Solution(eta, _checked(info, product, g), motion)
+        return Solution(eta, _measure_residual(info, product, g), motion)
 
-    def prepared(self, system: System, approximation: LowRank, leading: int) -> Prepared:
+    def project(self, system: System, approximation: LowRank, leading: int) -> Prepared:
         """What `solve` needs, for any λ."""
         g = system.gradient
         tolerance = max(shape_of(system)) * jnp.finfo(g.dtype).eps
         tolerance = jnp.asarray(tolerance if self.rtol is None else self.rtol, g.dtype)
-        return Prepared(system, _projected(g, approximation, jnp.asarray(leading), tolerance))
+        return Prepared(system, _project(g, approximation, jnp.asarray(leading), tolerance))
 
 
 @jax.jit
-def _projected(g: Array, approximation: LowRank, leading: Array, tolerance: Array) -> Projection:
+def _project(g: Array, approximation: LowRank, leading: Array, tolerance: Array) -> Projection:
     vectors, missed = approximation.vectors, approximation.missed
     coefficients = accurate_product(vectors, g)
     rest = g - accurate_product(vectors.T, coefficients)
@@ -87,7 +86,7 @@ def _projected(g: Array, approximation: LowRank, leading: Array, tolerance: Arra
 
 
 @jax.jit
-def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]:
+def _invert(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]:
     values, vectors, missed = projection.approximation
     damped = damping > 0
     wanted = damped | (jnp.arange(len(values)) < projection.leading)
@@ -111,7 +110,7 @@ def _filtered(projection: Projection, damping: Array) -> tuple[Array, SolveInfo]
 
 
 @jax.jit
-def _checked(info: SolveInfo, product: Array, gradient: Array) -> SolveInfo:
+def _measure_residual(info: SolveInfo, product: Array, gradient: Array) -> SolveInfo:
     """With the residual of (G + λI) η = −∂_θ f, and whether everything is finite."""
     length = jnp.linalg.norm(gradient)
     residual = jnp.linalg.norm(product + gradient) / jnp.where(length > 0, length, 1.0)
@@ -119,7 +118,7 @@ def _checked(info: SolveInfo, product: Array, gradient: Array) -> SolveInfo:
     return info._replace(residual=residual, reason=reason)
 
 
-def only_identity(solver: MatrixFreeSolver, system: System) -> None:
+def check_identity(solver: MatrixFreeSolver, system: System) -> None:
     """Raise `InputError` where the damping is by an operator."""
     if system.parameter is not None:
         raise InputError(
@@ -218,30 +217,28 @@ class RandomizedSVD(LowRankSolver):
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
-    def spent(self, system: System) -> Counts:
-        width, limit = self.rank + self.oversampling, min(shape_of(system))
-        products = sum(basis_sizes(width, self.power_iterations, limit))
-        return Counts(linearised=products, adjoint=products)
-
-    def prepare(self, system: System) -> Prepared:
-        only_identity(self, system)
+    def prepare(self, system: System) -> tuple[Prepared, Counts]:
+        check_identity(self, system)
         shape, factor = shape_of(system), system.factor
         limit = min(*shape, size_of(system.products.rho))
         if self.rank > limit:
             raise too_many("rank", self.rank, limit)
         assert factor is not None
         unravel, g = unraveller(factor.zero()), system.gradient
+        width = self.rank + self.oversampling
         basis = range_basis(
             forward=lambda v: flat(factor.mv(system.push(v)), g.dtype),
             backward=lambda y: system.pull(factor.rmv(unravel(y))),
             shape=shape,
-            width=self.rank + self.oversampling,
+            width=width,
             key=jax.random.key(self.seed),
             dtype=g.dtype,
             power_iterations=self.power_iterations,
             batch_size=self.batch_size,
         )
-        return self.prepared(system, decompose(basis), self.rank)
+        products = sum(basis_sizes(width, self.power_iterations, min(shape)))
+        prepared = self.project(system, decompose(basis), self.rank)
+        return prepared, Counts(linearised=products, adjoint=products)
 
 
 Probes = Literal["signs", "column_space"]
@@ -295,12 +292,8 @@ class Hutchinson(LowRankSolver):
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
-    def spent(self, system: System) -> Counts:
-        pushed = self.samples if self.probes == "column_space" else 0
-        return Counts(linearised=pushed, adjoint=self.samples)
-
-    def prepare(self, system: System) -> Prepared:
-        only_identity(self, system)
+    def prepare(self, system: System) -> tuple[Prepared, Counts]:
+        check_identity(self, system)
         limit = min(system.gradient.size, size_of(system.products.rho))
         if self.probes == "column_space" and self.samples > limit:
             raise too_many("samples", self.samples, limit)
@@ -315,7 +308,9 @@ class Hutchinson(LowRankSolver):
         images, pulled = each(both, covectors, self.batch_size)
         weight = 1.0 if self.probes == "column_space" else 1.0 / self.samples
         approximation = _product_svd(images, weight * pulled)
-        return self.prepared(system, approximation, len(approximation.values))
+        pushed = self.samples if self.probes == "column_space" else 0
+        prepared = self.project(system, approximation, len(approximation.values))
+        return prepared, Counts(linearised=pushed, adjoint=self.samples)
 
     def _covectors(self, system: System) -> Array:
         """The ξᵢ as rows."""

@@ -1,10 +1,9 @@
 """LSMR: the bidiagonalisation of Golub and Kahan as pure functions, and the solver.
 
-As in `cg.py`, a step calls the products it is given and is otherwise arithmetic.
+As in `cg.py`, a step is given the products and is otherwise arithmetic.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,24 +13,22 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.operators import axpy, dot, norm, pick, scale
-from ..core.outcomes import Counts, Status
-from ..core.settings import Number, count, setting
+from ..core.outcomes import Status
 from ..errors import InputError
-from .base import MatrixFreeSolver, Solution
+from .base import Parts, Solution, System
 from .cg import (
-    Precondition,
+    KrylovSolver,
     PreparedSystem,
     Stop,
-    find_stop,
-    first_reason,
+    find_reason,
     make_solution,
-    right_hand_side,
+    scale_gradient,
+    was_taken,
 )
-from .preconditioners import Preconditioner, Recycled, as_preconditioner
-from .system import LinearSystem, System
+from .preconditioners import Preconditioner, Product, Recycled, as_preconditioner
 
 
-class LSMR(MatrixFreeSolver):
+class LSMR(KrylovSolver):
     """LSMR on the least-squares problem ‖Yη + b‖² + λ‖Cη‖² → min, D = CᵀC.
 
     In exact arithmetic it minimises the residual of (G + λD) η = −∂_θ f over the Krylov space in
@@ -54,9 +51,6 @@ class LSMR(MatrixFreeSolver):
     bidiagonalisation Paige and Saunders, ACM Trans. Math. Softw. 8 (1982).
     """
 
-    tolerance: Number = setting("tolerance", 1e-6, below=1.0)
-    max_iterations: Number = count("max_iterations", 200)
-    forcing: bool = eqx.field(static=True, default=False)
     preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
 
     def __check_init__(self):
@@ -68,39 +62,28 @@ class LSMR(MatrixFreeSolver):
             )
 
     @property
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
+    def uses(self) -> Parts:
         return ("factor",)
 
-    def prepare(self, system: LinearSystem) -> "PreparedSystem":
-        return PreparedSystem.of(system, self.preconditioner)
-
-    def spent(self, system: LinearSystem) -> Counts:
-        return Counts() if self.preconditioner is None else self.preconditioner.spent(system)
-
-    def aim(self, prepared: "PreparedSystem", b: PyTree, g: Array) -> "PreparedSystem":
-        return prepared.aim(g)
-
-    def solve(self, prepared: "PreparedSystem", damping: Array) -> Solution:
+    def solve(self, prepared: PreparedSystem, damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient
         assert isinstance(system, System)
         assert system.factor is not None
         factor, root = system.factor, jnp.sqrt(damping).astype(g.dtype)
-        precondition = prepared.product(damping.astype(g.dtype))
+        precondition = self.precondition(prepared, damping.astype(g.dtype))
 
-        def forward(v: Array) -> tuple[PyTree, PyTree]:
-            image = system.push(v)
-            return image, (factor.mv(image), root * system.rows(v).astype(g.dtype))
-
-        def backward(u: PyTree) -> Array:
-            y, rows = u
-            return system.pull(factor.rmv(y)) + root * system.rows_transposed(rows).astype(g.dtype)
+        def step(state: LSMRState) -> LSMRState:
+            image = system.push(state.v)
+            y = (factor.mv(image), root * system.rows(state.v).astype(g.dtype))
+            beta, u = _normalise(axpy(-state.alpha, state.u, y), state.alpha.dtype)
+            rows = root * system.rows_transposed(u[1]).astype(g.dtype)
+            q = axpy(-beta, state.q, system.pull(factor.rmv(u[0])) + rows)
+            return rotate(state, image, beta, u, q, precondition(q), prepared.stop)
 
         nothing, motion = jnp.zeros_like(g), system.zero_motion()
         whitened = None if system.whitened is None else (system.whitened, nothing)
-        start = lsmr_start(g, whitened, (factor.zero(), nothing), motion, precondition)
-        stop = find_stop(self, system)
-        step = lambda state: lsmr_step(state, forward, backward, precondition, stop)
-        state = loop(lambda state: state.reason == Status.OK.code, step, start)
+        state = start(g, whitened, (factor.zero(), nothing), motion, precondition)
+        state = loop(lambda state: state.reason == Status.OK.code, step, state)
         condition = jnp.maximum(state.largest / state.smallest, 1.0)
         return make_solution(state, condition)
 
@@ -140,12 +123,12 @@ class LSMRState(NamedTuple):
         return jnp.abs(self.zeta_bar)
 
 
-def lsmr_start(
+def start(
     gradient: Array,
     whitened: PyTree | None,
     zero: PyTree,
     motion: PyTree,
-    precondition: Precondition,
+    precondition: Product,
 ) -> LSMRState:
     """η = 0; `zero` is that of Y's range, `motion` that of the state's tangents.
 
@@ -155,8 +138,8 @@ def lsmr_start(
     same Krylov space, for any right-hand side of the normal equations. What G amplifies beyond
     1/eps is then noise, or a part of the gradient that G does not see: a breakdown.
     """
-    scale, unit, reason = right_hand_side(gradient)
-    size, q, v = _normalised_in(unit, precondition(unit))
+    scale, unit, reason = scale_gradient(gradient)
+    size, q, v = _normalise_in(unit, precondition(unit))
     scale = scale * size
     none, one = jnp.zeros_like(scale), jnp.ones_like(scale)
     eps = jnp.finfo(gradient.dtype).eps
@@ -175,30 +158,16 @@ def lsmr_start(
     )
 
 
-def lsmr_step(
-    state: LSMRState,
-    forward: Callable[[Array], tuple[PyTree, PyTree]],
-    backward: Callable[[PyTree], Array],
-    precondition: Precondition,
-    stop: Stop,
+@jax.jit
+def rotate(
+    old: LSMRState, image: PyTree, beta: Array, u: PyTree, q: Array, v: Array, stop: Stop
 ) -> LSMRState:
-    """One step of LSMR: `forward(v)` returns Zv and Yv, `backward(u)` returns Yᵀu.
+    """The rotations and the new iterate, once the products are made.
 
     M enters by products alone, as in Arridge, Betcke and Harhanen, Inverse Problems 30 (2014).
     """
-    image, y = forward(state.v)
-    beta, u = _normalised(axpy(-state.alpha, state.u, y), state.alpha.dtype)
-    q = axpy(-beta, state.q, backward(u))
-    return _lsmr_update(state, image, beta, u, q, precondition(q), stop)
-
-
-@jax.jit
-def _lsmr_update(
-    old: LSMRState, image: PyTree, beta: Array, u: PyTree, q: Array, v: Array, stop: Stop
-) -> LSMRState:
-    """The rotations and the new iterate, once the products are made."""
     eps = jnp.finfo(old.eta.dtype).eps
-    alpha, q, v = _normalised_in(q, v)
+    alpha, q, v = _normalise_in(q, v)
     back = -old.theta / old.rho
     h, Zh = axpy(back, old.h, old.v), axpy(back, old.Zh, image)
 
@@ -217,7 +186,7 @@ def _lsmr_update(
     length = zeta / (safe * safe_bar)
     largest = jnp.maximum(old.largest, jnp.maximum(rho, rho_bar))
     count = old.iterations + 1
-    reason = first_reason(
+    reason = find_reason(
         (~jnp.isfinite(rho + alpha), Status.NOT_FINITE),
         (jnp.minimum(rho, rho_bar) <= old.floor * largest, Status.BREAKDOWN),
         (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), Status.CONVERGED),
@@ -248,17 +217,17 @@ def _lsmr_update(
         iterations=count,
         reason=reason,
     )
-    taken = (reason != Status.NOT_FINITE.code) & (reason != Status.BREAKDOWN.code)
-    return pick(taken, new, old._replace(iterations=count, reason=reason))
+    return pick(was_taken(reason), new, old._replace(iterations=count, reason=reason))
 
 
-def _normalised_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
+def _normalise_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
     """√⟨q, v⟩ for v = Mq, and both divided by it."""
     length = jnp.sqrt(q @ v)
     safe = jnp.where(length == 0, 1.0, length)
     return length, q / safe, v / safe
 
 
-def _normalised(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:
+def _normalise(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:
+    """‖x‖, and x divided by it."""
     length = jnp.sqrt(dot(x, x)).astype(dtype)
     return length, scale(1.0 / jnp.where(length > 0, length, 1.0), x)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from ..core.randomised import nystrom
 from ..core.settings import check_integer
 from ..core.sparse import as_lineax_operator, is_scipy
 from ..errors import InputError
-from .system import LinearSystem, System
+from .base import LinearSystem, Parts, System
 
 Product = Callable[[Array], Array]
 
@@ -27,22 +27,15 @@ Product = Callable[[Array], Array]
 class Preconditioner(eqx.Module):
     """M ≈ (G + λD)⁻¹, symmetric and positive definite; set up at θ, then applied for any λ."""
 
-    @abc.abstractmethod
-    def prepare(self, system: LinearSystem) -> Any:
-        """Everything that does not depend on λ; None where there is nothing to go by yet."""
+    uses: ClassVar[Parts] = ()  # what is needed of the metric besides what the solver uses
+
+    def prepare(self, system: LinearSystem) -> tuple[Any, Counts]:
+        """Everything that does not depend on λ, and the products with Z that it took."""
+        return None, Counts()
 
     @abc.abstractmethod
     def product(self, prepared: Any, system: LinearSystem, damping: Array) -> Product:
         """r ↦ M r for this λ."""
-
-    @property
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
-        """What the set-up needs of the metric besides what the solver uses."""
-        return ()
-
-    def spent(self, system: LinearSystem) -> Counts:
-        """The products with Z that the set-up takes."""
-        return Counts()
 
 
 class Diagonal(Preconditioner):
@@ -60,20 +53,15 @@ class Diagonal(Preconditioner):
     Math. 57 (2007), for estimates of a diagonal.
     """
 
+    uses: ClassVar[Parts] = ("factor",)
+
     samples: int = eqx.field(static=True, default=8)
     seed: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_integer(self.samples, "samples", 1, example=8)
 
-    @property
-    def uses(self) -> tuple[Literal["gram", "factor"], ...]:
-        return ("factor",)
-
-    def spent(self, system: LinearSystem) -> Counts:
-        return Counts(adjoint=self.samples)
-
-    def prepare(self, system: LinearSystem) -> Array:
+    def prepare(self, system: LinearSystem) -> tuple[Array, Counts]:
         if not isinstance(system, System) or system.factor is None:
             raise InputError("preconditioner", "Diagonal needs a factor Y", "Recycled or Nystrom")
         factor = system.factor
@@ -88,7 +76,7 @@ class Diagonal(Preconditioner):
             return system.pull(factor.rmv(jax.tree.unflatten(treedef, signs))) ** 2
 
         keys = jax.random.split(jax.random.key(self.seed), self.samples)
-        return jnp.mean(each(sample, keys), axis=0)
+        return jnp.mean(each(sample, keys), axis=0), Counts(adjoint=self.samples)
 
     def product(self, prepared: Array, system: LinearSystem, damping: Array) -> Product:
         diagonal = prepared + damping
@@ -118,14 +106,11 @@ class Nystrom(Preconditioner):
     def __check_init__(self):
         check_integer(self.rank, "rank", 1, example=8)
 
-    def spent(self, system: LinearSystem) -> Counts:
-        rank = min(self.rank, system.gradient.size)
-        return Counts(linearised=rank, adjoint=rank)
-
-    def prepare(self, system: LinearSystem) -> tuple[Array, Array]:
-        g = system.gradient
-        product = lambda eta: system.information(eta)[1]
-        return nystrom(product, g.size, min(self.rank, g.size), jax.random.key(self.seed), g.dtype)
+    def prepare(self, system: LinearSystem) -> tuple[tuple[Array, Array], Counts]:
+        g, key = system.gradient, jax.random.key(self.seed)
+        rank = min(self.rank, g.size)
+        found = nystrom(lambda eta: system.information(eta)[1], g.size, rank, key, g.dtype)
+        return found, Counts(linearised=rank, adjoint=rank)
 
     def product(
         self, prepared: tuple[Array, Array], system: LinearSystem, damping: Array
@@ -143,34 +128,34 @@ class Given(Preconditioner):
 
     operator: lx.AbstractLinearOperator
 
-    def prepare(self, system: LinearSystem) -> None:
-        return None
-
     def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
         theta = self.operator.in_structure()
-        return lambda r: ravel_pytree(self.operator.mv(r.reshape(theta.shape).astype(theta.dtype)))[
-            0
-        ].astype(r.dtype)
+
+        def apply(r: Array) -> Array:
+            product = self.operator.mv(r.reshape(theta.shape).astype(theta.dtype))
+            return ravel_pytree(product)[0].astype(r.dtype)
+
+        return apply
 
 
 def as_preconditioner(value: Any) -> Preconditioner | None:
     """A preconditioner as it is; an operator M on θ, of lineax or of SciPy, wrapped."""
+    if value is None or isinstance(value, Preconditioner):
+        return value
     value = as_lineax_operator(value) if is_scipy(value) else value
-    if isinstance(value, lx.AbstractLinearOperator):
-        return Given(value)
-    if value is not None and not isinstance(value, Preconditioner):
+    if not isinstance(value, lx.AbstractLinearOperator):
         raise InputError(
             "preconditioner",
             f"is a {type(value).__name__}",
             "None, Recycled(), Diagonal(), Nystrom(), or a lineax operator near (G + λD)⁻¹",
         )
-    return value
+    return Given(value)
 
 
 LEVEL = 0.9  # the slope that may be left after a step, relative to the one before it
 
 
-class Visited(NamedTuple):
+class Visit(NamedTuple):
     """Where an iteration was, and whether the step to it went as the pairs had told.
 
     `known` is whether it was anywhere yet.
@@ -192,7 +177,7 @@ class Pairs(NamedTuple):
     directions: Array
     images: Array
     count: Array
-    last: Visited | None
+    last: Visit | None
 
     def record(self, direction: Array, image: Array) -> "Pairs":
         """These pairs and one more, which takes the place of the oldest."""
@@ -226,7 +211,7 @@ def _arrive(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
     convex = last.known & (step @ change > rounding)
     pairs = pick(convex, pairs.record(step, change), pairs)
     served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
-    return pairs._replace(last=Visited(theta, gradient, jnp.ones((), bool), served))
+    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served))
 
 
 class Recycled(Preconditioner):
@@ -270,22 +255,17 @@ class Recycled(Preconditioner):
         """No pairs yet."""
         ring, no = jnp.zeros((self.pairs, size), dtype), jnp.zeros((), bool)
         steps = self.secants and not batches
-        last = Visited(jnp.zeros(size, dtype), jnp.zeros(size, dtype), no, no) if steps else None
+        last = Visit(jnp.zeros(size, dtype), jnp.zeros(size, dtype), no, no) if steps else None
         return Pairs(ring, ring, jnp.zeros((), jnp.int32), last)
 
-    def prepare(self, system: LinearSystem) -> Pairs | None:
-        return system.memory
-
-    def product(self, prepared: Pairs | None, system: LinearSystem, damping: Array) -> Product:
-        if prepared is None:
+    def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
+        pairs: Pairs | None = system.memory
+        if pairs is None:
             return lambda r: r
-        directions, images = prepared.directions, prepared.images
-        if system.free is not None:
-            directions, images = directions * system.free, images * system.free
-        damped = jax.vmap(system.damp)(directions)
-        images = images + damping * damped
-        hard = prepared.last is not None  # the newest pair is a step, not the softest direction
-        return lambda r: two_loops(directions, images, prepared.count, hard, r)
+        directions, images = system.mask(pairs.directions), system.mask(pairs.images)
+        images = images + damping * jax.vmap(system.damp)(directions)
+        hard = pairs.last is not None  # the newest pair is a step, not the softest direction
+        return lambda r: two_loops(directions, images, pairs.count, hard, r)
 
 
 @eqx.filter_jit

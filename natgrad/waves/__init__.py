@@ -1,7 +1,6 @@
 """Acoustic waves: a propagator with Born and adjoint products, surveys, recorded shots, models."""
 
-from .acoustic import Acoustic
-from .base import squared_slowness, velocity_of
+from .acoustic import Acoustic, squared_slowness, velocity_of
 from .data_metrics import DataWasserstein, Shifted, Softplus
 from .misfits import TraceWasserstein
 from .survey import Shots, Survey, low_pass, ricker

@@ -1,23 +1,134 @@
-"""Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products."""
+"""Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products.
+
+`WaveModel` is what models of waves share, whoever propagates: θ, its bounds and its checks.
+`Acoustic` propagates in JAX; `OutsideWaves` is the same model by a propagator outside JAX.
+"""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
+from ..core.settings import check_integer
 from ..core.sharding import replace_mesh, row_mesh
-from ..models.base import Evaluation, Products, Unravel
-from .base import DEFAULT_MEMORY, M_PER_KM, Storage, WaveModel, check_start, make_layer, take_shots
-from .propagation import Gathers, Simulator
-from .scheme import Layer, Scheme
+from ..errors import InputError
+from ..models.base import Evaluation, Model, Products, Unravel
+from .propagation import Gathers, Storage, plan_storage, pull, push, simulate
+from .scheme import Layer, Medium, Scheme, halo
 from .survey import Survey
+
+M_PER_KM = 1000.0
+DEFAULT_MEMORY = 2 * 2**30
+
+
+def squared_slowness(velocity: Any) -> Any:
+    """m = 1/c² in s²/km², numbers near one: 0.44 for water.
+
+    ```python
+    theta0 = ng.waves.squared_slowness(velocity)
+    ```
+    """
+    velocity = velocity if isinstance(velocity, jax.Array) else np.asarray(velocity)
+    return (M_PER_KM / velocity) ** 2
+
+
+def velocity_of(theta: Any) -> Any:
+    """c = m^(−1/2) in m/s."""
+    theta = theta if isinstance(theta, jax.Array) else np.asarray(theta)
+    return M_PER_KM / theta**0.5
+
+
+class WaveModel(Model):
+    """θ ↦ traces (shots, receivers, steps), θ = 1/c² in s²/km² on the survey's grid."""
+
+    solves: ClassVar[bool] = True
+
+    survey: eqx.AbstractVar[Survey]
+    start: eqx.AbstractVar[Array]  # the squared slowness of the starting model
+    update: eqx.AbstractVar[Array]  # how far each cell follows θ, from 0 to 1
+    storage: eqx.AbstractVar[Storage]  # what is kept for the products
+    order: eqx.AbstractVar[int]  # that of the differences in space
+
+    def slowness(self, theta: Array) -> Array:
+        """The squared slowness that θ stands for, in s²/m²."""
+        if np.shape(theta) != self.survey.shape:
+            what = f"has shape {np.shape(theta)}, the survey's grid {self.survey.shape}"
+            raise InputError("theta", what, "ng.waves.squared_slowness(velocity)")
+        theta = jnp.asarray(theta).astype(self.start.dtype)
+        return (self.start + self.update * (theta - self.start)) / M_PER_KM**2
+
+    def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
+        """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
+        if not 0 < lowest < highest < np.inf:
+            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", "(1400, 6000)")
+        self.survey.check_stable(highest, self.order)
+        flat = lambda velocity: jnp.full(self.survey.shape, squared_slowness(float(velocity)))
+        return flat(highest), flat(lowest)
+
+    def check(self, theta: PyTree, known: Evaluation) -> None:
+        velocity = velocity_of(self.slowness(theta) * M_PER_KM**2)
+        self.survey.check_velocity(np.asarray(velocity, float), self.order)
+
+
+def take_shots(selection: Selection) -> Array:
+    """The shots of a mini-batch, or `InputError` where it is one of something else."""
+    if selection.of != "functions":
+        what = "waves cannot be computed at a sample of times and receivers"
+        raise InputError("batch", what, "MiniBatch(size, of='functions'): whole shots")
+    return selection.rows
+
+
+class Start(NamedTuple):
+    """The squared slowness to start from, the weights of its cells, and what will be stored."""
+
+    slowness: Array
+    update: Array
+    storage: Storage
+
+
+def check_start(
+    survey: Survey,
+    velocity: Any,
+    update: Any,
+    order: int,
+    absorbing: int,
+    memory: int,
+    stored_every: int | None,
+    dtype: Any,
+) -> Start:
+    """What a model of waves starts from, given its arguments, or `InputError`."""
+    width = halo(order)
+    check_integer(absorbing, "absorbing", 0, example=20)
+    if stored_every is not None:
+        check_integer(stored_every, "stored_every", 1)
+    velocity = np.asarray(velocity, float)
+    survey.check_velocity(velocity, order)
+    size = np.dtype(dtype).itemsize
+    storage = plan_storage(survey, absorbing, width, size, memory, stored_every)
+    weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
+    if weights.shape != survey.shape:
+        what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
+        raise InputError("update", what, "a weight for every cell")
+    if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
+        raise InputError(
+            "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
+        )
+    slowness = jnp.asarray(squared_slowness(velocity), dtype)
+    return Start(slowness, jnp.asarray(weights, dtype), storage)
+
+
+def make_layer(survey: Survey, order: int, absorbing: int, dtype: Any) -> Layer:
+    """The absorbing layer: one of the survey, so that models can differ."""
+    typical = 0.5 * survey.fastest_stable(order)
+    return Layer.around(survey.shape, absorbing, survey.spacing, typical, dtype)
 
 
 class Acoustic(WaveModel):
@@ -55,6 +166,7 @@ class Acoustic(WaveModel):
     start: Array
     update: Array
     gathers: Gathers
+    order: int = eqx.field(static=True)
     scheme: Scheme = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     storage: Storage = eqx.field(static=True)
@@ -75,39 +187,28 @@ class Acoustic(WaveModel):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         self.start, self.update, self.storage = check_start(*arguments)
         every, segment, _ = self.storage
-        self.survey = survey
-        self.scheme = Scheme(
+        self.survey, self.order = survey, order
+        self.scheme = Scheme.of(
             survey.spacing, survey.dt, survey.steps, order, absorbing, every, segment
         )
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, order, absorbing, dtype)
-        self.gathers = Gathers.of(survey, self.scheme.rim, dtype)
+        self.gathers = Gathers.of(survey, self.scheme, dtype)
 
     def __call__(self, theta: Array) -> Array:
-        return self._simulate(theta, keep=False)[0]
+        medium = Medium(self.slowness(theta), self.layer, self.scheme)
+        return simulate(medium, self.gathers, False, self.mesh)[0]
 
     def evaluate(self, theta: Array) -> Evaluation:
-        return Evaluation(*self._simulate(theta, keep=True))
-
-    def _simulate(self, theta: Array, keep: bool) -> tuple[Array, PyTree]:
-        return self.simulator.simulate(self.medium(theta), self.layer, self.gathers, keep)
-
-    @property
-    def simulator(self) -> Simulator:
-        """The propagations of this scheme on these devices."""
-        return Simulator(self.scheme, self.mesh)
-
-    @property
-    def order(self) -> int:
-        return self.scheme.order
+        medium = Medium(self.slowness(theta), self.layer, self.scheme)
+        return Evaluation(*simulate(medium, self.gathers, True, self.mesh))
 
     def products(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> "WaveProducts":
         theta = unravel(flat)
-        found = self.evaluate(theta) if known is None else known
-        made, m = int(known is None), self.medium(theta)
-        return WaveProducts(found.rho, made, m, found.kept, self, flat.dtype)
+        rho, kept = self.evaluate(theta) if known is None else known
+        return WaveProducts(rho, int(known is None), self.slowness(theta), kept, self, flat.dtype)
 
     def jacobian(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
@@ -132,18 +233,19 @@ class WaveProducts(Products):
 
     rho: Array
     evaluations: int = eqx.field(static=True)
-    medium: Array
+    slowness: Array
     kept: PyTree
     model: Acoustic
     dtype: Any = eqx.field(static=True)  # of θ
 
     def push(self, eta: Array) -> Array:
-        model, m = self.model, self.medium
+        model, m = self.model, self.slowness
+        medium = Medium(m, model.layer, model.scheme)
         change = model.update * eta.reshape(m.shape).astype(m.dtype) / M_PER_KM**2
-        return model.simulator.push(m, model.layer, change, self.kept, model.gathers)
+        return push(medium, model.gathers, change, self.kept, model.mesh)
 
     def pull(self, xi: Array) -> Array:
-        model, m = self.model, self.medium
-        xi = xi.astype(m.dtype)
-        image = model.simulator.pull(m, model.layer, xi, self.kept, model.gathers)
+        model, m = self.model, self.slowness
+        medium = Medium(m, model.layer, model.scheme)
+        image = pull(medium, model.gathers, xi.astype(m.dtype), self.kept, model.mesh)
         return (model.update * image / M_PER_KM**2).ravel().astype(self.dtype)

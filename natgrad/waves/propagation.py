@@ -27,8 +27,13 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from ..core.sharding import AXIS
-from .scheme import Fields, Layer, Medium, Positions, Scheme, halo, locate
+from ..errors import InputError
+from .scheme import Fields, Medium, Positions, Scheme, locate
 from .survey import Survey
+
+# A thinned field must sample the highest frequency of the wavelet at least this often a period:
+# at 4 the products differ from those of the whole field by the share stated in docs/waves.md.
+SAMPLES_A_PERIOD = 4.0
 
 
 class Gathers(NamedTuple):
@@ -39,9 +44,9 @@ class Gathers(NamedTuple):
     receivers: Positions
 
     @classmethod
-    def of(cls, survey: Survey, rim: int, dtype: Any) -> "Gathers":
-        """Those of a survey on arrays with `rim` more cells around the model."""
-        count = survey.shots
+    def of(cls, survey: Survey, scheme: Scheme, dtype: Any) -> "Gathers":
+        """Those of a survey, on fields with the layer and the halo around the model."""
+        count, rim = survey.shots, scheme.absorbing + scheme.halo
         place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
         cells, weights = place("sources", survey.sources)
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
@@ -53,149 +58,105 @@ class Gathers(NamedTuple):
         return cls(jnp.asarray(wavelets, dtype), source, receivers)
 
 
-class Simulator:
-    """The three propagations of a scheme, with the shots dealt out to the devices of a mesh.
-
-    Each device keeps the source fields of its own shots; only the image is summed over them. If
-    the devices do not divide the shots, silent shots fill up the last ones.
-    """
-
-    def __init__(self, scheme: Scheme, mesh: Mesh | None):
-        self.scheme, self.mesh = scheme, mesh
-
-    def simulate(self, m: Array, layer: Layer, shots: Gathers, keep: bool) -> tuple[Array, PyTree]:
-        """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
-        run = partial(_simulate, scheme=self.scheme, keep=keep)
-        kept = P(None, AXIS) if keep else P()
-        rho, kept = self._deal(run, (P(AXIS), kept), (m, layer), (), (shots,))
-        return rho[: len(shots.wavelet)], kept
-
-    def push(self, m: Array, layer: Layer, eta: Array, kept: PyTree, shots: Gathers) -> Array:
-        """Zη for a perturbation η of m."""
-        run = partial(_push, scheme=self.scheme)
-        data = self._deal(run, P(AXIS), (m, layer, eta), (kept,), (shots,))
-        return data[: len(shots.wavelet)]
-
-    def pull(self, m: Array, layer: Layer, xi: Array, kept: PyTree, shots: Gathers) -> Array:
-        """Zᵀξ."""
-
-        def run(m: Array, layer: Layer, kept: PyTree, xi: Array, shots: Gathers) -> Array:
-            part = _pull(m, layer, kept, xi, shots, self.scheme)
-            return part if self.mesh is None else jax.lax.psum(part, AXIS)
-
-        return self._deal(run, P(), (m, layer), (kept,), (xi, shots))
-
-    def _deal(self, run: Callable, out: PyTree, whole: tuple, kept: tuple, rows: tuple) -> Any:
-        if self.mesh is None:
-            return run(*whole, *kept, *rows)
-        count = self.mesh.size
-        fill = lambda x: jnp.pad(x, ((0, -len(x) % count), *[(0, 0)] * (x.ndim - 1)))
-        specs = (
-            *[P()] * len(whole),
-            *[P(None, AXIS)] * len(kept),
-            *[P(AXIS)] * len(rows),
-        )
-        dealt = jax.shard_map(run, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
-        return dealt(*whole, *kept, *jax.tree.map(fill, rows))
+# The shots are dealt out to the devices of a mesh. Each keeps the source fields of its own shots;
+# only the image is summed over them.
 
 
-def _simulate(
-    m: Array, layer: Layer, shots: Gathers, scheme: Scheme, keep: bool
-) -> tuple[Array, PyTree]:
-    medium = Medium.of(m, layer, scheme)
+def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> tuple[Array, PyTree]:
+    """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
+    scheme = medium.scheme
 
-    def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
-        force, samples = medium.weigh(shots.source), scheme.cut(shots.wavelet)
-        start, way = medium.rest(len(shots.wavelet)), (force, shots.receivers, medium)
-        if kept is None:
-            _, data = march(start, samples, *way)
+    def run(medium: Medium, shots: Gathers) -> tuple[Array, PyTree]:
+        weight = medium.weight
+        shots = shots._replace(source=shots.source.scale(weight, scheme.halo))
+
+        def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
+            fields, samples = medium.rest(len(shots.wavelet)), scheme.cut(shots.wavelet)
+            if keep and scheme.segment is not None:
+                kept, data = march_segments(fields, samples, shots, medium, kept, first)
+            else:
+                _, kept, data = march(fields, samples, shots, medium, kept, first)
+            return kept, scheme.join(data)
+
+        if not keep:
+            kept, data = over_groups(group, None, shots)
         elif scheme.segment is None:
-            kept, data = march_keeping(start, kept, first, samples, *way)
+            room = jnp.zeros((scheme.blocks, len(shots.wavelet), *weight.shape), weight.dtype)
+            kept, data = over_groups(group, room, shots)
+            kept = add_source(kept, scheme.cut(shots.wavelet), shots.source, scheme)
         else:
-            kept, data = march_checkpointing(start, kept, first, scheme.group(samples), *way)
-        return kept, scheme.join(data)
+            field = medium.rest(len(shots.wavelet)).now
+            room = jnp.zeros((scheme.blocks // scheme.segment, *field.shape), field.dtype)
+            kept, data = over_groups(group, (room, room), shots)
+        return data, kept
 
-    kept = _make_room(len(shots.wavelet), medium) if keep else None
-    kept, data = _over_groups(group, kept, shots)
-    if keep and scheme.segment is None:
-        kept = add_source(kept, medium.weigh(shots.source), scheme.cut(shots.wavelet), scheme)
-    return data, kept
+    kept = P(None, AXIS) if keep else P()
+    rho, kept = deal(run, mesh, (P(AXIS), kept), (medium,), (), (shots,))
+    return rho[: len(shots.wavelet)], kept
 
 
-def _push(
-    m: Array, layer: Layer, eta: Array, kept: PyTree, shots: Gathers, scheme: Scheme
-) -> Array:
-    medium, ratio = Medium.of(m, layer, scheme), extend_ratio(eta, m, scheme)
+def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | None) -> Array:
+    """Zη for a perturbation η of m."""
+    scheme = medium.scheme
 
-    def group(carry: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
-        count = len(shots.wavelet)
-        start = medium.rest(count)
-        if scheme.segment is None:
-            q, blocks = _Stored(kept, first, count), jnp.arange(scheme.blocks)
-            _, data = scatter(start, q, blocks, ratio, shots.receivers, medium)
+    def run(medium: Medium, eta: Array, kept: PyTree, shots: Gathers) -> Array:
+        source = -scheme.every * medium.extend(eta)  # times q
+
+        def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
+            count = len(shots.wavelet)
+            if scheme.segment is None:
+                q, blocks = partial(read, kept, first, count), jnp.arange(scheme.blocks)
+                _, data = scatter(medium.rest(count), q, blocks, source, shots.receivers, medium)
+            else:
+                data = scatter_again(source, shots, medium)
             return carry, scheme.join(data)
-        force = medium.weigh(shots.source)
-        changed = force.scale(jnp.pad(-scheme.every * ratio, halo(scheme.order)))
 
-        def both(fields: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
-            incident, waves = fields
-            q = medium.response(incident)  # the source is scattered into the field, not into q
-            incident, _ = march(incident, samples[None], force, shots.receivers, medium)
-            waves, data = scatter(
-                *(waves, lambda _: q, jnp.zeros(1), ratio, shots.receivers, medium),
-                drive=lambda waves: waves.drive(changed, samples[0][:, None]),
-            )
-            return (incident, waves), data[0]
+        return over_groups(group, None, shots)[1]
 
-        samples = scheme.cut(shots.wavelet)
-        _, data = jax.lax.scan(both, (start, start), samples, unroll=scheme.unroll)
-        return carry, scheme.join(data)
-
-    return _over_groups(group, None, shots)[1]
+    data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
+    return data[: len(shots.wavelet)]
 
 
-def _pull(m: Array, layer: Layer, kept: PyTree, xi: Array, shots: Gathers, scheme: Scheme) -> Array:
-    """What falls into the absorbing layer is folded back onto the cells at the edge."""
-    medium = Medium.of(m, layer, scheme)
+def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | None) -> Array:
+    """Zᵀξ; what falls into the absorbing layer is folded back onto the cells at the edge."""
+    scheme = medium.scheme
 
-    def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
-        shots, xi = rows
-        count, samples = len(xi), scheme.cut(xi)
-        receivers, start = medium.weigh(shots.receivers), (medium.rest(count), total)
-        if scheme.segment is None:
-            _, total = image(start, _Stored(kept, first, count), samples, receivers, medium)
+    def run(medium: Medium, kept: PyTree, xi: Array, shots: Gathers) -> Array:
+        def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
+            shots, xi = rows
+            samples, start = scheme.cut(xi), (medium.rest(len(xi)), total)
+            receivers = shots.receivers.scale(medium.weight, scheme.halo)
+            if scheme.segment is None:
+                q = partial(read, kept, first, len(xi))
+                _, total = image(start, q, samples, receivers, medium)
+            else:
+                _, total = image_again(start, kept, first, samples, receivers, shots, medium)
             return total, None
-        force = medium.weigh(shots.source)
 
-        def segment(state: tuple[Fields, Array], xs: Any) -> tuple[tuple[Fields, Array], None]:
-            number, signal, samples = xs
-            again = Fields.from_checkpoint(*(_Stored(x, first, count)(number) for x in kept))
-            room = jnp.zeros((scheme.segment, count, *medium.weight.shape), medium.weight.dtype)
-            way = (force, shots.receivers, medium)
-            q, _ = march_keeping(again, room, jnp.zeros((), int), signal, *way)
-            q = add_source(q, force, signal, scheme)
-            return image(state, lambda i: q[i], samples, receivers, medium), None
+        total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi))
+        ratio = -scheme.every * total / medium.weight
+        part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
+        return part if mesh is None else jax.lax.psum(part, AXIS)
 
-        signal = scheme.group(scheme.cut(shots.wavelet))
-        xs = (jnp.arange(len(signal)), signal, scheme.group(samples))
-        (_, total), _ = jax.lax.scan(segment, start, xs, reverse=True)
-        return total, None
-
-    total, _ = _over_groups(group, jnp.zeros_like(medium.weight), (shots, xi))
-    return fold_ratio(-scheme.every * total / medium.weight, m, scheme)
+    return deal(run, mesh, P(), (medium,), (kept,), (xi, shots))
 
 
-def extend_ratio(eta: Array, m: Array, scheme: Scheme) -> Array:
-    """η/m on the padded cells."""
-    return jnp.pad(eta / m, scheme.absorbing, mode="edge")
+def deal(
+    run: Callable, mesh: Mesh | None, out: PyTree, whole: tuple, kept: tuple, rows: tuple
+) -> Any:
+    """`run` on each device with its own rows, and what was kept of them, as specified by `out`.
+
+    Where the devices do not divide the shots, silent ones fill up the last.
+    """
+    if mesh is None:
+        return run(*whole, *kept, *rows)
+    fill = lambda x: jnp.pad(x, ((0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)))
+    specs = (*[P()] * len(whole), *[P(None, AXIS)] * len(kept), *[P(AXIS)] * len(rows))
+    dealt = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
 
-def fold_ratio(image: Array, m: Array, scheme: Scheme) -> Array:
-    """The transpose of `extend_ratio` in η."""
-    return jax.linear_transpose(lambda eta: extend_ratio(eta, m, scheme), m)(image)[0]
-
-
-def _over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+def over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
     """`carry` through groups of shots, and what they give: one shot each on a CPU, else all."""
     count = len(jax.tree.leaves(rows)[0])
 
@@ -208,79 +169,44 @@ def _over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTre
     return jax.lax.platform_dependent(carry, rows, cpu=one_by_one, default=together)
 
 
-def _make_room(shots: int, medium: Medium) -> PyTree:
-    """Zeros to write q into, or the fields at checkpoints."""
-    scheme, like = medium.scheme, medium.weight
-    if scheme.segment is None:
-        return jnp.zeros((scheme.blocks, shots, *like.shape), like.dtype)
-    field = medium.rest(shots).now
-    room = jnp.zeros((scheme.blocks // scheme.segment, *field.shape), field.dtype)
-    return room, room
-
-
-class _Stored(NamedTuple):
-    """Fields of a group of shots at one block, read where they are."""
-
-    kept: Array
-    first: Array
-    count: int
-
-    def __call__(self, index: Array) -> Array:
-        corner = (index, self.first, *(0,) * (self.kept.ndim - 2))
-        sizes = (1, self.count, *self.kept.shape[2:])
-        return jax.lax.dynamic_slice(self.kept, corner, sizes)[0]
-
-
 # From here on: a group of shots at a time, along the leading axis of the fields, block by block.
+# Its first shot has the number `first` in what is kept.
 
 
 def march(
-    start: Fields, samples: Array, force: Positions, receivers: Positions, medium: Medium
-) -> tuple[Fields, Array]:
+    fields: Fields,
+    samples: Array,
+    shots: Gathers,
+    medium: Medium,
+    kept: Array | None = None,
+    first: Array | int = 0,
+) -> tuple[Fields, Array | None, Array]:
     """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
-    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers).
-    """
-    block = lambda fields, samples: _march_block(fields, samples, force, receivers, medium)
-    return jax.lax.scan(block, start, samples, unroll=medium.scheme.unroll)
-
-
-def march_keeping(
-    start: Fields,
-    kept: Array,
-    first: Array,
-    samples: Array,
-    force: Positions,
-    receivers: Positions,
-    medium: Medium,
-) -> tuple[Array, Array]:
-    """The same, with q at the start of every block written to `kept`, (blocks, shots, …).
-
-    `first` is the number there of this group's first shot. Returns `kept` and the data.
+    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). What there
+    is of q at the start of every block, without the source, is written to `kept`, (blocks, shots,
+    …), where there is room.
     """
 
-    def block(
-        carry: tuple[Fields, Array], xs: tuple[Array, Array]
-    ) -> tuple[tuple[Fields, Array], Array]:
+    def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (index, samples) = carry, xs
-        q = medium.response(fields)[None]
-        kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
-        fields, seen = _march_block(fields, samples, force, receivers, medium)
-        return (fields, kept), seen
+        if kept is not None:
+            q = medium.response(fields)[None]
+            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
+        seen = []
+        for i in range(medium.scheme.every):
+            seen.append(shots.receivers.read(fields.now))
+            fields = medium.advance(fields, force=(shots.source, samples[i][:, None]))
+        return (fields, kept), jnp.stack(seen)
 
     xs = (jnp.arange(len(samples)), samples)
-    (_, kept), data = jax.lax.scan(block, (start, kept), xs, unroll=medium.scheme.unroll)
-    return kept, data
+    unroll = medium.scheme.unroll
+    (fields, kept), data = jax.lax.scan(block, (fields, kept), xs, unroll=unroll)
+    return fields, kept, data
 
 
-def march_checkpointing(
-    start: Fields,
-    kept: PyTree,
-    first: Array,
-    samples: Array,
-    force: Positions,
-    receivers: Positions,
-    medium: Medium,
+def march_segments(
+    fields: Fields, samples: Array, shots: Gathers, medium: Medium, kept: PyTree, first: Array
 ) -> tuple[PyTree, Array]:
     """The same, segment by segment, with u⁻ and u at the start of each written to `kept`."""
 
@@ -289,65 +215,78 @@ def march_checkpointing(
         corner = (number, first, *(0,) * (fields.now.ndim - 1))
         put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner)
         kept = (put(kept[0], fields.before), put(kept[1], fields.now))
-        fields, data = march(fields, samples, force, receivers, medium)
+        fields, _, data = march(fields, samples, shots, medium)
         return (fields, kept), data
 
-    xs = (jnp.arange(len(samples)), samples)
-    (_, kept), data = jax.lax.scan(segment, (start, kept), xs)
+    samples = medium.scheme.group(samples)
+    (_, kept), data = jax.lax.scan(segment, (fields, kept), (jnp.arange(len(samples)), samples))
     return kept, data.reshape(-1, *data.shape[2:])
 
 
-def _march_block(
-    fields: Fields, samples: Array, force: Positions, receivers: Positions, medium: Medium
-) -> tuple[Fields, Array]:
-    seen = []
-    for i in range(medium.scheme.every):
-        seen.append(receivers.read(fields.now))
-        fields = medium.advance(fields).drive(force, samples[i][:, None])
-    return fields, jnp.stack(seen)
-
-
-def add_source(kept: Array, force: Positions, samples: Array, scheme: Scheme) -> Array:
+def add_source(kept: Array, samples: Array, source: Positions, scheme: Scheme) -> Array:
     """wKu + eu, kept at the start of every block, with ws added: q."""
-    at = force.shift(-halo(scheme.order))
-    return jax.vmap(at.add)(kept, samples[:, 0, :, None])
+    inside = source._replace(cells=source.cells - scheme.halo)
+    return jax.vmap(inside.add)(kept, samples[:, 0, :, None])
+
+
+def read(kept: Array, first: Array, count: int, index: Array) -> Array:
+    """The fields of `count` shots at one block, read where they are."""
+    corner = (index, first, *(0,) * (kept.ndim - 2))
+    return jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
 
 
 Kept = Callable[[Array], Array]  # from the number of a block to q at its start
 
 
 def scatter(
-    start: Fields,
+    fields: Fields,
     incident: Kept,
     blocks: Array,
-    ratio: Array,
+    source: Array,
     receivers: Positions,
     medium: Medium,
-    drive: Callable[[Fields], Fields] = lambda fields: fields,
+    force: tuple[Positions, Array] | None = None,
 ) -> tuple[Fields, Array]:
-    """The linearised waves for the relative perturbation η/m: fields at the end, and the data.
+    """The linearised waves for the source −n(η/m), times q: fields at the end, and the data.
 
-    `drive` adds what is missing of the source at the start of every block.
+    `force` is what q has not of the source, at the start of every block.
     """
-    every = medium.scheme.every
-    source = -every * ratio
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        seen = []
-        for i in range(every):
+        seen = [receivers.read(fields.now)]
+        fields = medium.advance(fields, source * incident(index), force)
+        for _ in range(1, medium.scheme.every):
             seen.append(receivers.read(fields.now))
-            fields = medium.advance(fields, source * incident(index) if i == 0 else None)
-            fields = drive(fields) if i == 0 else fields
+            fields = medium.advance(fields)
         return fields, jnp.stack(seen)
 
-    return jax.lax.scan(block, start, blocks, unroll=medium.scheme.unroll)
+    return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
+
+
+def scatter_again(source: Array, shots: Gathers, medium: Medium) -> Array:
+    """The data of the linearised waves, with the incident ones computed beside them."""
+    scheme, rest = medium.scheme, medium.rest(len(shots.wavelet))
+    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
+    changed = shots.source.scale(source, scheme.halo)
+
+    def both(waves: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
+        incident, scattered = waves
+        q = medium.response(incident)  # the source is scattered into the field, not into q
+        incident, _, _ = march(incident, samples[None], shots, medium)
+        force = (changed, samples[0][:, None])
+        way = (lambda _: q, jnp.zeros(1), source, shots.receivers, medium)
+        scattered, data = scatter(scattered, *way, force)
+        return (incident, scattered), data[0]
+
+    samples = scheme.cut(shots.wavelet)
+    return jax.lax.scan(both, (rest, rest), samples, unroll=scheme.unroll)[1]
 
 
 def image(
     start: tuple[Fields, Array],
     incident: Kept,
     samples: Array,
-    force: Positions,
+    receivers: Positions,
     medium: Medium,
 ) -> tuple[Fields, Array]:
     """The adjoint waves backwards through blocks, and Σ q y⁺ over the blocks and the shots."""
@@ -360,8 +299,85 @@ def image(
         for i in reversed(range(scheme.every)):
             if i == 0:
                 total = total + jnp.sum(incident(index) * fields.now[scheme.inside], axis=0)
-            fields = medium.advance(fields).drive(force, samples[i])
+            fields = medium.advance(fields, force=(receivers, samples[i]))
         return (fields, total), None
 
     xs = (jnp.arange(len(samples)), samples)
     return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0]
+
+
+def image_again(
+    start: tuple[Fields, Array],
+    kept: tuple[Array, Array],
+    first: Array,
+    samples: Array,
+    receivers: Positions,
+    shots: Gathers,
+    medium: Medium,
+) -> tuple[Fields, Array]:
+    """The same with q computed again, segment by segment, from the fields at checkpoints."""
+    scheme, count = medium.scheme, samples.shape[2]
+    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
+
+    def segment(state: tuple[Fields, Array], xs: Any) -> tuple[tuple[Fields, Array], None]:
+        number, signal, samples = xs
+        before, now = (read(x, first, count, number) for x in kept)
+        room = jnp.zeros((scheme.segment, count, *medium.weight.shape), medium.weight.dtype)
+        fields = Fields(before, now, jnp.zeros_like(now))
+        _, q, _ = march(fields, signal, shots, medium, room)
+        q = add_source(q, signal, shots.source, scheme)
+        return image(state, lambda i: q[i], samples, receivers, medium), None
+
+    signal = scheme.group(scheme.cut(shots.wavelet))
+    xs = (jnp.arange(len(signal)), signal, scheme.group(samples))
+    return jax.lax.scan(segment, start, xs, reverse=True)[0]
+
+
+# What is kept.
+
+
+class Storage(NamedTuple):
+    """Every n-th response, or the fields at the start of every segment of `segment` blocks."""
+
+    every: int
+    segment: int | None
+    bytes: int
+
+
+def plan_storage(
+    survey: Survey, absorbing: int, halo: int, itemsize: int, memory: int, every: int | None
+) -> Storage:
+    """The densest storage that fits into `memory` bytes, else checkpoints, else `InputError`.
+
+    n is 1, 2 or a multiple of 3, for which the loop over time is shortest; `every` prescribes it.
+    """
+    cells = int(np.prod([n + 2 * absorbing for n in survey.shape]))
+    field = survey.shots * itemsize * cells
+    # steps between stored fields that still sample the waves, from dense to thin
+    longest = int(1.0 / (survey.highest_frequency * survey.dt) / SAMPLES_A_PERIOD)
+    possible = [n for n in range(1, max(2, longest + 1)) if n <= 2 or n % 3 == 0]
+    wanted = possible if every is None else [every]
+    for n in wanted:
+        if (needed := -(-survey.steps // n) * field) <= memory:
+            return Storage(n, None, needed)
+    n = wanted[0]
+    blocks = -(-survey.steps // n)
+    padded = int(np.prod([side + 2 * (absorbing + halo) for side in survey.shape]))
+    two_fields = 2 * survey.shots * itemsize * padded
+    segments = max(1, round(float(np.sqrt(blocks * field / two_fields))))
+    length = -(-blocks // segments)
+    needed = -(-blocks // length) * two_fields + length * field
+    if needed > memory:
+        stored = -(-survey.steps // wanted[-1]) * field
+        raise InputError(
+            "memory",
+            f"{_format_bytes(memory)} hold neither the source field of {survey.shots} shots "
+            f"({_format_bytes(stored)} at every {wanted[-1]}. step) "
+            f"nor its checkpoints ({_format_bytes(needed)})",
+            "more memory, or mini-batches of shots: batch=ng.MiniBatch(size, of='functions')",
+        )
+    return Storage(n, length, needed)
+
+
+def _format_bytes(count: float) -> str:
+    return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{count / 2**20:.3g} MiB"

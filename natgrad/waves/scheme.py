@@ -9,8 +9,9 @@ With a = exp(−σ dt), w = a dt²/m and e = w√m σ′/2, the leapfrog scheme 
 K being the differenced Laplacian: stable for every σ where it is without the layer.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,27 +48,21 @@ def laplacian(u: Array, spacing: tuple[float, ...], order: int) -> Array:
 
     Cost: 2d(order) + 1 reads that come from the cache, one write.
     """
-    width, weights, d = halo(order), SECOND[order], len(spacing)
+    weights, d = SECOND[order], len(spacing)
+    width = len(weights) - 1
 
-    def shifted(axis: int, by: int) -> Array:
+    def shift(axis: int, by: int) -> Array:
         starts = [width + by * (i == axis) for i in range(d)]
         sides = [n - 2 * width for n in u.shape[-d:]]
         return u[(..., *(slice(a, a + n) for a, n in zip(starts, sides, strict=True)))]
 
     centre = sum(weights[0] / h**2 for h in spacing)
-    total = jnp.asarray(centre, u.dtype) * shifted(0, 0)
+    total = jnp.asarray(centre, u.dtype) * shift(0, 0)
     for axis, h in enumerate(spacing):
         for distance, weight in enumerate(weights[1:], start=1):
-            pair = shifted(axis, distance) + shifted(axis, -distance)
+            pair = shift(axis, distance) + shift(axis, -distance)
             total = total + jnp.asarray(weight / h**2, u.dtype) * pair
     return total
-
-
-def largest_eigenvalue(spacing: tuple[float, ...], order: int) -> float:
-    """That of −Δ as differenced: the stencil on the oscillation from cell to cell."""
-    weights = SECOND[order]
-    alternating = sum(2 * w * (-1) ** k for k, w in enumerate(weights[1:], start=1))
-    return sum(-(weights[0] + alternating) / h**2 for h in spacing)
 
 
 class Layer(NamedTuple):
@@ -87,7 +82,12 @@ class Layer(NamedTuple):
 
     @classmethod
     def around(
-        cls, shape: tuple[int, ...], cells: int, spacing: tuple[float, ...], velocity: float
+        cls,
+        shape: tuple[int, ...],
+        cells: int,
+        spacing: tuple[float, ...],
+        velocity: float,
+        dtype: Any = None,
     ) -> "Layer":
         """Zero in the model, σ_max (s/S)^POWER in a layer of thickness S; those of axes add up.
 
@@ -106,18 +106,16 @@ class Layer(NamedTuple):
             line[axis] = -1
             damping = damping + profile(depth).reshape(line)
             slope = slope + ((profile(depth) - profile((depth - 1).clip(0))) / h).reshape(line)
-        return cls(jnp.asarray(damping), jnp.asarray(slope))
-
-    def astype(self, dtype: np.dtype) -> "Layer":
-        return Layer(self.damping.astype(dtype), self.slope.astype(dtype))
+        return cls(jnp.asarray(damping, dtype), jnp.asarray(slope, dtype))
 
 
 class Scheme(NamedTuple):
     """The numbers of a discretisation, and how much of the source field is kept.
 
-    Time is cut into blocks of `every` steps, and the response of the medium is taken at the start
+    Time is cut into `blocks` of `every` steps, and the response of the medium is taken at the start
     of each. `segment` blocks lie between two checkpoints; where it is None, the response itself is
-    stored.
+    stored. A loop has `unroll` blocks in its body, so that the rotating buffers of a field return
+    to their places. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
     spacing: tuple[float, ...]
@@ -126,29 +124,32 @@ class Scheme(NamedTuple):
     order: int
     absorbing: int
     every: int
-    segment: int | None = None
+    segment: int | None
+    halo: int
+    blocks: int
+    unroll: int
 
-    @property
-    def rim(self) -> int:
-        """Cells between the edge of an array and the model: the layer and the halo."""
-        return self.absorbing + halo(self.order)
+    @classmethod
+    def of(
+        cls,
+        spacing: tuple[float, ...],
+        dt: float,
+        steps: int,
+        order: int,
+        absorbing: int,
+        every: int,
+        segment: int | None = None,
+    ) -> "Scheme":
+        """With as many blocks as fill up whole segments."""
+        group, unroll = segment or 1, 1 if every % BUFFERS == 0 else BUFFERS
+        blocks = -(-steps // (every * group)) * group
+        given = (spacing, dt, steps, order, absorbing, every, segment)
+        return cls(*given, halo(order), blocks, unroll)
 
     @property
     def inside(self) -> tuple:
         """The cells of a field without its halo, whatever its leading axes."""
-        width = halo(self.order)
-        return (..., *(slice(width, -width),) * len(self.spacing))
-
-    @property
-    def unroll(self) -> int:
-        """Blocks in the body of a loop, so that the rotating buffers return to their places."""
-        return 1 if self.every % BUFFERS == 0 else BUFFERS
-
-    @property
-    def blocks(self) -> int:
-        """How many, filled up to whole segments."""
-        group = self.segment or 1
-        return -(-self.steps // (self.every * group)) * group
+        return (..., *(slice(self.halo, -self.halo),) * len(self.spacing))
 
     def cut(self, xs: Array) -> Array:
         """Traces (shots, …, steps) as (blocks, every, shots, …), zeros filling up the last."""
@@ -191,13 +192,10 @@ class Positions(NamedTuple):
         spread = self.weights.astype(field.dtype) * values[..., None]
         return field.at[self._index].add(spread, mode="promise_in_bounds")
 
-    def scale(self, field: Array) -> "Positions":
-        """The same points with their weights times a field that all shots share."""
-        return Positions(self.cells, self.weights.astype(field.dtype) * field[self._index[1:]])
-
-    def shift(self, by: int) -> "Positions":
-        """The same points in an array with so many more cells before the first of every axis."""
-        return Positions(self.cells + by, self.weights)
+    def scale(self, field: Array, halo: int) -> "Positions":
+        """The same points with their weights times a field without its halo, for all shots."""
+        cells = tuple(jnp.moveaxis(self.cells - halo, -1, 0))
+        return Positions(self.cells, self.weights.astype(field.dtype) * field[cells])
 
 
 def locate(
@@ -248,57 +246,56 @@ class Fields(NamedTuple):
     now: Array
     spare: Array
 
-    @classmethod
-    def from_checkpoint(cls, before: Array, now: Array) -> "Fields":
-        return cls(before, now, jnp.zeros_like(now))
 
-    def drive(self, force: Positions, values: Array) -> "Fields":
-        """With values added at some points."""
-        return self._replace(now=force.add(self.now, values))
-
-
-class Medium(NamedTuple):
+class Medium(eqx.Module):
     """What waves run through: 2(a + e), a², w and e of the step, on the cells inside the halo."""
 
+    slowness: Array  # m, on the cells of the model
     twice: Array
     back: Array
     weight: Array
     matching: Array
-    scheme: Scheme
+    scheme: Scheme = eqx.field(static=True)
 
-    @classmethod
-    def of(cls, m: Array, layer: Layer, scheme: Scheme) -> "Medium":
+    def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
         extended = jnp.pad(m, scheme.absorbing, mode="edge")
         a = jnp.exp(-scheme.dt * layer.damping).astype(m.dtype)
-        weight = a * scheme.dt**2 / extended
-        e = 0.5 * weight * jnp.sqrt(extended) * layer.slope.astype(m.dtype)
-        return cls(2 * (a + e), a * a, weight, e, scheme)
+        self.weight = a * scheme.dt**2 / extended
+        self.matching = 0.5 * self.weight * jnp.sqrt(extended) * layer.slope.astype(m.dtype)
+        self.twice, self.back = 2 * (a + self.matching), a * a
+        self.slowness, self.scheme = m, scheme
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
-        zero = jnp.pad(jnp.zeros_like(self.weight), halo(self.scheme.order))
+        zero = jnp.pad(jnp.zeros_like(self.weight), self.scheme.halo)
         zero = jnp.broadcast_to(zero, (shots, *zero.shape))
         return Fields(zero, zero, zero)
 
-    def advance(self, fields: Fields, source: Array | None = None) -> Fields:
-        """2(a + e)u − a²u⁻ + wKu, and a source on the cells inside."""
-        inside, width = self.scheme.inside, halo(self.scheme.order)
+    def advance(
+        self,
+        fields: Fields,
+        source: Array | None = None,
+        force: tuple[Positions, Array] | None = None,
+    ) -> Fields:
+        """2(a + e)u − a²u⁻ + wKu, with a source on the cells inside and a force at some points."""
+        inside, width = self.scheme.inside, self.scheme.halo
         new = self.twice * fields.now[inside] - self.back * fields.before[inside]
-        new = new + self._stiffness(fields)
+        new = new + self.weight * laplacian(fields.now, self.scheme.spacing, self.scheme.order)
         new = new if source is None else new + source
         corner = (0, *(width,) * len(self.scheme.spacing))
         written = jax.lax.dynamic_update_slice(fields.spare, new, corner)
-        return Fields(fields.now, jax.lax.optimization_barrier(written), fields.before)
+        now = jax.lax.optimization_barrier(written)
+        if force is not None:
+            points, values = force
+            now = points.add(now, values)
+        return Fields(fields.now, now, fields.before)
 
     def response(self, fields: Fields) -> Array:
         """wKu + eu: what a change of m acts on, without the source."""
-        return self._stiffness(fields) + self.matching * fields.now[self.scheme.inside]
+        stiffness = laplacian(fields.now, self.scheme.spacing, self.scheme.order)
+        return self.weight * stiffness + self.matching * fields.now[self.scheme.inside]
 
-    def weigh(self, points: Positions) -> Positions:
-        """Points that add w times a value to a field."""
-        return points.scale(jnp.pad(self.weight, halo(self.scheme.order)))
-
-    def _stiffness(self, fields: Fields) -> Array:
-        """wKu."""
-        return self.weight * laplacian(fields.now, self.scheme.spacing, self.scheme.order)
+    def extend(self, eta: Array) -> Array:
+        """η/m on the cells of the layer too, which are like those at the edge."""
+        return jnp.pad(eta / self.slowness, self.scheme.absorbing, mode="edge")

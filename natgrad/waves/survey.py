@@ -1,5 +1,6 @@
 """A seismic experiment: grid, time steps, sources, receivers and wavelet, and what was recorded."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -10,7 +11,7 @@ from scipy.signal import butter, sosfilt
 
 from ..errors import InputError, warn_once
 from ..grids import Grid
-from .scheme import SECOND, largest_eigenvalue
+from .scheme import SECOND
 
 # Cells for each of the shortest wavelengths below which the difference stencil disperses waves
 # visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
@@ -98,32 +99,47 @@ class Survey(eqx.Module):
         wavelet = ricker(frequency, dt, steps)
         return cls(shape, spacing, dt, place(sources), place(receivers), wavelet)
 
-    @property
+    @cached_property
     def shots(self) -> int:
         return len(self.sources)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         return self.wavelet.shape[-1]
 
-    @property
+    @cached_property
     def data_shape(self) -> tuple[int, int, int]:
         """(shots, receivers, steps)."""
         return self.shots, len(self.receivers), self.steps
 
-    @property
+    @cached_property
     def gather_grid(self) -> Grid:
         """Receivers and time of one shot as the unit square, for losses and metrics on the data."""
         return Grid((0.0, 0.0), (1.0, 1.0), self.data_shape[1:])
 
-    @property
+    @cached_property
     def trace_grid(self) -> Grid:
         """The time of one trace as the unit interval: metrics on it compare trace by trace."""
         return Grid((0.0,), (1.0,), self.data_shape[2:])
 
+    @cached_property
+    def highest_frequency(self) -> float:
+        """Above it there is only 10⁻⁴ of the wavelets' energy, in Hz."""
+        spectrum = np.abs(np.fft.rfft(np.atleast_2d(self.wavelet), axis=-1)) ** 2
+        energy = np.cumsum(spectrum.sum(axis=0)[::-1])[::-1]
+        last = np.flatnonzero(energy > 1e-4 * energy[0])[-1]
+        return float(np.fft.rfftfreq(self.steps, self.dt)[last])
+
     def fastest_stable(self, order: int) -> float:
-        """The velocity that dt is short enough for."""
-        return 2.0 / (self.dt * float(np.sqrt(largest_eigenvalue(self.spacing, order))))
+        """The velocity that dt is short enough for.
+
+        It is 2/(dt √μ), μ the largest eigenvalue of −Δ as differenced: the stencil on the
+        oscillation from cell to cell.
+        """
+        centre, *others = SECOND[order]
+        alternating = sum(2 * w * (-1) ** k for k, w in enumerate(others, start=1))
+        largest = sum(-(centre + alternating) / h**2 for h in self.spacing)
+        return 2.0 / (self.dt * float(np.sqrt(largest)))
 
     def check_stable(self, velocity: float, order: int) -> None:
         """Raise `InputError` where dt is too long for waves as fast as this."""
@@ -142,7 +158,7 @@ class Survey(eqx.Module):
             what = f"{wrong} of its {velocity.size} cells are not finite and positive"
             raise InputError("velocity", what, "velocities in m/s, or bounds that keep them there")
         self.check_stable(float(velocity.max()), order)
-        frequency = highest_frequency(self.wavelet, self.dt)
+        frequency = self.highest_frequency
         cells = float(velocity.min()) / (frequency * max(self.spacing))
         if cells < CELLS_PER_WAVELENGTH[order]:
             finest = float(velocity.min()) / (frequency * CELLS_PER_WAVELENGTH[order])
@@ -240,14 +256,6 @@ def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) 
     time = np.arange(steps) * dt - (1.2 / frequency if delay is None else delay)
     a = (np.pi * frequency * time) ** 2
     return (1 - 2 * a) * np.exp(-a)
-
-
-def highest_frequency(wavelet: np.ndarray, dt: float, share: float = 1e-4) -> float:
-    """Above it there is only this share of the energy, in Hz."""
-    spectrum = np.abs(np.fft.rfft(np.atleast_2d(wavelet), axis=-1)) ** 2
-    energy = np.cumsum(spectrum.sum(axis=0)[::-1])[::-1]
-    above = energy > share * energy[0]
-    return float(np.fft.rfftfreq(np.shape(wavelet)[-1], dt)[np.flatnonzero(above)[-1]])
 
 
 def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:

@@ -14,7 +14,7 @@ import natgrad as ng
 from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
 from natgrad.core.selection import Functions
-from natgrad.waves.base import plan_storage
+from natgrad.waves.propagation import plan_storage
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
