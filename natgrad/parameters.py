@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from .core.compiled import is_traced
-from .core.operators import Structure, as_dense, hoist
+from .core.operators import Structure, as_dense
 from .errors import InputError
 
 
@@ -179,7 +179,7 @@ class Product(ParameterOperator):
 
     def __init__(self, operator: lx.AbstractLinearOperator):
         self.structure = Structure(operator.in_structure())
-        self.mv = hoist(operator.mv, operator.in_structure())
+        self.mv = eqx.filter_closure_convert(operator.mv, operator.in_structure())
 
     @property
     def size(self) -> int:

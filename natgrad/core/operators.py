@@ -71,19 +71,6 @@ class Structure:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.value)
 
 
-def hoist(function: Callable, *structures: PyTree) -> Callable:
-    """`function`, with the arrays that it closes over as leaves of a pytree.
-
-    Then it can leave the compiled program that made it and enter another. The rest of it is one
-    object for every run of that program, so the other is not compiled again.
-
-    ```python
-    operator = hoist(metric.at(rho).gram.mv, structure_of(rho))
-    ```
-    """
-    return eqx.filter_closure_convert(function, *structures)
-
-
 class AdjointOperator(lx.AbstractLinearOperator):
     """x ↦ L x with the adjoint y ↦ Lᵀ y written by hand.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.operators import hoist, structure_of
+from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..models.base import Products
 from ..parameters import find_free, flatten
@@ -102,4 +102,8 @@ def _differentiate_function(function: Callable[[PyTree], Array], theta: PyTree) 
     flat, unravel = flatten(theta)
     slope = jax.value_and_grad(lambda v: function(unravel(v)))
     (value, gradient), tangent = jax.linearize(slope, flat)
-    return value, gradient, hoist(lambda eta: tangent(eta)[1], structure_of(flat))
+    return (
+        value,
+        gradient,
+        eqx.filter_closure_convert(lambda eta: tangent(eta)[1], structure_of(flat)),
+    )

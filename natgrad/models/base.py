@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import hoist, structure_of
+from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..errors import InputError
@@ -210,10 +210,10 @@ def differentiate(
     structure = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
     if reverse:
         rho, pull = jax.vjp(state, flat)
-        stored = hoist(lambda xi: pull(xi)[0], structure_of(rho))
+        stored = eqx.filter_closure_convert(lambda xi: pull(xi)[0], structure_of(rho))
     else:
         rho, push = jax.linearize(state, flat)
-        stored = hoist(push, structure)
+        stored = eqx.filter_closure_convert(push, structure)
     return LinearisedProducts(rho, 1, stored, structure, reverse)
 
 
@@ -228,7 +228,9 @@ def differentiate_twice(
 
     gradient = lambda v: jax.value_and_grad(value_and_state, has_aux=True)(v)
     ((value, rho), slope), tangent = jax.linearize(gradient, flat)
-    product = hoist(lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+    product = eqx.filter_closure_convert(
+        lambda eta: tangent(eta)[1], jax.ShapeDtypeStruct(flat.shape, flat.dtype)
+    )
     return SecondOrder(rho, value, slope, 1, product)
 
 

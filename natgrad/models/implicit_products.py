@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import dot, hoist, negate, norm, scale, structure_of
+from ..core.operators import dot, negate, norm, scale, structure_of
 from ..parameters import flatten
 from .base import Evaluation, Loss, Products, SecondOrder, Unravel
 from .external import call_named, from_numpy, to_numpy
@@ -93,7 +93,7 @@ class HoistedSolves(eqx.Module):
     def of(cls, solves: Solves, field: PyTree) -> "HoistedSolves":
         """The solves of an equation for this field."""
         both = lambda b, c: (solves.solve(b), solves.solve_transposed(c))
-        return cls(hoist(both, structure_of(field), structure_of(field)))
+        return cls(eqx.filter_closure_convert(both, structure_of(field), structure_of(field)))
 
     def solve(self, b: PyTree) -> PyTree:
         """(∂_ρh)⁻¹b."""
@@ -194,7 +194,7 @@ def differentiate_implicitly_twice(
         return in_theta + constraint.pull_theta(negate(solve_transposed(in_field)))
 
     if model.factorise is None:
-        product = hoist(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
+        product = eqx.filter_closure_convert(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
     return SecondOrder(known.rho, value, constraint.pull_theta(adjoint), evaluations, product)
 
 

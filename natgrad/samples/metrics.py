@@ -14,7 +14,7 @@ from jax import Array
 from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.settings import Number, setting
+from ..core.settings import Number, check_integer, setting
 from ..errors import InputError
 from ..metrics.base import Geometry, Metric, PyTree, Report
 from ..metrics.diagonal import DiagonalGeometry, DiagonalMetric

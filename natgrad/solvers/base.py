@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import each
-from ..core.operators import Structure, dot, hoist
+from ..core.operators import Structure, dot
 from ..core.outcomes import Counts, Status
 from ..errors import InputError
 from ..models.base import Products
@@ -118,7 +118,7 @@ class Gram(eqx.Module):
     _product: Callable[[PyTree], PyTree]
 
     def __init__(self, A: lx.AbstractLinearOperator):
-        self._product = hoist(A.mv, A.in_structure())
+        self._product = eqx.filter_closure_convert(A.mv, A.in_structure())
 
     @eqx.filter_jit  # by itself, where the loop around it is not compiled
     def mv(self, zeta: PyTree) -> PyTree:
@@ -136,7 +136,7 @@ class Factor(eqx.Module):
     def __init__(self, L: lx.AbstractLinearOperator):
         self._in, self._out = Structure(L.in_structure()), Structure(L.out_structure())
         both = lambda x, y: (L.mv(x), L.T.mv(y))
-        self._both = hoist(both, L.in_structure(), L.out_structure())
+        self._both = eqx.filter_closure_convert(both, L.in_structure(), L.out_structure())
 
     @eqx.filter_jit
     def mv(self, zeta: PyTree) -> PyTree:

@@ -24,7 +24,7 @@ from natgrad.metrics.elliptic import gather, slab_order
 
 from .stencils import Factor, Stencil, cell_shape, conservative_classes
 
-as_index = np.int32  # which JAX takes with and without x64
+as_index = functools.partial(np.asarray, dtype=np.int32)  # JAX takes it with and without x64
 product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 

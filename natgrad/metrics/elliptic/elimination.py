@@ -192,6 +192,9 @@ def _factor_by_pivots(links: Array, excess: Array) -> tuple[Array, Array]:
     return jnp.triu(table, 1) + jnp.eye(size, dtype=table.dtype), inverses
 
 
+as_index = functools.partial(np.asarray, dtype=np.int32)  # JAX takes it with and without x64
+
+
 class _Layout(NamedTuple):
     """Where cells and links go, as index arrays into flattened grids (k, or n, points to a 0)."""
 
@@ -243,13 +246,13 @@ def _layout(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> _Layout:
     for side, next_side in [(0, 1), (1, 0)] if wrap else []:
         pairs.append([slot[side].ravel(), slot[next_side].ravel()])
         inside.append(slab_axis * (k + 1) + slab_cells[inner[:, side, next_side]])
-    return _Layout(  # in 32 bits, which JAX takes with and without x64
-        cells=np.int32(cells),
-        place=np.int32(place),
+    return _Layout(
+        cells=as_index(cells),
+        place=as_index(place),
         slab_axis=slab_axis,
-        pairs=np.int32(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
-        inside=np.int32(np.concatenate([cells[:, :0], *inside], axis=1)),
-        onward=np.int32(slab_cells[onward]),
+        pairs=as_index(np.concatenate([np.zeros((2, 0), int), *pairs], axis=1)),
+        inside=as_index(np.concatenate([cells[:, :0], *inside], axis=1)),
+        onward=as_index(slab_cells[onward]),
     )
 
 
