@@ -19,7 +19,7 @@ from .core.settings import Number, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
-from .models.base import Evaluation, Model, Products
+from .models.base import Evaluation, Loss, Model, Products
 from .models.explicit import as_model
 from .parameters import flatten
 
@@ -37,18 +37,18 @@ class Problem(eqx.Module):
     into a field of an `equinox.Module`, not into a closure.
     """
 
-    model: Any
-    loss: Any
+    model: Model
+    loss: Any  # a `Loss`, or None where there is an objective
     objective: Any
     regulariser: Any
 
     def __init__(
         self,
-        model: Any,
-        loss: Callable[[PyTree], Array] | None = None,
+        model: Model | Callable[[PyTree], PyTree],
+        loss: Loss | None = None,
         *,
-        objective: Callable[[PyTree], Array] | None = None,
-        regulariser: Callable[[PyTree], Array] | None = None,
+        objective: Loss | None = None,
+        regulariser: Loss | None = None,
     ):
         if (loss is None) == (objective is None):
             raise InputError(

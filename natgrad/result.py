@@ -62,7 +62,7 @@ class Info:
     reachable: float = float("nan")
 
     @classmethod
-    def restored(cls, values: Mapping[str, Any] | None) -> "Info | None":
+    def restore(cls, values: Mapping[str, Any] | None) -> "Info | None":
         """From what `dataclasses.asdict` made of one; None from None."""
         if values is None:
             return None
@@ -186,7 +186,7 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
         Status(values["status"]),
         values["iterations"],
         history,
-        Info.restored(values["info"]),
+        Info.restore(values["info"]),
         {number: _theta(iterates[number], like) for number in sorted(iterates)},
     )
 

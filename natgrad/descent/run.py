@@ -110,7 +110,7 @@ class Run:
         self.iteration = self.completed = values["iteration"]
         self.agreeing = values["agreeing"]
         self.loss, self.accepted = values["loss"], values["accepted"]
-        self.info = Info.restored(values["info"])
+        self.info = Info.restore(values["info"])
         fill = lambda row: [np.nan if x is None else x for x in row]
         self.rows = [
             dict.fromkeys(COLUMNS, np.nan) | dict(zip(values["columns"], fill(row), strict=True))

@@ -62,7 +62,7 @@ class Dense(Factorised):
         model = setup.problem.model
         rho, columns, counts = model.jacobian(unravel, flat, setup.known)
         found = _assemble(dataclasses.replace(setup, known=None), rho, columns)
-        fields = found._asdict() | {"counts": counts.plus(*found.counts)}
+        fields: dict[str, Any] = found._asdict() | {"counts": counts.plus(*found.counts)}
         kept = (rho, columns) if model.solves else (None, None)
         return cls(setup=setup, **fields, rho=kept[0], columns=kept[1])
 

@@ -50,8 +50,8 @@ def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> Ad
     """
     found = _put_together(problem, theta, metric, factor_at)
     return AdjointOperator(
-        found.whitened,
-        found.whitened_transposed,
+        found.push_factor,
+        found.pull_factor,
         found.like,
         found.metric.zero(),
         on_host=problem.model.on_host,
@@ -67,20 +67,20 @@ class _Operators(eqx.Module):
 
     def information(self, eta: PyTree) -> PyTree:
         """Gη."""
-        return self._shaped(self.products.pull(self.metric.mv(self._pushed(eta))))
+        return self._shape(self.products.pull(self.metric.mv(self._push(eta))))
 
-    def whitened(self, eta: PyTree) -> PyTree:
+    def push_factor(self, eta: PyTree) -> PyTree:
         """LZη."""
-        return self.metric.mv(self._pushed(eta))
+        return self.metric.mv(self._push(eta))
 
-    def whitened_transposed(self, y: PyTree) -> PyTree:
+    def pull_factor(self, y: PyTree) -> PyTree:
         """ZᵀLᵀy."""
-        return self._shaped(self.products.pull(self.metric.rmv(y)))
+        return self._shape(self.products.pull(self.metric.rmv(y)))
 
-    def _pushed(self, eta: PyTree) -> PyTree:
+    def _push(self, eta: PyTree) -> PyTree:
         return self.products.push(ravel_pytree(eta)[0])
 
-    def _shaped(self, vector: Array) -> PyTree:
+    def _shape(self, vector: Array) -> PyTree:
         flat, unravel = ravel_pytree(self.like)
         return unravel(vector.astype(flat.dtype))
 

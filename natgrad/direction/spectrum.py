@@ -103,7 +103,7 @@ class Spectrum(eqx.Module):
         C⁻¹(I − U diag(1 − 1/√(1 + μ)) Uᵀ)z with U = CV and a white z.
         """
         z = jax.random.normal(key, (self.prior.size,), self.values.dtype)
-        return self._field(self._coloured(z))
+        return self._field(self._colour(z))
 
     @eqx.filter_jit
     def variance(self, samples: int | None = None, seed: int = 0) -> PyTree:
@@ -118,7 +118,7 @@ class Spectrum(eqx.Module):
         if samples is not None:
             count = check_integer(samples, "samples", 1)
             signs = jax.random.rademacher(jax.random.key(seed), (count, p), dtype)
-            squares = each(lambda z: self._coloured(z) ** 2, signs, min(BATCH, count))
+            squares = each(lambda z: self._colour(z) ** 2, signs, min(BATCH, count))
             return self._field(jnp.mean(squares, axis=0))
         if self.prior.metric is None:
             before = jnp.full(p, 1 / self.prior.strength, dtype)
@@ -130,7 +130,7 @@ class Spectrum(eqx.Module):
         known = jnp.sum((self.values / (1 + self.values))[:, None] * rows**2, axis=0)
         return self._field(before - known)
 
-    def _coloured(self, z: Array) -> Array:
+    def _colour(self, z: Array) -> Array:
         shrunk = (1 - 1 / jnp.sqrt(1 + self.values)) * accurate_product(self._white, z)
         return self.prior.colour(z - accurate_product(self._white.T, shrunk))
 

@@ -78,18 +78,18 @@ class RowModel(Model):
         """A `Part` for every array of the state, in the structure of the state."""
 
     @abc.abstractmethod
-    def shaped(self, arrays: PyTree) -> PyTree:
+    def as_state(self, arrays: PyTree) -> PyTree:
         """The state, from the arrays of values with one leading axis for the points."""
 
     def __call__(self, theta: PyTree) -> PyTree:
-        return self.shaped(jax.tree.map(lambda p: p.values(theta), self.parts(), is_leaf=is_part))
+        return self.as_state(jax.tree.map(lambda p: p.values(theta), self.parts(), is_leaf=is_part))
 
     def jacobian(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
         parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
         both = [part.all_rows(unravel, flat, self.memory) for part in parts]
-        collect = lambda arrays: self.shaped(jax.tree.unflatten(treedef, arrays))
+        collect = lambda arrays: self.as_state(jax.tree.unflatten(treedef, arrays))
         columns = jax.vmap(collect)([jnp.moveaxis(rows, -1, 0) for _, rows in both])
         return collect([values for values, _ in both]), columns, Counts(forward=1, adjoint=1)
 
@@ -138,7 +138,7 @@ class Pointwise(RowModel):
         points = put_on_mesh(self.points, lambda _: in_parts(mesh))
         return replace_mesh(eqx.tree_at(lambda model: model.points, self, points), mesh)
 
-    def shaped(self, arrays: Array) -> Array:
+    def as_state(self, arrays: Array) -> Array:
         if arrays.ndim != 1:
             what = f"returns shape {arrays.shape[1:]} at one point"
             raise InputError("function", what, "a scalar, such as net(x)[0]")

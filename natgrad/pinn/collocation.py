@@ -148,7 +148,7 @@ class Collocation(RowModel):
         }
         return replace_mesh(Collocation(memory=self.memory, **spread), mesh)
 
-    def shaped(self, arrays: PyTree) -> PyTree:
+    def as_state(self, arrays: PyTree) -> PyTree:
         return arrays
 
     def __call__(self, theta: PyTree) -> PyTree:

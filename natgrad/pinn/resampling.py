@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -97,7 +97,7 @@ class Draws:
     own_metric: bool
 
     def __call__(self, iteration: int) -> tuple[Problem, Any]:
-        model = self.problem.model.at(self.points(iteration))
+        model = cast(Collocation, self.problem.model).at(self.points(iteration))
         loss = model.loss if self.own_loss else self.problem.loss
         problem = Problem(model, loss, regulariser=self.problem.regulariser)
         follow = lambda metric: model.metric if self.own_metric else metric

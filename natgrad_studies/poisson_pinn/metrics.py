@@ -119,6 +119,6 @@ class InsideAndBoundary(RowModel):
             "boundary": Part(self.network, self.boundary),
         }
 
-    def shaped(self, arrays: dict[str, Array]) -> dict[str, Array]:
+    def as_state(self, arrays: dict[str, Array]) -> dict[str, Array]:
         shape = self.inside.shape[:-1]
         return {"inside": arrays["inside"].reshape(shape), "boundary": arrays["boundary"]}

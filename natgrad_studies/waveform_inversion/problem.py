@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ class Experiment:
     @property
     def bounds(self) -> tuple[jax.Array, jax.Array]:
         """On θ."""
-        return self.whole.model.bounds(self.settings.slowest, self.settings.fastest)
+        return cast(WaveModel, self.whole.model).bounds(self.settings.slowest, self.settings.fastest)
 
     @cached_property
     def first_loss(self) -> float:

@@ -3,12 +3,13 @@
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from natgrad import MiniBatch, Result, Stop
 from natgrad.descent import Progress
+from natgrad.waves import WaveModel
 
 from ..keeping import Kept
 from ..methods import minimize
@@ -77,7 +78,7 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
         log = Log(file.with_suffix(".csv"), experiment)
         problem = experiment.problem(band, transport)
         own = problem.loss.metric() if transport else None
-        descent = method.recipe(problem.model.survey, settings.krylov, own)()
+        descent = method.recipe(experiment.survey, settings.krylov, own)()
         batch = {"batch": MiniBatch(settings.batch, of="functions")} if settings.batch else {}
         found = minimize(
             *(problem, theta, descent),
@@ -204,7 +205,7 @@ KEPT = ()  # every run has its checkpoint
 def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     """All numbers; every run keeps a checkpoint and a log in the folder."""
     experiment = Experiment.of(settings)
-    stored = experiment.whole.model.storage
+    stored = cast(WaveModel, experiment.whole.model).storage
     say(
         f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on "
         f"{experiment.engine.place}, source field stored every {stored.every} steps, "
