@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -59,7 +58,12 @@ class GradientReport:
 
 
 def check_adjoint(
-    model: Any, theta: PyTree, *, trials: int = 3, seed: int = 0, verbose: bool = True
+    model: Model | Callable[[PyTree], PyTree],
+    theta: PyTree,
+    *,
+    trials: int = 3,
+    seed: int = 0,
+    verbose: bool = True,
 ) -> AdjointReport:
     """Whether Zη is the derivative of the model at θ, and Zᵀξ its transpose.
 
@@ -79,8 +83,8 @@ def check_adjoint(
     Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
     Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
     """
-    model, trials = as_model(model), check_integer(trials, "trials", 1)
-    at, theta = _Place(model, theta), strengthen(theta)
+    checked, trials = as_model(model), check_integer(trials, "trials", 1)
+    at, theta = _Place(checked, theta), strengthen(theta)
     scale, rng = _scale(theta), np.random.default_rng(seed)
     gaps, forward, backward = [], [], []
     for _ in range(trials):
@@ -98,7 +102,7 @@ def check_adjoint(
     tolerance = float(np.sqrt(at.eps))
     jvp, vjp = worst(forward), worst(backward)
     passed = asymmetry <= tolerance and jvp.passed and vjp.passed
-    verdict = _describe_adjoint(_name_functions(model), asymmetry, tolerance, jvp, vjp)
+    verdict = _describe_adjoint(_name_functions(checked), asymmetry, tolerance, jvp, vjp)
     report = AdjointReport(passed, asymmetry, tolerance, jvp, vjp, verdict)
     if verbose:
         print(report)

@@ -15,11 +15,15 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
 
 from ..core.compiled import is_traced
 from ..core.outcomes import Counts
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, form_columns
+
+Matrix = np.ndarray | sparse.sparray | sparse.spmatrix | LinearOperator
 
 
 class HostModel(Model):
@@ -82,10 +86,10 @@ class ExternalModel(HostModel):
     Cost: that of the calls, which are driven from Python. A dense solver takes min(p, k) products.
     """
 
-    forward: Callable[[Any], Any] | None = eqx.field(static=True)
-    jvp: Callable[[Any, Any], Any] = eqx.field(static=True)
-    vjp: Callable[[Any, Any], Any] = eqx.field(static=True)
-    linearize: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
+    forward: Callable[[PyTree], PyTree] | None = eqx.field(static=True)
+    jvp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)
+    vjp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)
+    linearize: Callable[[PyTree], Any] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         if self.forward is None and self.linearize is None:
@@ -97,7 +101,7 @@ class ExternalModel(HostModel):
 
     @classmethod
     def from_jacobian(
-        cls, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any]
+        cls, forward: Callable[[PyTree], PyTree], jacobian: Callable[[PyTree], Matrix]
     ) -> "ExternalModel":
         """A model whose products are those of a matrix: `jacobian(theta)` returns Z.
 
@@ -156,7 +160,12 @@ class ExternalModel(HostModel):
 class _GivenJacobian:
     """ρ at one θ, and the matrix Z there once a product asks for it."""
 
-    def __init__(self, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any], theta: Any):
+    def __init__(
+        self,
+        forward: Callable[[PyTree], PyTree],
+        jacobian: Callable[[PyTree], Matrix],
+        theta: PyTree,
+    ):
         self.rho = call_named("forward", forward, to_numpy(theta))
         self._jacobian, self._theta = jacobian, theta
 

@@ -103,7 +103,8 @@ class CollocatedTransport(Metric):
         """The squared norm of Ḣ⁻¹ for k = 0; the schemes conserve no mass, so other k have none."""
         if self.exponent > 0:
             return super().squared_distance(a, b)
-        return sum(jnp.sum(jnp.square(flux)) for flux in self.at(a).factor.mv(a - b))
+        fluxes = self.at(a).factor.mv(a - b)
+        return jnp.sum(jnp.stack([jnp.sum(jnp.square(flux)) for flux in fluxes]))
 
     def check_structure(self, state: Any) -> None:
         FisherRao(self.grid).check_structure(state)
