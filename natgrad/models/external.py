@@ -6,6 +6,7 @@ the call that raised it.
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -115,7 +116,8 @@ class ExternalModel(HostModel):
         """
         check_function("forward", forward)
         check_function("jacobian", jacobian)
-        at = lambda theta: _GivenJacobian(forward, jacobian, theta)
+        call = lambda theta: call_named("forward", forward, to_numpy(theta))
+        at = lambda theta: _GivenJacobian(call(theta), theta, jacobian)
         return cls(None, _GivenJacobian.push, _GivenJacobian.pull, linearize=at)
 
     def evaluate(self, theta: PyTree) -> Evaluation:
@@ -157,17 +159,13 @@ class ExternalModel(HostModel):
         return call_named("linearize", self.linearize, to_numpy(theta))
 
 
+@dataclass
 class _GivenJacobian:
     """ρ at one θ, and the matrix Z there once a product asks for it."""
 
-    def __init__(
-        self,
-        forward: Callable[[PyTree], PyTree],
-        jacobian: Callable[[PyTree], Matrix],
-        theta: PyTree,
-    ):
-        self.rho = call_named("forward", forward, to_numpy(theta))
-        self._jacobian, self._theta = jacobian, theta
+    rho: PyTree
+    theta: PyTree
+    jacobian: Callable[[PyTree], Matrix]
 
     def push(self, eta: PyTree) -> PyTree:
         """Zη, like the state."""
@@ -175,12 +173,12 @@ class _GivenJacobian:
 
     def pull(self, xi: PyTree) -> PyTree:
         """Zᵀξ, like θ."""
-        return ravel_pytree(self._theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
+        return ravel_pytree(self.theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
 
     @functools.cached_property
     def _matrix(self) -> Any:
-        Z = call_named("jacobian", self._jacobian, to_numpy(self._theta))
-        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self._theta)[0].size
+        Z = call_named("jacobian", self.jacobian, to_numpy(self.theta))
+        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self.theta)[0].size
         if getattr(Z, "shape", None) != wanted:
             what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
             raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")
