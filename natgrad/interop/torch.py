@@ -114,7 +114,9 @@ class TorchModel(HostModel):
     def _network(self) -> "Network":
         if isinstance(self.function, Network):
             return self.function
-        raise InputError("function", "is no module, which has parameters", "a theta of your own")
+        raise InputError(
+            "function", "is not a module, so it has no parameters", "a theta of your own"
+        )
 
     def _tensor(self, array: Array) -> Any:
         return to_torch(array, self.function.device)
@@ -183,7 +185,7 @@ class Network(Function):
 
     def check(self, theta: Any) -> None:
         if not isinstance(theta, dict) or set(theta) != set(self.parameters):
-            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is no dict"
+            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is not a dict"
             raise InputError("theta", found, f"model.parameters, {sorted(self.parameters)}")
         for name, parameter in self.parameters.items():
             kind = str(parameter.dtype).removeprefix("torch.")
