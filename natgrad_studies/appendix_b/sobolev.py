@@ -33,6 +33,7 @@ class CollocatedSobolev(FlatMetric):
     homogeneous: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
+        L2(self.grid)  # refuses what is not a grid
         if isinstance(self.s, bool) or not isinstance(self.s, (int, np.integer)):
             what = f"{self.s!r} is not an integer"
             raise InputError("s", what, "an integer such as 1 or -1 (0 is L²)")

@@ -56,6 +56,7 @@ class CollocatedTransport(Metric):
     floor: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self):
+        FisherRao(self.grid)  # refuses what is not a grid
         if not (isinstance(self.exponent, (int, float)) and 0 <= self.exponent < math.inf):
             raise InputError("exponent", f"{self.exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if self.scheme not in get_args(Scheme):
