@@ -24,12 +24,8 @@ from natgrad.metrics.elliptic import gather, slab_order
 
 from .stencils import Factor, Stencil, cell_shape, conservative_classes
 
+as_index = functools.partial(np.asarray, dtype=np.int32)  # JAX takes it with and without x64
 product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-
-
-def as_index(array: np.ndarray) -> np.ndarray:
-    """32 bits, which JAX takes with and without x64."""
-    return array.astype(np.int32)
 
 
 class _BlockRows(NamedTuple):
