@@ -164,7 +164,7 @@ def fields(
     chosen = [kept[place] for place in places]
     found = [np.asarray((of or (lambda theta: theta))(theta)) for _, theta in chosen]
     if any(field.shape != found[0].shape or field.ndim not in (1, 2) for field in found):
-        what = f"has shape {found[0].shape}, which is no field of one or two dimensions"
+        what = f"has shape {found[0].shape}, which is not a field in one or two dimensions"
         raise InputError("of", what, "of=lambda theta: model(theta)[0]")
     if axes is None:
         size = (2.8 * len(chosen) + 0.4, 3.0)

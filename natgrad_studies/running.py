@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -52,6 +52,20 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
         built, settings=known, versions=versions() | dict(built.versions), machine=machine()
     )
     return save_page(whole, folder.path), result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """The propagations of a run, by their kind."""
+
+    forward: int
+    linearised: int
+    adjoint: int
+
+    @property
+    def total(self) -> int:
+        """All propagations."""
+        return self.forward + self.linearised + self.adjoint
 
 
 def pick(value: Any, *names: str) -> dict[str, Any]:

@@ -40,10 +40,11 @@ def replace_file(path: Path, content: bytes) -> None:
 
 HEADER = "header.json"
 VERSION = 1
+Leaves = dict[str, jax.Array | np.ndarray | np.generic]
 PLAIN = "biufc"  # kinds of dtype that NumPy writes by itself
 
 
-def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[str, Any]) -> None:
+def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: Leaves) -> None:
     """One .npz file with the arrays and a header in JSON, put in its place in one move.
 
     A process killed on the way, or a full disk, leaves the file that was there before.
@@ -67,7 +68,7 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: dict[st
 
 def read_archive(
     path: Path, kind: str, content: bytes | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], Leaves]:
     """The values and the arrays of a file of this kind, or `InputError` that says what is wrong.
 
     `content` is what is in the file, where that is known already.
@@ -93,7 +94,7 @@ def read_archive(
         raise InputError("path", what, "deleting it, or an older copy") from error
 
 
-def named_leaves(tree: PyTree) -> dict[str, Any]:
+def named_leaves(tree: PyTree) -> Leaves:
     """The array leaves of a tree by their paths in it."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
@@ -103,7 +104,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     }
 
 
-def replace_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
+def replace_leaves(like: PyTree, leaves: Leaves, what: str) -> PyTree:
     """The tree with other array leaves, of the same paths, shapes and types, or `InputError`."""
     expected = named_leaves(like)
     if set(expected) != set(leaves):
@@ -125,7 +126,7 @@ def replace_leaves(like: PyTree, leaves: dict[str, Any], what: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(put, like)
 
 
-def _pack(array: Any) -> tuple[np.ndarray, str]:
+def _pack(array: jax.Array | np.ndarray | np.generic) -> tuple[np.ndarray, str]:
     """The array in one of NumPy's own types, and the name of its type."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(array)), f"key:{jax.random.key_impl(array)}"
@@ -135,7 +136,7 @@ def _pack(array: Any) -> tuple[np.ndarray, str]:
     return array.view(np.dtype(f"u{array.dtype.itemsize}")), array.dtype.name
 
 
-def _unpack(array: np.ndarray, type_name: str) -> Any:
+def _unpack(array: np.ndarray, type_name: str) -> jax.Array | np.ndarray:
     if type_name.startswith("key:"):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=type_name[4:])
     if array.dtype.name == type_name:
@@ -143,7 +144,7 @@ def _unpack(array: np.ndarray, type_name: str) -> Any:
     return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
 
 
-def digest(value: Any) -> str:
+def digest(value: PyTree) -> str:
     """A number for its structure, types and arrays, the same in another process.
 
     Of an array whose parts other processes hold, only the shape and the type count.

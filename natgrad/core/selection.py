@@ -22,8 +22,12 @@ class Selection(eqx.Module):
     """
 
     rows: eqx.AbstractVar[Array]
-    count: eqx.AbstractVar[int]  # how many there are to select from
     of: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many there are to select from."""
 
     @property
     def scale(self) -> float:
@@ -89,14 +93,18 @@ class Functions(Selection):
     """Entries along the leading axis of every array of the state: shots, sources, channels."""
 
     rows: Array
-    count: int = eqx.field(static=True)
+    total: int = eqx.field(static=True)
     of: ClassVar[str] = "functions"
+
+    @property
+    def count(self) -> int:
+        return self.total
 
     def take(self, state: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.asarray(x)[self.rows], state)
 
     def spread(self, values: PyTree) -> PyTree:
-        zeros = lambda y: jnp.zeros((self.count, *y.shape[1:]), y.dtype)
+        zeros = lambda y: jnp.zeros((self.total, *y.shape[1:]), y.dtype)
         return jax.tree.map(lambda y: zeros(y).at[self.rows].set(y), values)
 
 

@@ -27,7 +27,7 @@ def row_mesh(devices: Sequence[Any] | np.ndarray) -> Mesh:
     return Mesh(np.asarray(devices).reshape(-1), (AXIS,))
 
 
-def as_row_mesh(mesh: Any) -> Mesh:
+def as_row_mesh(mesh: object) -> Mesh:
     """The devices of a mesh as given to `minimize`."""
     if not isinstance(mesh, Mesh):
         what = f"is a {type(mesh).__name__}"
@@ -66,7 +66,7 @@ def check_divides(mesh: Mesh, shape: Sequence[int], what: str) -> None:
     raise InputError("mesh", f"its {count} devices do not divide the {first} {what}", advice)
 
 
-def put_on_mesh(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) -> Any:
+def put_on_mesh(tree: PyTree, place: Callable[[tuple[int, ...]], NamedSharding]) -> PyTree:
     """The tree with its arrays where `place(shape)` says; those that are on the mesh already stay.
 
     Every process gives the same arrays, and keeps the parts of its own devices.
@@ -75,7 +75,7 @@ def put_on_mesh(tree: Any, place: Callable[[tuple[int, ...]], NamedSharding]) ->
     return jax.tree.map(lambda x: _put(x, place(x.shape)) if is_array(x) else x, tree)
 
 
-def _put(x: Any, sharding: NamedSharding) -> Any:
+def _put(x: jax.Array | np.ndarray, sharding: NamedSharding) -> jax.Array:
     if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
         return x
     if sharding.is_fully_addressable or jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -134,7 +134,7 @@ class InParts(eqx.Module):
     function: Callable[..., PyTree]
     mesh: Mesh = eqx.field(static=True)
 
-    def __call__(self, *arguments: Any) -> PyTree:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         constrain, parts = jax.lax.with_sharding_constraint, in_parts(self.mesh)
         cut = lambda x: constrain(x, parts) if divides(self.mesh, x.shape) else x
         return jax.tree.map(cut, self.function(*arguments))

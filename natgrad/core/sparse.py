@@ -39,14 +39,14 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
     block = lambda A, X: _apply_to_parts(lambda X: _block_product(A, X), X)
     structures = operator.out_structure(), operator.in_structure()
     flat = [jax.eval_shape(lambda s=s: ravel_pytree(Structure(s).zeros())[0]) for s in structures]
-    return LinearOperator(
-        (flat[0].size, flat[1].size),
-        matvec=lambda x: vector(operator, x),
-        rmatvec=lambda x: vector(operator.T, x),
-        matmat=None if on_host else lambda X: block(operator, X),
-        rmatmat=None if on_host else lambda X: block(operator.T, X),
-        dtype=np.result_type(flat[0].dtype, flat[1].dtype),
-    )
+    products: dict[str, Any] = {
+        "matvec": lambda x: vector(operator, x),
+        "rmatvec": lambda x: vector(operator.T, x),
+        "matmat": None if on_host else lambda X: block(operator, X),
+        "rmatmat": None if on_host else lambda X: block(operator.T, X),
+    }
+    dtype = np.result_type(flat[0].dtype, flat[1].dtype)
+    return LinearOperator(shape=(flat[0].size, flat[1].size), dtype=dtype, **products)
 
 
 def _apply_to_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:

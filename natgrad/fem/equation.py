@@ -146,7 +146,7 @@ def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
         import_optional("pyamg", "elliptic")
     if whole and space.boundary == "neumann" and space.matrices.parts > 1:
         what = f"the mesh falls into {space.matrices.parts} parts, between which nothing can move"
-        advice = "Blocks with a space for each part, or L2 or Sobolev, which do not mind"
+        advice = "Blocks with a space for each part, or L2 or Sobolev, which need no connected mesh"
         raise InputError("space", what, advice)
 
 

@@ -186,7 +186,7 @@ class _Sobolev(_EquationMetric, FlatMetric):
 
     def __init__(self, space: Space, s: int, elliptic: Elliptic = Elliptic()):
         if isinstance(s, bool) or s not in (1, -1):
-            raise InputError("s", f"{s!r} is not to be had on a mesh", "1 or -1, or fem.L2 for 0")
+            raise InputError("s", f"{s!r} is not available on a mesh", "1 or -1, or fem.L2 for 0")
         check_equation(space, elliptic, whole=not self.with_mass)
         self.space, self.s, self.elliptic = space, int(s), elliptic
 

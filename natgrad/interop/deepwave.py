@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start
@@ -34,15 +35,15 @@ class Deepwave(OutsideWaves):
     def __init__(
         self,
         survey: Survey,
-        velocity: Any,
+        velocity: ArrayLike,
         *,
-        update: Any = None,
+        update: ArrayLike | None = None,
         order: int = 4,
         absorbing: int = 20,
         memory: int = DEFAULT_MEMORY,
         stored_every: int = 1,
         device: str = "cpu",
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         start = check_start(*arguments)
@@ -64,7 +65,7 @@ class Deepwave(OutsideWaves):
 class _Deepwave(Propagator):
     name = "deepwave"
 
-    def __init__(self, survey: Survey, settings: dict[str, Any], device: str, dtype: Any):
+    def __init__(self, survey: Survey, settings: dict[str, Any], device: str, dtype: DTypeLike):
         self.engine = import_optional("deepwave", "Deepwave")
         self.torch = import_optional("torch", "Deepwave")
         if device != "cpu" and not self.torch.cuda.is_available():

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start, make_layer
@@ -36,14 +37,14 @@ class Devito(OutsideWaves):
     def __init__(
         self,
         survey: Survey,
-        velocity: Any,
+        velocity: ArrayLike,
         *,
-        update: Any = None,
+        update: ArrayLike | None = None,
         order: int = 4,
         absorbing: int = 20,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         start = check_start(*arguments)
@@ -59,7 +60,7 @@ class Devito(OutsideWaves):
 class _Devito(Propagator):
     name = "devito"
 
-    def __init__(self, survey: Survey, scheme: Scheme, dtype: Any):
+    def __init__(self, survey: Survey, scheme: Scheme, dtype: DTypeLike):
         self.devito = import_optional("devito", "Devito")
         self.devito.configuration["log-level"] = "ERROR"
         self.survey, self.scheme, self.dtype = survey, scheme, dtype
@@ -129,7 +130,7 @@ class _Devito(Propagator):
 class _Programs:
     """The symbols of one survey, and the three operators on them, compiled when first used."""
 
-    def __init__(self, devito: Any, survey: Survey, scheme: Scheme, dtype: Any):
+    def __init__(self, devito: Any, survey: Survey, scheme: Scheme, dtype: DTypeLike):
         self.devito, self.scheme = devito, scheme
         rim, space = scheme.absorbing, scheme.order
         padded = tuple(n + 2 * rim for n in survey.shape)

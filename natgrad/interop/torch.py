@@ -114,7 +114,9 @@ class TorchModel(HostModel):
     def _network(self) -> "Network":
         if isinstance(self.function, Network):
             return self.function
-        raise InputError("function", "is no module, which has parameters", "a theta of your own")
+        raise InputError(
+            "function", "is not a module, so it has no parameters", "a theta of your own"
+        )
 
     def _tensor(self, array: Array) -> Any:
         return to_torch(array, self.function.device)
@@ -183,7 +185,7 @@ class Network(Function):
 
     def check(self, theta: Any) -> None:
         if not isinstance(theta, dict) or set(theta) != set(self.parameters):
-            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is no dict"
+            found = f"has the names {sorted(theta)}" if isinstance(theta, dict) else "is not a dict"
             raise InputError("theta", found, f"model.parameters, {sorted(self.parameters)}")
         for name, parameter in self.parameters.items():
             kind = str(parameter.dtype).removeprefix("torch.")
@@ -240,8 +242,7 @@ class Graph:
 
     def _is_transpose(self, image: list[Any], eta: list[Any]) -> bool:
         """Whether ⟨Zη, ξ⟩ = ⟨η, Zᵀξ⟩: an operation can hide its derivative from a second graph."""
-        random = np.random.default_rng(0)
-        torch = _torch()
+        random, torch = np.random.default_rng(0), _torch()
         draw = lambda x: torch.as_tensor(random.standard_normal(tuple(x.shape))).to(x)
         xi = [draw(x) for x in self.state]
         back = self.pull(xi)
@@ -251,9 +252,7 @@ class Graph:
 
     def _by_duals(self, eta: list[Any]) -> list[Any]:
         """Dual numbers through the function once more."""
-        torch = _torch()
-        mode = torch.autograd.forward_ad
-        tangents = iter(eta)
+        mode, tangents = _torch().autograd.forward_ad, iter(eta)
         try:
             with mode.dual_level():
                 duals = [
@@ -261,7 +260,9 @@ class Graph:
                     for x, free in zip(self.leaves, self.free, strict=True)
                 ]
                 state = jax.tree.leaves(self.function(jax.tree.unflatten(self.treedef, duals)))
-                return _fill_zeros([mode.unpack_dual(x).tangent for x in state], self.state)
+                found = [mode.unpack_dual(x).tangent for x in state]
+                pairs = zip(found, self.state, strict=True)
+                return [x.new_zeros(x.shape) if y is None else y for y, x in pairs]
         except FAILURES as error:
             what = f"has neither a second derivative nor a forward-mode one ({error})"
             advice = "a jvp for its autograd.Function, or ng.ExternalModel(forward, jvp, vjp)"
@@ -283,8 +284,7 @@ class Graph:
             if not x.is_floating_point():
                 raise InputError("function", f"returns {x.dtype}", "real floating-point tensors")
         if not any(x.requires_grad for x in state):
-            what = "its result has no derivative with respect to theta"
-            raise InputError("function", what, SMOOTH)
+            raise InputError("function", "its result has no derivative in theta", SMOOTH)
         return state, treedef
 
 
@@ -292,8 +292,7 @@ def _pull_back(outputs: list[Any], inputs: list[Any], seeds: list[Any], **graph:
     """Σᵢ (∂outputᵢ/∂inputs)ᵀ seedᵢ, zero where there is no path."""
     pairs = [(y, v) for y, v in zip(outputs, seeds, strict=True) if y.requires_grad]
     live, weights = zip(*pairs, strict=True)
-    grad = _torch().autograd.grad
-    return _fill_zeros(grad(live, inputs, weights, allow_unused=True, **graph), inputs)
+    return list(_torch().autograd.grad(live, inputs, weights, materialize_grads=True, **graph))
 
 
 def _random_state() -> list[bytes]:
@@ -306,10 +305,6 @@ def _random_state() -> list[bytes]:
 
 def _dot(x: list[Any], y: list[Any]) -> float:
     return sum(float((a * b).sum()) for a, b in zip(x, y, strict=True))
-
-
-def _fill_zeros(found: Any, like: list[Any]) -> list[Any]:
-    return [x.new_zeros(x.shape) if y is None else y for x, y in zip(like, found, strict=True)]
 
 
 def _explain(error: RuntimeError) -> Exception:

@@ -6,6 +6,7 @@ the call that raised it.
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,11 +16,15 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
 
 from ..core.compiled import is_traced
 from ..core.outcomes import Counts
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, form_columns
+
+Matrix = np.ndarray | sparse.sparray | sparse.spmatrix | LinearOperator
 
 
 class HostModel(Model):
@@ -82,10 +87,10 @@ class ExternalModel(HostModel):
     Cost: that of the calls, which are driven from Python. A dense solver takes min(p, k) products.
     """
 
-    forward: Callable[[Any], Any] | None = eqx.field(static=True)
-    jvp: Callable[[Any, Any], Any] = eqx.field(static=True)
-    vjp: Callable[[Any, Any], Any] = eqx.field(static=True)
-    linearize: Callable[[Any], Any] | None = eqx.field(static=True, default=None)
+    forward: Callable[[PyTree], PyTree] | None = eqx.field(static=True)
+    jvp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)
+    vjp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)
+    linearize: Callable[[PyTree], Any] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         if self.forward is None and self.linearize is None:
@@ -97,7 +102,7 @@ class ExternalModel(HostModel):
 
     @classmethod
     def from_jacobian(
-        cls, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any]
+        cls, forward: Callable[[PyTree], PyTree], jacobian: Callable[[PyTree], Matrix]
     ) -> "ExternalModel":
         """A model whose products are those of a matrix: `jacobian(theta)` returns Z.
 
@@ -111,7 +116,8 @@ class ExternalModel(HostModel):
         """
         check_function("forward", forward)
         check_function("jacobian", jacobian)
-        at = lambda theta: _GivenJacobian(forward, jacobian, theta)
+        call = lambda theta: call_named("forward", forward, to_numpy(theta))
+        at = lambda theta: _GivenJacobian(call(theta), theta, jacobian)
         return cls(None, _GivenJacobian.push, _GivenJacobian.pull, linearize=at)
 
     def evaluate(self, theta: PyTree) -> Evaluation:
@@ -153,12 +159,13 @@ class ExternalModel(HostModel):
         return call_named("linearize", self.linearize, to_numpy(theta))
 
 
+@dataclass
 class _GivenJacobian:
     """ρ at one θ, and the matrix Z there once a product asks for it."""
 
-    def __init__(self, forward: Callable[[Any], Any], jacobian: Callable[[Any], Any], theta: Any):
-        self.rho = call_named("forward", forward, to_numpy(theta))
-        self._jacobian, self._theta = jacobian, theta
+    rho: PyTree
+    theta: PyTree
+    jacobian: Callable[[PyTree], Matrix]
 
     def push(self, eta: PyTree) -> PyTree:
         """Zη, like the state."""
@@ -166,12 +173,12 @@ class _GivenJacobian:
 
     def pull(self, xi: PyTree) -> PyTree:
         """Zᵀξ, like θ."""
-        return ravel_pytree(self._theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
+        return ravel_pytree(self.theta)[1](self._matrix.T @ np.asarray(ravel_pytree(xi)[0]))
 
     @functools.cached_property
     def _matrix(self) -> Any:
-        Z = call_named("jacobian", self._jacobian, to_numpy(self._theta))
-        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self._theta)[0].size
+        Z = call_named("jacobian", self.jacobian, to_numpy(self.theta))
+        wanted = ravel_pytree(self.rho)[0].size, ravel_pytree(self.theta)[0].size
         if getattr(Z, "shape", None) != wanted:
             what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
             raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")

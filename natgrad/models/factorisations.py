@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
@@ -12,6 +13,7 @@ from ..core.sparse import symmetric_lu
 from ..errors import InputError
 
 COLUMNS = 16
+Matrix = ArrayLike | sparse.sparray | sparse.spmatrix
 
 
 class Factorisation(Protocol):
@@ -61,20 +63,20 @@ class SparseLU:
 
     leading_axes = True  # several right-hand sides at once
 
-    def __init__(self, matrix: Any, symmetric: bool = False):
-        matrix = sparse.csc_matrix(matrix)
-        if np.iscomplexobj(matrix.data):
+    def __init__(self, matrix: Matrix, symmetric: bool = False):
+        A: Any = sparse.csc_matrix(matrix)
+        if np.iscomplexobj(A.data):
             advice = "its real form [[Re, −Im], [Im, Re]] on real and imaginary parts"
             raise InputError("matrix", "is complex, and states are real", advice)
-        matrix = matrix.astype(float)
-        if matrix.shape[0] != matrix.shape[1]:
-            raise InputError("matrix", f"has shape {matrix.shape}", "a square ∂h/∂ρ")
-        if not np.all(np.isfinite(matrix.data)):
+        A = A.astype(float)
+        if A.shape[0] != A.shape[1]:
+            raise InputError("matrix", f"has shape {A.shape}", "a square ∂h/∂ρ")
+        if not np.all(np.isfinite(A.data)):
             raise SingularMatrix("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
         try:
-            self._factor = symmetric_lu(matrix, 0.01) if symmetric else splu(matrix)
+            self._factor = symmetric_lu(A, 0.01) if symmetric else splu(A)
             pivots = np.abs(self._factor.U.diagonal())
-            columns = abs(matrix).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
+            columns = abs(A).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
             lost = np.any(pivots <= np.finfo(float).eps * len(pivots) * columns)
         except RuntimeError:  # a pivot is zero
             lost = True

@@ -1,7 +1,7 @@
 """Models given by a constraint h(ρ, θ) = 0: products by the implicit function theorem."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Collection
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -83,12 +83,12 @@ class ImplicitModel(Model):
 
     residual: Callable[[PyTree, PyTree], PyTree]
     solve: Callable[[PyTree], PyTree] | None
-    initial: Any
+    initial: PyTree | Callable[[PyTree], PyTree]
     observe: Callable[[PyTree], PyTree]
     linear: bool = eqx.field(static=True)
     linear_solver: lx.AbstractLinearSolver
     preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None
-    tags: Any = eqx.field(static=True)
+    tags: frozenset[object] | object = eqx.field(static=True)
     factorise: Callable[[PyTree, PyTree], Factorisation] | None = eqx.field(static=True)
 
     def __init__(
@@ -96,13 +96,13 @@ class ImplicitModel(Model):
         residual: Callable[[PyTree, PyTree], PyTree],
         solve: Callable[[PyTree], PyTree] | None = None,
         *,
-        initial: Any = None,
+        initial: PyTree | Callable[[PyTree], PyTree] = None,
         linear: bool = False,
         observe: Callable[[PyTree], PyTree] | None = None,
         linear_solver: lx.AbstractLinearSolver = lx.GMRES(
             rtol=1e-10, atol=1e-10, restart=50, stagnation_iters=3
         ),
-        tags: Any = (),
+        tags: Collection[object] | object = (),
         preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None,
         factorise: Callable[[PyTree, PyTree], Factorisation] | None = None,
     ):

@@ -69,8 +69,11 @@ def compile_solves(model: "ImplicitModel", field: PyTree, theta: PyTree) -> Solv
         good = (left <= limit * norm(unit)) & jnp.isfinite(largest)
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), scale(size, found.value))
 
-    transposed = lambda b: solve(operator.T, *solver.transpose(state, options), b)
-    return Solves(lambda b: solve(operator, state, options, b), transposed)
+    def solve_transposed(b: PyTree) -> PyTree:
+        state_transposed, options_transposed = solver.transpose(state, options)
+        return solve(operator.T, state_transposed, options_transposed, b)
+
+    return Solves(lambda b: solve(operator, state, options, b), solve_transposed)
 
 
 def call_solves(factor: Factorisation) -> Solves:
@@ -80,8 +83,8 @@ def call_solves(factor: Factorisation) -> Solves:
         name = f"{method} of the factorisation"
         return from_numpy(method, call_named(name, getattr(factor, method), to_numpy(b)), b)
 
-    parts = (functools.partial(solve, name) for name in ("solve", "solve_transposed"))
-    return Solves(*parts, factor)
+    solve_transposed = functools.partial(solve, "solve_transposed")
+    return Solves(functools.partial(solve, "solve"), solve_transposed, factor)
 
 
 class HoistedSolves(eqx.Module):

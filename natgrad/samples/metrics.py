@@ -65,7 +65,7 @@ class _DualMetric(Metric):
         x = jnp.asarray(state)
         rounding = len(x) * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x))
         if not float(spread(x)) > rounding:
-            raise InputError("model", "all samples are one point", "a map that spreads them")
+            raise InputError("model", "all samples coincide", "a map that spreads them")
 
     def admissible(self, rho: Array) -> Array:
         return jnp.all(jnp.isfinite(rho)) & (spread(rho) > 0)

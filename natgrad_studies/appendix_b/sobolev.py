@@ -1,6 +1,6 @@
 """Sobolev metrics by the central differences of appendix B.1."""
 
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any
 
 import equinox as eqx
@@ -33,6 +33,7 @@ class CollocatedSobolev(FlatMetric):
     homogeneous: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
+        L2(self.grid)  # refuses what is not a grid
         if isinstance(self.s, bool) or not isinstance(self.s, (int, np.integer)):
             what = f"{self.s!r} is not an integer"
             raise InputError("s", what, "an integer such as 1 or -1 (0 is L²)")
@@ -108,11 +109,9 @@ def _change_signs(values: Array, axis: int) -> Array:
 @lru_cache(maxsize=64)
 def collocated_eigenvalues(grid: Grid) -> np.ndarray:
     """Λ ≥ 0 of Σ CᵀC; modes that the differences annihilate are exactly zero."""
-    total = np.zeros(grid.shape)
-    for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
+    along = []
+    for n, h in zip(grid.shape, grid.spacing, strict=True):
         values = np.cos(np.pi * (np.arange(n) + 1) / (n + 1)) ** 2
         values[values < 1e-28] = 0.0  # cos(π/2) in floating point, n odd
-        shape = [1] * grid.dimension
-        shape[axis] = n
-        total = total + (values / h**2).reshape(shape)
-    return total
+        along.append(values / h**2)
+    return reduce(np.add.outer, along)

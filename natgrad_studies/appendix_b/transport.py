@@ -56,6 +56,7 @@ class CollocatedTransport(Metric):
     floor: float = eqx.field(static=True, default=0.0)
 
     def __check_init__(self):
+        FisherRao(self.grid)  # refuses what is not a grid
         if not (isinstance(self.exponent, (int, float)) and 0 <= self.exponent < math.inf):
             raise InputError("exponent", f"{self.exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if self.scheme not in get_args(Scheme):
@@ -103,7 +104,8 @@ class CollocatedTransport(Metric):
         """The squared norm of Ḣ⁻¹ for k = 0; the schemes conserve no mass, so other k have none."""
         if self.exponent > 0:
             return super().squared_distance(a, b)
-        return sum(jnp.sum(jnp.square(flux)) for flux in self.at(a).factor.mv(a - b))
+        fluxes = self.at(a).factor.mv(a - b)
+        return jnp.sum(jnp.stack([jnp.sum(jnp.square(flux)) for flux in fluxes]))
 
     def check_structure(self, state: Any) -> None:
         FisherRao(self.grid).check_structure(state)

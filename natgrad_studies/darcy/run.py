@@ -15,7 +15,7 @@ from natgrad import L2, Result, Stop, information_spectrum
 from natgrad.descent import Progress
 
 from ..keeping import Kept
-from ..running import Say, pick
+from ..running import Say, Spending, pick
 from .methods import Method
 from .problem import START, Inversion
 from .settings import Settings
@@ -29,7 +29,7 @@ SHOWN = (0, 1, 9)  # eigenvectors that are drawn
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Spending):
     """The end of a run and its history, one entry per iterate; propagations accumulate."""
 
     method: Method
@@ -38,18 +38,10 @@ class Run:
     misfit: np.ndarray  # relative to the noise
     error: np.ndarray  # of m, relative to the start's
     propagations: np.ndarray
-    forward: int
-    linearised: int
-    adjoint: int
     krylov: int  # steps of conjugate gradients in all
     factorisations: int
     seconds: float  # of the CPU, without compiling
     field: np.ndarray
-
-    @property
-    def total(self) -> int:
-        """All propagations."""
-        return self.forward + self.linearised + self.adjoint
 
     def until(self, misfit: float) -> int | None:
         """The propagations until the misfit was so small; None if it never was."""

@@ -13,7 +13,7 @@ from natgrad.waves import WaveModel
 
 from ..keeping import Kept
 from ..methods import minimize
-from ..running import Say, pick
+from ..running import Say, Spending, pick
 from .methods import METHODS, Method
 from .problem import Experiment
 from .settings import Settings
@@ -22,7 +22,7 @@ FRAMES = 12  # at most so many models of a run are kept for the report
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Spending):
     """The end of a run and its history, one entry per iterate; propagations accumulate.
 
     `loss` is relative to the start's, and NaN in the stages that minimise something else.
@@ -34,17 +34,9 @@ class Run:
     propagations: np.ndarray
     loss: np.ndarray
     similarity: np.ndarray
-    forward: int
-    linearised: int
-    adjoint: int
     seconds: float
     velocity: np.ndarray
     frames: list[tuple[int, np.ndarray]]  # the velocity after some numbers of propagations
-
-    @property
-    def total(self) -> int:
-        """All propagations."""
-        return self.forward + self.linearised + self.adjoint
 
     def at(self, propagations: int) -> tuple[float, float] | None:
         """Loss and similarity of the last iterate within so many propagations."""

@@ -265,9 +265,9 @@ CASES = {
     "nothing to train": ("function", "require a gradient", lambda: ng.TorchModel(network().requires_grad_(False), points())),
     "single theta": ("theta", "float32.*float64", lambda: of_module(NET, SINGLE)),
     "other names": ("theta", r"names \['a'\].*0.bias", lambda: of_module(NET, {"a": jnp.ones(3)})),
-    "no dict": ("theta", "no dict", lambda: of_module(NET, jnp.ones(3))),
+    "no dict": ("theta", "not a dict", lambda: of_module(NET, jnp.ones(3))),
     "whole numbers": ("theta", "floating", lambda: evaluated(lambda t: t, jnp.arange(3))),
-    "parameters of a function": ("function", "no module", lambda: ng.TorchModel(torch.sin).parameters),
+    "parameters of a function": ("function", "not a module", lambda: ng.TorchModel(torch.sin).parameters),
     "dropout": ("function", "Dropout '3' is in training mode.*eval", lambda: of_module(network(torch.nn.Dropout(0.5)))),
     "batch statistics": ("function", "BatchNorm1d '3'", lambda: of_module(network(torch.nn.BatchNorm1d(1)))),
 }  # fmt: skip

@@ -249,10 +249,8 @@ def _next_level(
 
 def _all_offsets(links: Links, shape: tuple[int, ...]) -> dict[Offset, Array]:
     """The links enlarged to `shape`, with zeros for offsets that only coarse grids have."""
-    dim = len(shape)
     zeros = jnp.zeros(shape, next(iter(links.values())).dtype)
-    offsets = [o for o in np.ndindex(*(3,) * dim) if o > (1,) * dim]
-    every = [tuple(i - 1 for i in o) for o in offsets]
+    every = [o for o in itertools.product((-1, 0, 1), repeat=len(shape)) if o > (0,) * len(shape)]
     return {o: pad_to(links[o], shape) if o in links else zeros for o in every}
 
 

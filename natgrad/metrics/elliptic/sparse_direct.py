@@ -174,7 +174,8 @@ def assemble(links: np.ndarray, periodic: bool) -> Any:
         weight.append(link[inside])
     row, column, value = map(np.concatenate, (lower, upper, weight))
     half = sparse.coo_matrix((value, (row, column)), shape=(cells.size, cells.size))
-    return laplacian((half + half.T).tocsr()).tocsr()
+    K: Any = laplacian((half + half.T).tocsr())
+    return K.tocsr()
 
 
 def _grounds(K: Any) -> np.ndarray:

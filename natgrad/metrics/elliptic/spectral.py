@@ -12,7 +12,7 @@ Cost: O(k log k) for each transform.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -107,19 +107,14 @@ def laplacian_eigenvalues(grid: Grid) -> np.ndarray:
 
     2 − 2cos is written 4 sin², which keeps the digits of the lowest modes on fine grids.
     """
-    total = np.zeros(grid.shape)
-    for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
+    along = []
+    for n, h in zip(grid.shape, grid.spacing, strict=True):
         j = np.arange(n)
-        if grid.boundary == "neumann":
-            values = 4.0 * np.sin(0.5 * np.pi * j / n) ** 2
-        elif grid.boundary == "periodic":
-            values = 4.0 * np.sin(np.pi * j / n) ** 2
-        else:
-            values = 4.0 * np.sin(0.5 * np.pi * (j + 1) / (n + 1)) ** 2
-        shape = [1] * grid.dimension
-        shape[axis] = n
-        total = total + (values / h**2).reshape(shape)
-    return total
+        if grid.boundary == "dirichlet":
+            j, n = j + 1, n + 1
+        angle = (np.pi if grid.boundary == "periodic" else 0.5 * np.pi) * j / n
+        along.append(4.0 * np.sin(angle) ** 2 / h**2)
+    return reduce(np.add.outer, along)
 
 
 def sobolev_symbol(eigenvalues: np.ndarray, s: int, homogeneous: bool) -> np.ndarray:
