@@ -175,7 +175,7 @@ class _Inner:
         model, (flat, unravel) = local.setup.problem.model, flatten(local.setup.theta)
         products = model.products(unravel, flat)
         self._count(products.evaluations, 0, 0)
-        system = System(products, local.gradient, gram=gram_at(metric, products.rho))
+        system = System(local.gradient, products=products, gram=gram_at(metric, products.rho))
         if model.on_host:
             return lambda v: system.information(v)[1]
         return lambda v: _apply_information(system, v)

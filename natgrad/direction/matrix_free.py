@@ -1,6 +1,6 @@
 """The system as products: a model's in a metric, never formed."""
 
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -72,25 +72,23 @@ class MatrixFree(Iterative):
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
-        parts = set_up_metric(metric, products.rho, derivatives, solver.uses)
+        operators, energy, report = set_up_metric(metric, products.rho, derivatives, solver.uses)
         system = System(
-            products,
             gradient if free is None else gradient * free,
+            products=products,
             free=free,
             parameter=setup.damping.operator,
             first_norm=setup.first_norm,
             memory=None if setup.memory is None else setup.memory.arrive(flat, gradient),
-            gram=parts.gram,
-            factor=parts.factor,
-            whitened=parts.whitened,
+            **operators,
         )
         return cls.from_system(
             setup,
             system,
             Counts(products.evaluations + (covector is None), 0, 1),
             loss=value,
-            energy=parts.energy,
-            report=parts.report,
+            energy=energy,
+            report=report,
             rho=products.rho,
         )
 
@@ -102,38 +100,23 @@ class MatrixFree(Iterative):
 # Compiled by themselves where what is around them is not: a model outside JAX.
 
 
-class MetricParts(NamedTuple):
-    """What a solver uses of a metric at ρ: A or L, and where it is whole the whitened ∂_ρ f."""
-
-    gram: Gram | None
-    factor: Factor | None
-    whitened: PyTree | None  # a b with Lᵀb = ∂_ρ f on all tangents
-    energy: Array
-    report: Report
-
-
 @eqx.filter_jit
 def set_up_metric(
     metric: Metric, rho: PyTree, derivatives: LossDerivatives, uses: Parts
-) -> MetricParts:
-    """The operators of the metric at ρ, the energy of the gradient, and the metric's report.
+) -> tuple[dict[str, Any], Array, Report]:
+    """What a `System` needs of the metric at ρ, the energy of the gradient, the metric's report.
 
-    There is no whitened gradient where ∂_ρ f is not all of the gradient, or where the metric
-    annihilates some tangents.
+    The gradient is whitened where ∂_ρ f is all of it, and the metric annihilates no tangent.
     """
-    geometry, covector = metric.at(rho), derivatives.covector
-    factor = whitened = None
+    geometry, (_, covector, direct) = metric.at(rho), derivatives
+    operators: dict[str, Any] = {}
+    if "gram" in uses:
+        operators["gram"] = Gram(geometry.gram)
     if "factor" in uses:
-        factor = Factor(geometry.factor)
-        if covector is not None and derivatives.direct is None and not geometry.annihilates:
-            whitened = geometry.whiten(covector)
-    return MetricParts(
-        gram=Gram(geometry.gram) if "gram" in uses else None,
-        factor=factor,
-        whitened=whitened,
-        energy=measure_energy(geometry, derivatives),
-        report=geometry.report(),
-    )
+        operators["factor"] = Factor(geometry.factor)
+        if covector is not None and direct is None and not geometry.annihilates:
+            operators["whitened"] = geometry.whiten(covector)
+    return operators, measure_energy(geometry, derivatives), geometry.report()
 
 
 @eqx.filter_jit

@@ -64,8 +64,8 @@ class Hessian(Iterative):
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
         system = HessianSystem(
-            parts,
             gradient if free is None else gradient * free,
+            parts=parts,
             free=free,
             parameter=setup.damping.operator,
             first_norm=setup.first_norm,

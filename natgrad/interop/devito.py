@@ -51,9 +51,7 @@ class Devito(OutsideWaves):
         if start.storage.segment is not None:
             what = "does not hold the waves of the sources, and devito has no checkpoints here"
             raise InputError("memory", what, "more memory, or fewer shots")
-        scheme = Scheme.of(
-            survey.spacing, survey.dt, survey.steps, order, absorbing, start.storage.every
-        )
+        scheme = Scheme.of(survey.spacing, survey.dt, survey.steps, order, absorbing, start.storage)
         super().__init__(survey, start, order, _Devito(survey, scheme, dtype))
 
 

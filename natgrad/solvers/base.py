@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.compiled import each
@@ -163,11 +164,11 @@ class LinearSystem(eqx.Module):
 
     indefinite: ClassVar[bool] = False  # whether G may have negative eigenvalues
 
-    gradient: eqx.AbstractVar[Array]
-    free: eqx.AbstractVar[Array | None]
-    parameter: eqx.AbstractVar[ParameterOperator | None]
-    first_norm: eqx.AbstractVar[Array | None]
-    memory: eqx.AbstractVar[Any]
+    gradient: Array
+    free: Array | None = None
+    parameter: ParameterOperator | None = None
+    first_norm: Array | None = None
+    memory: Any = None
 
     @abc.abstractmethod
     def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
@@ -206,12 +207,7 @@ class System(LinearSystem):
     `whitened` is a b with Yᵀb = ∂_θ f, or None where the whitened gradient leaves something over.
     """
 
-    products: Products
-    gradient: Array
-    free: Array | None = None
-    parameter: ParameterOperator | None = None
-    first_norm: Array | None = None
-    memory: Any = None
+    products: Products = eqx.field(kw_only=True)
     gram: Gram | None = None
     factor: Factor | None = None
     whitened: PyTree | None = None
@@ -269,12 +265,8 @@ class HessianSystem(LinearSystem):
 
     indefinite: ClassVar[bool] = True
 
-    parts: tuple[Callable[[Array], Array], ...]  # products whose sum is that with the Hessian
-    gradient: Array
-    free: Array | None = None
-    parameter: ParameterOperator | None = None
-    first_norm: Array | None = None
-    memory: Any = None
+    # products whose sum is that with the Hessian
+    parts: tuple[Callable[[Array], Array], ...] = eqx.field(kw_only=True)
 
     def information(self, eta: Array) -> tuple[None, Array, Array]:
         eta = self.mask(eta)
@@ -306,7 +298,7 @@ class MatrixFreeSolver(Solver):
     def uses(self) -> Parts:
         """Which of the metric's operators are set up at ρ: its "gram" A, its "factor" L."""
 
-    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Any:
+    def initial_memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Any:
         """The memory before the first iteration; with `batches` each is about another function."""
         return None
 

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
@@ -40,10 +41,11 @@ class PreparedSystem(eqx.Module):
 class KrylovSolver(MatrixFreeSolver):
     """What `CG` and `LSMR` share: the settings, and a system with a preconditioner M."""
 
+    preconditioner: eqx.AbstractVar[Preconditioner | None]
+
     tolerance: Number = setting("tolerance", 1e-6, below=1.0)
     max_iterations: Number = count("max_iterations", 200)
     forcing: bool = eqx.field(static=True, default=False)
-    preconditioner: eqx.AbstractVar[Preconditioner | None]
 
     def prepare(self, system: LinearSystem) -> tuple[PreparedSystem, Counts]:
         tolerance = jnp.asarray(self.tolerance, system.gradient.dtype)
@@ -55,12 +57,10 @@ class KrylovSolver(MatrixFreeSolver):
         return PreparedSystem(system, setup, stop), counts
 
     def aim(self, prepared: PreparedSystem, b: PyTree, g: Array) -> PreparedSystem:
-        system = replace(prepared.system, gradient=g)
-        if isinstance(system, System):
-            system = replace(system, whitened=None)
-        if system.memory is not None:
-            system = replace(system, memory=system.memory.elsewhere())
-        return replace(prepared, system=system)
+        system = prepared.system
+        assert isinstance(system, System)
+        memory = None if system.memory is None else system.memory.forget_step()
+        return replace(prepared, system=replace(system, gradient=g, whitened=None, memory=memory))
 
     def precondition(self, prepared: PreparedSystem, damping: Array) -> Product:
         """r ↦ M r for this λ, on the parameters that may move."""
@@ -105,7 +105,7 @@ class CG(KrylovSolver):
         M = self.preconditioner
         return ("gram",) if M is None else ("gram", *M.uses)
 
-    def initial_memory(self, size: int, dtype: Any, batches: bool = False) -> Pairs | None:
+    def initial_memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Pairs | None:
         M = self.preconditioner
         return M.memory(size, dtype, batches) if isinstance(M, Recycled) else None
 

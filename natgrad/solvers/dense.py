@@ -1,6 +1,6 @@
 """Direct solvers on a dense Y: Cholesky of G, QR, pivoted QR and SVD."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +145,9 @@ def damped_triangle(R: Array, c: Array, damping: Array) -> tuple[Array, Array]:
     return jax.lax.cond(damping > 0, damped, lambda _: (R, c), None)
 
 
+_Pivoted = tuple[MinimumNormFactor, Array, Array]  # of Y, b and r
+
+
 class PivotedQR(DenseSolver):
     """Column-pivoted QR and a second QR: minimum-norm directions for rank-deficient Y.
 
@@ -157,15 +160,14 @@ class PivotedQR(DenseSolver):
 
     rtol: Number | None = setting("rtol", positive=True, optional=True)
 
-    def prepare(self, Y: Array, b: Array, r: Array) -> Any:
+    def prepare(self, Y: Array, b: Array, r: Array) -> _Pivoted:
         return minimum_norm_factor(Y, self.rtol), b, r
 
-    def aim(self, prepared: Any, b: Array, g: Array) -> Any:
+    def aim(self, prepared: _Pivoted, b: Array, g: Array) -> _Pivoted:
         return prepared[0], b, jnp.zeros_like(g)
 
-    def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
+    def solve(self, prepared: _Pivoted, damping: Array) -> tuple[Array, SolveInfo]:
         factor, b, r = prepared
-        assert isinstance(factor, MinimumNormFactor)
         condition = condition_estimate(factor.R1)
         info = SolveInfo(factor.rank, condition, factor.rank < len(r))
         return -factor.solve(b, r, damping), info

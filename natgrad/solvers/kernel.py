@@ -57,12 +57,19 @@ class Kernel(DenseSolver):
         factor, ok = safe_cholesky(shifted, smallest_pivot(K, damping, tolerance))
         columns = jnp.stack([b, Y @ r], axis=1)
 
+        def combine(inside: Array, lifted: Array, twice: Array) -> Array:
+            """η from K⁻¹b, K⁻¹Yr and K⁻²Yr, with the damped K: one product with Yᵀ for all."""
+            divisor = jnp.where(damping > 0, damping, 1.0)
+            beside = jnp.where(damping > 0, r / divisor, 0.0)
+            through = inside + jnp.where(damping > 0, -lifted / divisor, twice)
+            return -transposed_product(Y, through) - beside
+
         def regular(_: None) -> tuple[Array, SolveInfo]:
             inside, lifted = cho_solve((factor, True), columns).T
             twice = cho_solve((factor, True), lifted)
             seen = jnp.sum(jnp.any(shifted != 0, axis=0))
             info = SolveInfo(seen, condition_estimate(factor.T), (seen < p) & (damping == 0))
-            return _combined(Y, r, inside, lifted, twice, damping), info
+            return combine(inside, lifted, twice), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
             values, vectors = jnp.linalg.eigh(shifted)
@@ -73,20 +80,9 @@ class Kernel(DenseSolver):
             smallest = jnp.min(jnp.where(kept, values, jnp.inf))
             rank = jnp.sum(kept)
             info = SolveInfo(rank, jnp.sqrt(values[-1] / smallest), rank < p)
-            return _combined(Y, r, inside, lifted, twice, damping), info
+            return combine(inside, lifted, twice), info
 
         return jax.lax.cond(ok, regular, deficient, None)
-
-
-def _combined(
-    Y: Any, r: Array, inside: Array, lifted: Array, twice: Array, damping: Array
-) -> Array:
-    """η from K⁻¹b, K⁻¹Yr and K⁻²Yr, with the damped K: one product with Yᵀ for all."""
-    divisor = jnp.where(damping > 0, damping, 1.0)
-    beside = jnp.where(damping > 0, r / divisor, 0.0)
-    return (
-        -transposed_product(Y, inside + jnp.where(damping > 0, -lifted / divisor, twice)) - beside
-    )
 
 
 def transposed_product(Y: Any, v: Array) -> Array:
@@ -94,7 +90,7 @@ def transposed_product(Y: Any, v: Array) -> Array:
     return v @ Y if isinstance(Y, Array) else Y.T @ v
 
 
-class _Sketched(NamedTuple):
+class _Sketch(NamedTuple):
     Y: Array
     vectors: Array  # U, orthonormal columns
     values: Array  # Λ, falling
@@ -129,19 +125,19 @@ class NystromKernel(DenseSolver):
         check_integer(self.rank, "rank", 1)
         check_integer(self.seed, "seed", 0)
 
-    def prepare(self, Y: Array, b: Array, r: Array) -> _Sketched:
+    def prepare(self, Y: Array, b: Array, r: Array) -> _Sketch:
         k = len(Y)
         rank = min(self.rank, k)
         key = jax.random.key(self.seed)
         sketch = orthonormalise(jax.random.normal(key, (rank, k), Y.dtype))
         images = accurate_product(accurate_product(sketch, Y), Y.T)
         vectors, values = from_sketch(sketch, images)
-        return _Sketched(Y, vectors, values, b, r)
+        return _Sketch(Y, vectors, values, b, r)
 
-    def aim(self, prepared: _Sketched, b: Array, g: Array) -> _Sketched:
+    def aim(self, prepared: _Sketch, b: Array, g: Array) -> _Sketch:
         return prepared._replace(b=b, r=jnp.zeros_like(g))
 
-    def solve(self, prepared: _Sketched, damping: Array) -> tuple[Array, SolveInfo]:
+    def solve(self, prepared: _Sketch, damping: Array) -> tuple[Array, SolveInfo]:
         Y, U, values, b, r = prepared
         kept = values > rank_tolerance(Y) * values[0]
         smallest = jnp.min(jnp.where(kept, values, jnp.inf))
@@ -155,21 +151,12 @@ class NystromKernel(DenseSolver):
             inside = accurate_product(U.T, x)
             return accurate_product(U, inverse * inside) + rest * (x - accurate_product(U, inside))
 
-        b = b + _lifted(apply, Y, r, damping)
-        eta = -accurate_product(Y.T, apply(b)) - jnp.where(damping > 0, r / _safe(damping), 0.0)
+        # r through Y: −Yr/λ, or (YYᵀ)†Yr without damping
+        image, divisor = accurate_product(Y, r), jnp.where(damping > 0, damping, 1.0)
+        b = b + jnp.where(damping > 0, -image / divisor, apply(image))
+        eta = -accurate_product(Y.T, apply(b)) - jnp.where(damping > 0, r / divisor, 0.0)
         rank = jnp.sum(kept)
         condition = jnp.sqrt((values[0] + damping) / (smallest + damping))
         truncation = jnp.sqrt(smallest / values[0])
         deficient = (rank < len(r)) & (damping == 0)
-        info = SolveInfo(rank, condition, deficient, truncation=truncation)
-        return eta, info
-
-
-def _lifted(apply, Y: Array, r: Array, damping: Array) -> Array:
-    """The part of r that goes through Y: −Yr/λ, or (YYᵀ)†Yr without damping."""
-    image = accurate_product(Y, r)
-    return jnp.where(damping > 0, -image / _safe(damping), apply(image))
-
-
-def _safe(damping: Array) -> Array:
-    return jnp.where(damping > 0, damping, 1.0)
+        return eta, SolveInfo(rank, condition, deficient, truncation=truncation)

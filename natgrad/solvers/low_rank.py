@@ -1,11 +1,12 @@
-"""What low-rank solvers share: the inverse of an approximate G that has few directions.
+"""Low-rank solvers: the inverse of an approximate G that has few directions.
 
 Nothing k × p is formed. What is prepared are singular values and right singular vectors of an
 approximate Y, so that another λ costs two small products and one check of the residual.
 """
 
+import abc
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.compiled import each
@@ -56,6 +58,22 @@ class LowRankSolver(MatrixFreeSolver):
     def uses(self) -> Parts:
         return ("factor",)
 
+    @abc.abstractmethod
+    def approximate(self, system: System) -> tuple[LowRank, int, Counts]:
+        """σ and V, how many of them serve without damping, and the products spent."""
+
+    def prepare(self, system: System) -> tuple[Prepared, Counts]:
+        if system.parameter is not None:
+            raise InputError(
+                "damping",
+                f"{type(self).__name__} damps with the identity only",
+                "CG for an operator D, or AbsoluteDamping in parameters scaled so that D = I",
+            )
+        g, (approximation, leading, counts) = system.gradient, self.approximate(system)
+        rtol = max(shape_of(system)) * jnp.finfo(g.dtype).eps if self.rtol is None else self.rtol
+        parts = (approximation, jnp.asarray(leading), jnp.asarray(rtol, g.dtype))
+        return Prepared(system, _project(g, *parts)), counts
+
     def solve(self, prepared: Prepared, damping: Array) -> Solution:
         system, g = prepared.system, prepared.system.gradient
         assert system.factor is not None
@@ -65,13 +83,6 @@ class LowRankSolver(MatrixFreeSolver):
         motion = system.push(eta)
         product = system.pull(system.factor.rmv(system.factor.mv(motion))) + damping * eta
         return Solution(eta, _measure_residual(info, product, g), motion)
-
-    def project(self, system: System, approximation: LowRank, leading: int) -> Prepared:
-        """What `solve` needs, for any λ."""
-        g = system.gradient
-        tolerance = max(shape_of(system)) * jnp.finfo(g.dtype).eps
-        tolerance = jnp.asarray(tolerance if self.rtol is None else self.rtol, g.dtype)
-        return Prepared(system, _project(g, approximation, jnp.asarray(leading), tolerance))
 
 
 @jax.jit
@@ -118,16 +129,6 @@ def _measure_residual(info: SolveInfo, product: Array, gradient: Array) -> Solve
     return info._replace(residual=residual, reason=reason)
 
 
-def check_identity(solver: MatrixFreeSolver, system: System) -> None:
-    """Raise `InputError` where the damping is by an operator."""
-    if system.parameter is not None:
-        raise InputError(
-            "damping",
-            f"{type(solver).__name__} damps with the identity only",
-            "CG for an operator D, or AbsoluteDamping in parameters scaled so that D = I",
-        )
-
-
 def too_many(name: str, value: int, limit: int) -> InputError:
     """More directions asked for than there can be."""
     problem = f"{value} is more than the rank {limit} that Y can have"
@@ -140,7 +141,7 @@ def shape_of(system: System) -> tuple[int, int]:
     return size_of(system.factor.zero()), system.gradient.size
 
 
-def flat(tree: PyTree, dtype: Any) -> Array:
+def flat(tree: PyTree, dtype: DTypeLike) -> Array:
     """A pytree as one vector of this precision."""
     return ravel_pytree(tree)[0].astype(dtype)
 
@@ -217,8 +218,7 @@ class RandomizedSVD(LowRankSolver):
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
-    def prepare(self, system: System) -> tuple[Prepared, Counts]:
-        check_identity(self, system)
+    def approximate(self, system: System) -> tuple[LowRank, int, Counts]:
         shape, factor = shape_of(system), system.factor
         limit = min(*shape, size_of(system.products.rho))
         if self.rank > limit:
@@ -237,8 +237,7 @@ class RandomizedSVD(LowRankSolver):
             batch_size=self.batch_size,
         )
         products = sum(basis_sizes(width, self.power_iterations, min(shape)))
-        prepared = self.project(system, decompose(basis), self.rank)
-        return prepared, Counts(linearised=products, adjoint=products)
+        return decompose(basis), self.rank, Counts(linearised=products, adjoint=products)
 
 
 Probes = Literal["signs", "column_space"]
@@ -292,8 +291,7 @@ class Hutchinson(LowRankSolver):
         self.batch_size = None if batch_size is None else check_integer(batch_size, "batch_size", 1)
         self.rtol = None if rtol is None else check_number(rtol, "rtol", positive=True)
 
-    def prepare(self, system: System) -> tuple[Prepared, Counts]:
-        check_identity(self, system)
+    def approximate(self, system: System) -> tuple[LowRank, int, Counts]:
         limit = min(system.gradient.size, size_of(system.products.rho))
         if self.probes == "column_space" and self.samples > limit:
             raise too_many("samples", self.samples, limit)
@@ -307,10 +305,9 @@ class Hutchinson(LowRankSolver):
 
         images, pulled = each(both, covectors, self.batch_size)
         weight = 1.0 if self.probes == "column_space" else 1.0 / self.samples
-        approximation = _product_svd(images, weight * pulled)
+        found = _product_svd(images, weight * pulled)
         pushed = self.samples if self.probes == "column_space" else 0
-        prepared = self.project(system, approximation, len(approximation.values))
-        return prepared, Counts(linearised=pushed, adjoint=self.samples)
+        return found, len(found.values), Counts(linearised=pushed, adjoint=self.samples)
 
     def _covectors(self, system: System) -> Array:
         """The ξᵢ as rows."""

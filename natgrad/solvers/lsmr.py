@@ -3,12 +3,13 @@
 As in `cg.py`, a step is given the products and is otherwise arithmetic.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
@@ -80,9 +81,7 @@ class LSMR(KrylovSolver):
             q = axpy(-beta, state.q, system.pull(factor.rmv(u[0])) + rows)
             return rotate(state, image, beta, u, q, precondition(q), prepared.stop)
 
-        nothing, motion = jnp.zeros_like(g), system.zero_motion()
-        whitened = None if system.whitened is None else (system.whitened, nothing)
-        state = start(g, whitened, (factor.zero(), nothing), motion, precondition)
+        state = start(system, precondition)
         state = loop(lambda state: state.reason == Status.OK.code, step, state)
         condition = jnp.maximum(state.largest / state.smallest, 1.0)
         return make_solution(state, condition)
@@ -123,14 +122,8 @@ class LSMRState(NamedTuple):
         return jnp.abs(self.zeta_bar)
 
 
-def start(
-    gradient: Array,
-    whitened: PyTree | None,
-    zero: PyTree,
-    motion: PyTree,
-    precondition: Product,
-) -> LSMRState:
-    """η = 0; `zero` is that of Y's range, `motion` that of the state's tangents.
+def start(system: System, precondition: Product) -> LSMRState:
+    """η = 0, and the start of the bidiagonalisation.
 
     The bidiagonalisation starts from u₁ = −b/‖b‖ where there is a b with Yᵀb = ∂_θ f. Where the
     gradient has a part that no b accounts for it starts from v₁ = −∂_θ f/‖∂_θ f‖ instead, with
@@ -138,18 +131,19 @@ def start(
     same Krylov space, for any right-hand side of the normal equations. What G amplifies beyond
     1/eps is then noise, or a part of the gradient that G does not see: a breakdown.
     """
-    scale, unit, reason = scale_gradient(gradient)
+    scale, unit, reason = scale_gradient(system.gradient)
     size, q, v = _normalise_in(unit, precondition(unit))
     scale = scale * size
+    assert system.factor is not None
+    flat, motion = jnp.zeros_like(unit), system.zero_motion()
     none, one = jnp.zeros_like(scale), jnp.ones_like(scale)
-    eps = jnp.finfo(gradient.dtype).eps
-    u, alpha, floor = zero, none, eps**0.5 * one
-    if whitened is not None:
-        floor = 10 * eps * one
+    eps = jnp.finfo(unit.dtype).eps
+    u, alpha, floor = (system.factor.zero(), flat), none, eps**0.5 * one
+    if system.whitened is not None:
+        floor, whitened = 10 * eps * one, (system.whitened, flat)
         length = norm(whitened).astype(scale.dtype)
-        u = axpy(-1.0 / jnp.where(length > 0, length, 1.0), whitened, zero)
+        u = axpy(-1.0 / jnp.where(length > 0, length, 1.0), whitened, u)
         alpha = scale / jnp.where(length > 0, length, 1.0)
-    flat = jnp.zeros_like(gradient)
     return LSMRState(
         *(flat, motion, u, q, v, flat, flat, motion, motion),
         *(alpha, alpha, none, one, one, one, none, jnp.where(scale > 0, one, 0)),
@@ -192,7 +186,7 @@ def rotate(
         (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), Status.CONVERGED),
         (count >= stop.max_iterations, Status.MAX_ITERATIONS),
     )
-    new = LSMRState(
+    new = old._replace(
         eta=axpy(length, h_bar, old.eta),
         motion=axpy(length, Zh_bar, old.motion),
         u=u,
@@ -212,8 +206,6 @@ def rotate(
         zeta_bar=zeta_bar,
         largest=largest,
         smallest=jnp.minimum(old.smallest, rho_bar),
-        floor=old.floor,
-        scale=old.scale,
         iterations=count,
         reason=reason,
     )
@@ -227,7 +219,7 @@ def _normalise_in(q: Array, v: Array) -> tuple[Array, Array, Array]:
     return length, q / safe, v / safe
 
 
-def _normalise(x: PyTree, dtype: Any) -> tuple[Array, PyTree]:
+def _normalise(x: PyTree, dtype: DTypeLike) -> tuple[Array, PyTree]:
     """‖x‖, and x divided by it."""
     length = jnp.sqrt(dot(x, x)).astype(dtype)
     return length, scale(1.0 / jnp.where(length > 0, length, 1.0), x)

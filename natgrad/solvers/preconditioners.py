@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 
 from ..core.compiled import each
 from ..core.dense import accurate_product
@@ -193,7 +194,7 @@ class Pairs(NamedTuple):
         """These pairs and the secant of the step to θ, where steps are recorded."""
         return self if self.last is None else _arrive(self, theta, gradient)
 
-    def elsewhere(self) -> "Pairs":
+    def forget_step(self) -> "Pairs":
         """The same for another right-hand side, to which the last step says nothing."""
         if self.last is None:
             return self
@@ -251,7 +252,7 @@ class Recycled(Preconditioner):
     def __check_init__(self):
         check_integer(self.pairs, "pairs", 1, example=8)
 
-    def memory(self, size: int, dtype: Any, batches: bool = False) -> Pairs:
+    def memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Pairs:
         """No pairs yet."""
         ring, no = jnp.zeros((self.pairs, size), dtype), jnp.zeros((), bool)
         steps = self.secants and not batches

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
@@ -21,15 +23,15 @@ from ..core.settings import check_integer
 from ..core.sharding import replace_mesh, row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
-from .propagation import Gathers, Storage, plan_storage, pull, push, simulate
-from .scheme import Layer, Medium, Scheme, halo
+from .propagation import Gathers, plan_storage, pull, push, simulate
+from .scheme import Layer, Medium, Scheme, Storage, halo
 from .survey import Survey
 
 M_PER_KM = 1000.0
 DEFAULT_MEMORY = 2 * 2**30
 
 
-def squared_slowness(velocity: Any) -> Any:
+def squared_slowness(velocity: ArrayLike) -> Any:
     """m = 1/c² in s²/km², numbers near one: 0.44 for water.
 
     ```python
@@ -40,7 +42,7 @@ def squared_slowness(velocity: Any) -> Any:
     return (M_PER_KM / velocity) ** 2
 
 
-def velocity_of(theta: Any) -> Any:
+def velocity_of(theta: ArrayLike) -> Any:
     """c = m^(−1/2) in m/s."""
     theta = theta if isinstance(theta, jax.Array) else np.asarray(theta)
     return M_PER_KM / theta**0.5
@@ -96,13 +98,13 @@ class Start(NamedTuple):
 
 def check_start(
     survey: Survey,
-    velocity: Any,
-    update: Any,
+    velocity: ArrayLike,
+    update: ArrayLike | None,
     order: int,
     absorbing: int,
     memory: int,
     stored_every: int | None,
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     width = halo(order)
@@ -125,7 +127,7 @@ def check_start(
     return Start(slowness, jnp.asarray(weights, dtype), storage)
 
 
-def make_layer(survey: Survey, order: int, absorbing: int, dtype: Any) -> Layer:
+def make_layer(survey: Survey, order: int, absorbing: int, dtype: DTypeLike) -> Layer:
     """The absorbing layer: one of the survey, so that models can differ."""
     typical = 0.5 * survey.fastest_stable(order)
     return Layer.around(survey.shape, absorbing, survey.spacing, typical, dtype)
@@ -174,23 +176,21 @@ class Acoustic(WaveModel):
     def __init__(
         self,
         survey: Survey,
-        velocity: Any,
+        velocity: ArrayLike,
         *,
-        update: Any = None,
+        update: ArrayLike | None = None,
         order: int = 4,
         absorbing: int = 20,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,
-        dtype: Any = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         self.start, self.update, self.storage = check_start(*arguments)
-        every, segment, _ = self.storage
         self.survey, self.order = survey, order
-        self.scheme = Scheme.of(
-            survey.spacing, survey.dt, survey.steps, order, absorbing, every, segment
-        )
+        time = (survey.dt, survey.steps)
+        self.scheme = Scheme.of(survey.spacing, *time, order, absorbing, self.storage)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, order, absorbing, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)

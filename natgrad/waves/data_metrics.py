@@ -2,7 +2,6 @@
 
 import abc
 from functools import cached_property
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
@@ -31,25 +31,26 @@ from ..metrics.elliptic.equation import Elliptic
 from ..metrics.transport import Wasserstein
 
 
-def decimated(data: Array, every: int) -> Array:
+def average_blocks(data: Array, every: int) -> Array:
     """S u: the means of blocks of `every` samples along the last axis; the last may be shorter.
 
-    >>> decimated(jnp.array([1.0, 3.0, 5.0, 7.0, 8.0]), 2).tolist()
+    >>> average_blocks(jnp.array([1.0, 3.0, 5.0, 7.0, 8.0]), 2).tolist()
     [2.0, 6.0, 8.0]
 
     Half of the weight is lost at 0.6/(`every` dt) Hz: take blocks that are short against the
     period of the highest frequency. S Sᵀ is the diagonal matrix of 1/(samples in a block).
     """
-    blocks, missing = _blocks(data.shape[-1], every)
+    sizes = block_sizes(data.shape[-1], every)
+    missing = len(sizes) * every - data.shape[-1]
     padded = jnp.pad(data, [(0, 0)] * (data.ndim - 1) + [(0, missing)])
-    sums = padded.reshape(*data.shape[:-1], blocks, every).sum(-1)
-    return sums / block_sizes(data.shape[-1], every).astype(data.dtype)
+    sums = padded.reshape(*data.shape[:-1], len(sizes), every).sum(-1)
+    return sums / sizes.astype(data.dtype)
 
 
-def decimated_transpose(values: Array, every: int, steps: int) -> Array:
+def spread_blocks(values: Array, every: int, steps: int) -> Array:
     """Sᵀy, on `steps` samples.
 
-    >>> decimated_transpose(jnp.array([2.0, 4.0, 8.0]), 2, 5).tolist()
+    >>> spread_blocks(jnp.array([2.0, 4.0, 8.0]), 2, 5).tolist()
     [1.0, 1.0, 2.0, 2.0, 8.0]
     """
     shares = values / block_sizes(steps, every).astype(values.dtype)
@@ -62,13 +63,8 @@ def block_sizes(steps: int, every: int) -> Array:
     >>> block_sizes(5, 2).tolist()
     [2, 2, 1]
     """
-    blocks, missing = _blocks(steps, every)
-    return jnp.full(blocks, every).at[-1].add(-missing)
-
-
-def _blocks(steps: int, every: int) -> tuple[int, int]:
     blocks = -(-steps // every)
-    return blocks, blocks * every - steps
+    return jnp.full(blocks, every).at[-1].add(steps - blocks * every)
 
 
 class Positive(eqx.Module):
@@ -193,7 +189,7 @@ class DataWasserstein(Metric):
         *,
         every: int = 8,
         normalisation: Positive = Shifted(),
-        reference: Any = None,
+        reference: ArrayLike | None = None,
         elliptic: Elliptic = Elliptic(tolerance=1e-6),
     ):
         self.grid, self.every = grid, check_integer(every, "every", 1)
@@ -211,10 +207,8 @@ class DataWasserstein(Metric):
             if not np.all(np.isfinite(reference)):
                 raise InputError("reference", "is not finite", "recorded data")
             check_on_grid(grid, np.asarray(reference))
-            found = normalisation.constants(
-                decimated(jnp.asarray(reference), every), grid_axes(grid)
-            )
-            self.constants = found
+            means = average_blocks(jnp.asarray(reference), every)
+            self.constants = normalisation.constants(means, grid_axes(grid))
 
     def density(self, rho: Array) -> Array:
         """ρ̃, on the coarser grid."""
@@ -222,7 +216,7 @@ class DataWasserstein(Metric):
 
     def normalise(self, rho: Array) -> tuple[Array, Array]:
         """ρ̃ and the diagonal of D."""
-        u, axes, sigma = decimated(rho, self.every), grid_axes(self.grid), self.normalisation
+        u, axes, sigma = average_blocks(rho, self.every), grid_axes(self.grid), self.normalisation
         constants = sigma.constants(u, axes) if self.constants is None else self.constants
         constants = constants.astype(u.dtype)
         values = sigma.value(u, constants)
@@ -263,24 +257,25 @@ class _DataGeometry(Geometry):
     whitens_shortest = True
 
     @cached_property
-    def _normalised(self) -> tuple[Array, Array]:
+    def _density_and_slope(self) -> tuple[Array, Array]:
+        """ρ̃ and the diagonal of D."""
         return self.metric.normalise(self.rho)
 
     @cached_property
     def _transport(self) -> Geometry:
-        return self.metric.transport.at(self._normalised[0])
+        return self.metric.transport.at(self._density_and_slope[0])
 
     def _means(self, values: Array) -> Array:
         """D S x."""
-        return self._normalised[1] * decimated(values, self.metric.every)
+        return self._density_and_slope[1] * average_blocks(values, self.metric.every)
 
     def _spread(self, values: Array) -> Array:
         """Sᵀ y."""
-        return decimated_transpose(values, self.metric.every, self.metric.grid.shape[-1])
+        return spread_blocks(values, self.metric.every, self.metric.grid.shape[-1])
 
     @cached_property
     def factor(self) -> lx.AbstractLinearOperator:
-        L, D = self._transport.factor, self._normalised[1]
+        L, D = self._transport.factor, self._density_and_slope[1]
         transpose = lambda y: self._spread(D * L.T.mv(y))
         return AdjointOperator(
             lambda x: L.mv(self._means(x)), transpose, self.rho, L.out_structure()
@@ -288,7 +283,7 @@ class _DataGeometry(Geometry):
 
     @cached_property
     def gram(self) -> lx.AbstractLinearOperator:
-        A, D = self._transport.gram, self._normalised[1]
+        A, D = self._transport.gram, self._density_and_slope[1]
         return positive_operator(lambda x: self._spread(D * A.mv(self._means(x))), self.rho)
 
     def image(self, columns: Array) -> tuple[Array, Report]:
@@ -299,17 +294,17 @@ class _DataGeometry(Geometry):
 
     def whiten(self, c: Array) -> tuple[Array, ...]:
         """That of ρ̃ for D⁻¹(SSᵀ)⁻¹Sc: Lᵀb is the part of c that is constant in each block."""
-        return self._transport.whiten(self._sums(c) / self._normalised[1])
+        return self._transport.whiten(self._sums(c) / self._density_and_slope[1])
 
     def remainder(self, c: Array) -> Array:
-        D, sums = self._normalised[1], self._sums(c)
+        D, sums = self._density_and_slope[1], self._sums(c)
         return c - self._spread(sums - D * self._transport.remainder(sums / D))
 
     def _sums(self, c: Array) -> Array:
         """(SSᵀ)⁻¹S c: sums over blocks."""
         sizes = block_sizes(self.metric.grid.shape[-1], self.metric.every).astype(c.dtype)
-        return sizes * decimated(c, self.metric.every)
+        return sizes * average_blocks(c, self.metric.every)
 
     def report(self) -> Report:
-        density = self._normalised[0]
+        density = self._density_and_slope[0]
         return {"contrast": jnp.max(density) / jnp.min(density)}

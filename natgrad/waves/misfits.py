@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..core.selection import Selection
 from ..core.settings import check_integer
@@ -14,7 +15,7 @@ from ..errors import InputError
 from ..grids import Grid
 from ..metrics.distances import cumulative_distribution, quantile_ends
 from ..problem import ScaledLoss
-from .data_metrics import DataWasserstein, Positive, Softplus, decimated
+from .data_metrics import DataWasserstein, Positive, Softplus, average_blocks
 
 
 class TraceWasserstein(eqx.Module):
@@ -49,7 +50,9 @@ class TraceWasserstein(eqx.Module):
     every: int = eqx.field(static=True)
     steps: int = eqx.field(static=True)
 
-    def __init__(self, recorded: Any, *, every: int = 1, normalisation: Positive = Softplus()):
+    def __init__(
+        self, recorded: ArrayLike, *, every: int = 1, normalisation: Positive = Softplus()
+    ):
         data, self.every = jnp.asarray(recorded), check_integer(every, "every", 1)
         if data.ndim == 0 or data.shape[-1] < 2 * every or not data.size:
             what = f"has shape {data.shape}, with blocks of {every} samples in time"
@@ -60,12 +63,12 @@ class TraceWasserstein(eqx.Module):
             what = f"{normalisation!r} is not positive for every wave"
             raise InputError("normalisation", what, "ng.waves.Softplus(1.0)")
         self.steps, self.normalisation = data.shape[-1], normalisation
-        self.constants = normalisation.constants(decimated(data, every), (-1,))
+        self.constants = normalisation.constants(average_blocks(data, every), (-1,))
         self.quantiles = _quantiles(self.positive(data))
 
     def positive(self, data: Array) -> Array:
         """σ(Su), in proportion to the density ũ."""
-        u = decimated(data, self.every)
+        u = average_blocks(data, self.every)
         return self.normalisation.value(u, self.constants.astype(u.dtype))
 
     def __call__(self, rho: Array) -> Array:

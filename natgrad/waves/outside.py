@@ -12,7 +12,7 @@ from ..core.selection import Selection
 from ..models.base import Evaluation, Unravel
 from ..models.external import HostModel, HostProducts, call_named
 from .acoustic import M_PER_KM, Start, WaveModel, take_shots
-from .propagation import Storage
+from .scheme import Storage
 from .survey import Survey
 
 

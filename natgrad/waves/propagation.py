@@ -24,11 +24,12 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.sharding import AXIS
 from ..errors import InputError
-from .scheme import Fields, Medium, Positions, Scheme, locate
+from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
 from .survey import Survey
 
 # A thinned field must sample the highest frequency of the wavelet at least this often a period:
@@ -44,7 +45,7 @@ class Gathers(NamedTuple):
     receivers: Positions
 
     @classmethod
-    def of(cls, survey: Survey, scheme: Scheme, dtype: Any) -> "Gathers":
+    def of(cls, survey: Survey, scheme: Scheme, dtype: DTypeLike) -> "Gathers":
         """Those of a survey, on fields with the layer and the halo around the model."""
         count, rim = survey.shots, scheme.absorbing + scheme.halo
         place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
@@ -178,9 +179,9 @@ def march(
     samples: Array,
     shots: Gathers,
     medium: Medium,
-    kept: Array | None = None,
+    kept: PyTree = None,
     first: Array | int = 0,
-) -> tuple[Fields, Array | None, Array]:
+) -> tuple[Fields, PyTree, Array]:
     """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
     `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). What there
@@ -331,17 +332,6 @@ def image_again(
     signal = scheme.group(scheme.cut(shots.wavelet))
     xs = (jnp.arange(len(signal)), signal, scheme.group(samples))
     return jax.lax.scan(segment, start, xs, reverse=True)[0]
-
-
-# What is kept.
-
-
-class Storage(NamedTuple):
-    """Every n-th response, or the fields at the start of every segment of `segment` blocks."""
-
-    every: int
-    segment: int | None
-    bytes: int
 
 
 def plan_storage(

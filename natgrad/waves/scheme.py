@@ -9,15 +9,19 @@ With a = exp(−σ dt), w = a dt²/m and e = w√m σ′/2, the leapfrog scheme 
 K being the differenced Laplacian: stable for every σ where it is without the layer.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..errors import InputError
+
+Shape = tuple[int, ...]
+Spacing = tuple[float, ...]
 
 # Second derivatives of order 2q: the centre, then the neighbours at distance 1 … q.
 SECOND = {
@@ -39,7 +43,7 @@ def halo(order: int) -> int:
     return order // 2
 
 
-def laplacian(u: Array, spacing: tuple[float, ...], order: int) -> Array:
+def laplacian(u: Array, spacing: Spacing, order: int) -> Array:
     """Δu on the cells inside the halo of u, along its last axes, by slices that XLA fuses.
 
     ```python
@@ -82,12 +86,7 @@ class Layer(NamedTuple):
 
     @classmethod
     def around(
-        cls,
-        shape: tuple[int, ...],
-        cells: int,
-        spacing: tuple[float, ...],
-        velocity: float,
-        dtype: Any = None,
+        cls, shape: Shape, cells: int, spacing: Spacing, velocity: float, dtype: DTypeLike = float
     ) -> "Layer":
         """Zero in the model, σ_max (s/S)^POWER in a layer of thickness S; those of axes add up.
 
@@ -109,6 +108,14 @@ class Layer(NamedTuple):
         return cls(jnp.asarray(damping, dtype), jnp.asarray(slope, dtype))
 
 
+class Storage(NamedTuple):
+    """Every n-th response, or the fields at the start of every segment of `segment` blocks."""
+
+    every: int
+    segment: int | None
+    bytes: int
+
+
 class Scheme(NamedTuple):
     """The numbers of a discretisation, and how much of the source field is kept.
 
@@ -118,7 +125,7 @@ class Scheme(NamedTuple):
     to their places. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
-    spacing: tuple[float, ...]
+    spacing: Spacing
     dt: float
     steps: int
     order: int
@@ -131,16 +138,10 @@ class Scheme(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        spacing: tuple[float, ...],
-        dt: float,
-        steps: int,
-        order: int,
-        absorbing: int,
-        every: int,
-        segment: int | None = None,
+        cls, spacing: Spacing, dt: float, steps: int, order: int, absorbing: int, storage: Storage
     ) -> "Scheme":
         """With as many blocks as fill up whole segments."""
+        every, segment, _ = storage
         group, unroll = segment or 1, 1 if every % BUFFERS == 0 else BUFFERS
         blocks = -(-steps // (every * group)) * group
         given = (spacing, dt, steps, order, absorbing, every, segment)
@@ -199,11 +200,7 @@ class Positions(NamedTuple):
 
 
 def locate(
-    name: str,
-    points: np.ndarray,
-    shape: tuple[int, ...],
-    spacing: tuple[float, ...],
-    offset: int,
+    name: str, points: np.ndarray, shape: Shape, spacing: Spacing, offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The cells around points, (n, c, d), and their multilinear weights, (n, c).
 

@@ -2,11 +2,11 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import equinox as eqx
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.signal import butter, sosfilt
 
 from ..errors import InputError, warn_once
@@ -17,7 +17,7 @@ from .scheme import SECOND
 # visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
 CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
 
-FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet", "data")
+FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet")
 
 
 class Survey(eqx.Module):
@@ -44,9 +44,9 @@ class Survey(eqx.Module):
         shape: tuple[int, ...],
         spacing: float | tuple[float, ...],
         dt: float,
-        sources: Any,
-        receivers: Any,
-        wavelet: Any,
+        sources: ArrayLike,
+        receivers: ArrayLike,
+        wavelet: ArrayLike,
     ):
         self.shape = tuple(int(n) for n in shape)
         sides = np.atleast_1d(np.asarray(spacing, float))
@@ -183,11 +183,15 @@ class Shots(eqx.Module):
     survey: Survey
     data: np.ndarray
 
-    def __init__(self, survey: Survey, data: Any):
+    def __init__(self, survey: Survey, data: ArrayLike):
         data = np.asarray(data)
         if data.shape != survey.data_shape:
+            shots, receivers, steps = survey.data_shape
             what = f"has shape {data.shape}, the survey (shots, receivers, steps) "
-            raise InputError("data", what + f"{survey.data_shape}", _other_order(data, survey))
+            advice = "one trace for each shot and receiver, of as many samples as the wavelet"
+            if data.shape == (shots, steps, receivers):
+                advice = "data.swapaxes(1, 2): time is the last axis"
+            raise InputError("data", what + f"{survey.data_shape}", advice)
         if not np.all(np.isfinite(data)):
             what = f"{int(np.sum(~np.isfinite(data)))} of its {data.size} values are not finite"
             raise InputError("data", what, "traces with the dead ones set to zero")
@@ -214,34 +218,18 @@ class Shots(eqx.Module):
 
     def save(self, path: str | Path) -> None:
         """As a NumPy archive (.npz)."""
-        survey = self.survey
-        arrays = {name: getattr(survey, name) for name in FIELDS[:-1]}
-        np.savez_compressed(path, **arrays, data=self.data)
+        settings = {name: getattr(self.survey, name) for name in FIELDS}
+        np.savez_compressed(path, **settings, data=self.data)
 
     @classmethod
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
         try:
             with np.load(path, allow_pickle=False) as archive:
-                values = {name: archive[name] for name in FIELDS}
+                data, settings = archive["data"], {name: archive[name] for name in FIELDS}
         except (OSError, KeyError, ValueError, BadZipFile) as error:
             raise InputError("path", f"{path} holds no shots ({error})", "Shots.save") from error
-        survey = Survey(
-            tuple(values["shape"]),
-            tuple(values["spacing"]),
-            float(values["dt"]),
-            values["sources"],
-            values["receivers"],
-            values["wavelet"],
-        )
-        return cls(survey, values["data"])
-
-
-def _other_order(data: np.ndarray, survey: Survey) -> str:
-    shots, receivers, steps = survey.data_shape
-    if data.shape == (shots, steps, receivers):
-        return "data.swapaxes(1, 2): time is the last axis"
-    return "one trace for each shot and receiver, of as many samples as the wavelet"
+        return cls(Survey(**settings), data)
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:

@@ -34,7 +34,7 @@ def folded_layers(
 
     Cost: 16 evaluations a cell.
     """
-    return _section(shape, spacing, water, _folded, seed)
+    return _section(shape, spacing, water, _folds, seed)
 
 
 def faulted_layers(
@@ -51,7 +51,7 @@ def faulted_layers(
 
     Cost: 16 evaluations a cell.
     """
-    return _section(shape, spacing, water, _faulted, seed)
+    return _section(shape, spacing, water, _faults, seed)
 
 
 def salt_body(
@@ -171,7 +171,7 @@ def _layers(
     return velocity[np.minimum(np.searchsorted(floors, s, side="right"), count - 1)]
 
 
-def _folded(x: np.ndarray, z: np.ndarray, width: float, rng: np.random.Generator) -> np.ndarray:
+def _folds(x: np.ndarray, z: np.ndarray, width: float, rng: np.random.Generator) -> np.ndarray:
     folds = _waves(x, rng, {1.7: 0.20, 0.93: 0.10, 0.41: 0.02})
     below = _layers(z - (0.3 + z) * folds, rng, 44, 2000.0, 4000.0, 550.0) + 300 * z
     cover = _layers(z - 0.05 * x / width - 0.1 * z * folds, rng, 60, 1700.0, 3600.0, 200.0)
@@ -179,7 +179,7 @@ def _folded(x: np.ndarray, z: np.ndarray, width: float, rng: np.random.Generator
     return np.where(z < unconformity, cover, below)
 
 
-def _faulted(x: np.ndarray, z: np.ndarray, width: float, rng: np.random.Generator) -> np.ndarray:
+def _faults(x: np.ndarray, z: np.ndarray, width: float, rng: np.random.Generator) -> np.ndarray:
     x, z = np.broadcast_arrays(x, z)
     at, side = 0.35, 1.0
     while at < width:

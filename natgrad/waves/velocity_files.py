@@ -58,13 +58,15 @@ def load_velocity(
         raise InputError("key", f"'{path}' has no named arrays", "key=None")
     advice = "a file of P-wave velocities"
     if suffix in (".npy", ".npz"):
-        values = _of_shape(_read_numpy(path, key), shape)
+        values = _reshape(_read_numpy(path, key), shape)
     elif suffix in (".sgy", ".segy"):
         values = _read_segy(path, shape)
     else:
         values = _read_raw(path, shape, dtype)
         advice = f"the other byte order, dtype={values.dtype.newbyteorder().str!r}"
-    velocity = _with_axes(_real(values, path), axes)
+    if values.dtype.kind not in "fiu":
+        raise InputError("path", f"'{path}' has values of {values.dtype}", "a file of real numbers")
+    velocity = _order_axes(values.astype(float), axes)
     _check_values(velocity, unit, advice)
     return UNITS[unit] * velocity
 
@@ -75,19 +77,12 @@ def _read_numpy(path: Path, key: str | None) -> np.ndarray:
             found = np.load(file, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return found
-            return found[_chosen(found.files, key, path)]
-    except InputError:
-        raise
+            names = found.files
+            if key in names or (key is None and len(names) == 1):
+                return found[names[0] if key is None else key]
     except Exception as error:  # NumPy, zipfile and zlib each have their own
         what = f"NumPy cannot read '{path}' as an array of numbers"
         raise InputError("path", what, "a file that np.save or np.savez wrote") from error
-
-
-def _chosen(names: list[str], key: str | None, path: Path) -> str:
-    if key is None and len(names) == 1:
-        return names[0]
-    if key in names:
-        return str(key)
     what = f"'{path}' has {len(names)} arrays" if key is None else f"{key!r} is not in '{path}'"
     raise InputError("key", what, f"one of {names}" if names else "a file with an array")
 
@@ -107,8 +102,8 @@ def _read_segy(path: Path, shape: tuple[int, ...] | None) -> np.ndarray:
         what = f"'{path}' cannot be read as SEG-Y: {error}"
         raise InputError("path", what, "a big-endian file with traces of one length") from error
     if shape is not None and len(shape) == 3 and shape[-1] == traces.shape[-1]:
-        return _of_shape(traces.ravel(), shape)
-    return _of_shape(traces, shape)
+        return _reshape(traces.ravel(), shape)
+    return _reshape(traces, shape)
 
 
 def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarray:
@@ -122,7 +117,7 @@ def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarr
     if shape is None:
         what = f"'{path}', with {size // kind.itemsize} numbers of {kind}, has no header"
         raise InputError("shape", what, "the sides of the model, the last one fastest")
-    cells = _cells(shape)
+    cells = _count_cells(shape)
     if size != cells * kind.itemsize:
         what = f"{shape} of {kind} takes {cells * kind.itemsize} bytes, and '{path}' has {size}"
         width = size // cells
@@ -131,28 +126,22 @@ def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarr
     return np.fromfile(path, kind).reshape(shape)
 
 
-def _of_shape(values: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
+def _reshape(values: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
     """A flat array in this shape; any other has to have it already, or cells would be mixed up."""
     if shape is None or values.shape == tuple(shape):
         return values
-    if values.ndim == 1 and values.size == _cells(shape):
+    if values.ndim == 1 and values.size == _count_cells(shape):
         return values.reshape(shape)
     raise InputError("shape", f"the file has {values.shape}, not {tuple(shape)}", "no shape")
 
 
-def _cells(shape: tuple[int, ...]) -> int:
+def _count_cells(shape: tuple[int, ...]) -> int:
     if len(shape) not in (2, 3) or min(shape) < 1:
         raise InputError("shape", f"{shape} is no grid", "(306, 120), or three sides")
     return int(np.prod([int(n) for n in shape]))
 
 
-def _real(values: np.ndarray, path: Path) -> np.ndarray:
-    if values.dtype.kind not in "fiu":
-        raise InputError("path", f"'{path}' has values of {values.dtype}", "a file of real numbers")
-    return values.astype(float)
-
-
-def _with_axes(values: np.ndarray, axes: str | None) -> np.ndarray:
+def _order_axes(values: np.ndarray, axes: str | None) -> np.ndarray:
     """The array with x first and z last."""
     if values.ndim not in (2, 3) or values.size == 0:
         what = f"the array has shape {values.shape}"

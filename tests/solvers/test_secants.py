@@ -79,7 +79,7 @@ def test_pairs_have_served_where_a_step_levels_the_slope(end: float, served: boo
     memory = walked(jnp.ones(1), jnp.full(1, float(end)), H=jnp.eye(1))
     assert memory.last is not None
     assert bool(memory.last.served) == served
-    assert not memory.elsewhere().last.served  # pyright: ignore[reportOptionalMemberAccess]
+    assert not memory.forget_step().last.served  # pyright: ignore[reportOptionalMemberAccess]
 
 
 # --- a run

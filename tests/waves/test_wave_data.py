@@ -12,7 +12,7 @@ from natgrad import waves
 from natgrad.core import selection
 from natgrad.core.operators import as_dense
 from natgrad.metrics.distances import squared_wasserstein
-from natgrad.waves.data_metrics import decimated, decimated_transpose
+from natgrad.waves.data_metrics import average_blocks, spread_blocks
 
 SHAPE, EVERY = (3, 4, 11), 3  # shots, receivers, steps; the last block has two samples
 GATHER = ng.Grid((0.0, 0.0), (1.0, 1.0), SHAPE[1:])
@@ -36,9 +36,9 @@ def block_means() -> np.ndarray:
 
 def test_decimation_is_the_matrix_of_block_means_with_its_transpose():
     S, u = block_means(), data(0)
-    np.testing.assert_allclose(decimated(u, EVERY), u @ S.T, atol=1e-14)
+    np.testing.assert_allclose(average_blocks(u, EVERY), u @ S.T, atol=1e-14)
     y = data(1)[..., :4]
-    np.testing.assert_allclose(decimated_transpose(y, EVERY, 11), y @ S, atol=1e-14)
+    np.testing.assert_allclose(spread_blocks(y, EVERY, 11), y @ S, atol=1e-14)
 
 
 def normalised(u: np.ndarray, sigma, reference: np.ndarray, axes: tuple[int, ...]):
