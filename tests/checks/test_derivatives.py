@@ -57,7 +57,10 @@ def checked(kind: str):
     return ng.checks.check_adjoint(model(kind), parameters(kind), trials=2, verbose=False)
 
 
-FURTHER = ("gmres", "preconditioned", "newton", "host newton", "solve", "observed nonlinear")
+FURTHER = (
+    *("explicit reverse", "gmres", "cg", "preconditioned", "newton", "host newton", "solve"),
+    *("observed", "observed nonlinear"),
+)
 
 
 @pytest.mark.parametrize("kind", with_slow(KINDS, FURTHER))
@@ -76,7 +79,9 @@ def products_of(made: ng.models.Model, theta, eta, xi):
     return products.rho, products.push(eta), products.pull(xi)
 
 
-@pytest.mark.parametrize("kind", ["gmres", "cg", "host", "solve", "external", "observed"])
+@pytest.mark.parametrize(
+    "kind", with_slow(["gmres", "cg", "host", "solve", "external", "observed"], ["gmres", "cg"])
+)
 def test_products_are_those_of_the_dense_jacobian(kind: str):
     c = 0.5 if kind in ("solve", "observed") else 0.0
     matrix = SYMMETRIC if kind == "cg" else UPWIND
@@ -172,7 +177,7 @@ broken = lambda t: jnp.sum(broken_sine(t))
 objective = lambda t: jnp.sum(jnp.cos(t) * t)
 
 
-@pytest.mark.parametrize("kind", ["lu", "host", "external"])
+@pytest.mark.parametrize("kind", with_slow(["lu", "host", "external"], ["lu"]))
 def test_gradients_are_right(kind: str):
     for settings in ({"loss": LOSS, "regulariser": square}, {"objective": objective}):
         problem = ng.Problem(model(kind), **settings)

@@ -102,7 +102,7 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", with_slow(METRICS, ["Sum"]))
+@pytest.mark.parametrize("name", with_slow(METRICS, ["FisherRao", "Sum"]))
 def test_the_state_moves_straight_ahead_to_the_order_of_the_curve(name: str):
     """Where Z is square and invertible; then the metric does not matter."""
     model = Wavy()
@@ -125,7 +125,7 @@ def test_a_lower_order_is_the_beginning_of_a_higher_one(order: int):
 
 
 @pytest.mark.parametrize(
-    "name", with_slow(["L2", "FisherRao", "H-1", "Wasserstein"], ["H-1", "Wasserstein"])
+    "name", with_slow(["L2", "FisherRao", "H-1", "Wasserstein"], ["L2", "H-1", "Wasserstein"])
 )
 def test_what_the_tangent_space_reaches_vanishes_to_that_order(name: str):
     """k > p: ZᵀA(ρ(θ(τ)) − ρ − τZη), in the metric at the start."""
@@ -148,7 +148,7 @@ def seen_by(model, theta, metric):
     return jax.jit(lambda zeta: pull(gram.mv(zeta.reshape(rho.shape)))[0])
 
 
-@pytest.mark.parametrize("k", [4, 7], ids=["square", "tall"])
+@pytest.mark.parametrize("k", with_slow([4, 7], [4]), ids=["square", "tall"])
 def test_ends_do_not_depend_on_the_parameterisation(k: int):
     """θ = φ(ϑ): the curves of order q end at the same point, to order q + 1."""
     R = 0.2 * A / jnp.linalg.norm(A, 2)
@@ -202,7 +202,8 @@ SOLVERS = (
     *(ng.NystromKernel(rank=7), ng.CG(1e-13), ng.LSMR(1e-13)),
 )
 BY_NAME = {solver.name: solver for solver in SOLVERS}
-every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+DIRECT = [solver for solver in SOLVERS if solver.name in ("QR", "PivotedQR", "SVD")]
+every_solver = pytest.mark.parametrize("solver", with_slow(SOLVERS, DIRECT), ids=lambda s: s.name)
 HELD = ng.ParameterDamping(np.diag([1.0, 2.0, 3.0, 4.0]) + 0.2, strength=0.1)
 
 
@@ -249,7 +250,7 @@ def run(problem, theta, *, bounds=None, iterations: int = 3, **settings) -> ng.R
 FAR = near(Wavy(7), jnp.array([-0.3, 0.4, 0.2, -0.5]), 0.0)
 
 
-@pytest.mark.parametrize("name", with_slow(BY_NAME, ["QR", "PivotedQR", "NystromKernel", "LSMR"]))
+@pytest.mark.parametrize("name", with_slow(BY_NAME, set(BY_NAME) - {"Kernel", "CG"}))
 def test_curved_steps_do_not_depend_on_the_solver(name: str):
     result = run(FAR, START, solver=BY_NAME[name], order=2)
     losses = result.history["loss"]
@@ -274,7 +275,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", with_slow(VARIANTS, set(VARIANTS) - {"objective", "bounds"}))
+@pytest.mark.parametrize("name", with_slow(VARIANTS, set(VARIANTS) - {"bounds"}))
 def test_curved_steps_decrease_every_kind_of_loss(name: str):
     problem, theta, settings = VARIANTS[name]
     if "metric" in settings:
@@ -308,17 +309,16 @@ def test_the_products_of_a_curve_are_counted():
 
 def tikhonov(theta, previous, share: float, strength: float):
     """argmin ‖b + Yη‖² + λ‖η − μη′‖², by least squares on the stacked rows."""
-    Z = np.asarray(jax.jacobian(FAR.model)(theta))
-    b = np.asarray(FAR.model(theta) - FAR.loss.target)
+    rho, Z = map(np.asarray, state_and_jacobian(FAR.model, theta))
+    b = rho - np.asarray(FAR.loss.target)
     rows = np.concatenate([Z, np.sqrt(strength) * np.eye(4)])
     return np.linalg.lstsq(rows, np.append(-b, np.sqrt(strength) * share * previous), rcond=None)[0]
 
 
-@pytest.mark.parametrize(
-    "solver",
-    [ng.Cholesky(), ng.Kernel(), ng.CG(1e-13), ng.NystromKernel(rank=7)],
-    ids=lambda s: s.name,
-)
+MOVED = [ng.Cholesky(), ng.Kernel(), ng.CG(1e-13), ng.NystromKernel(rank=7)]
+
+
+@pytest.mark.parametrize("solver", with_slow(MOVED, [MOVED[0], MOVED[3]]), ids=lambda s: s.name)
 def test_momentum_moves_the_centre_of_the_damping(solver: ng.solvers.Solver):
     """A run of three iterations against the stacked least-squares problem."""
     step = ng.FixedStep(0.4, require_decrease=False)
@@ -335,12 +335,9 @@ def test_momentum_moves_the_centre_of_the_damping(solver: ng.solvers.Solver):
 
 def outside() -> ng.ExternalModel:
     """The same model as code outside JAX."""
-    model = FAR.model
-    return ng.ExternalModel(
-        lambda t: np.asarray(model(jnp.asarray(t))),
-        lambda t, v: np.asarray(jax.jvp(model, (jnp.asarray(t),), (jnp.asarray(v),))[1]),
-        lambda t, u: np.asarray(jax.vjp(model, jnp.asarray(t))[1](jnp.asarray(u))[0]),
-    )
+    both = jax.jit(lambda theta: (FAR.model(theta), jax.jacobian(FAR.model)(theta)))
+    state, jacobian = (lambda theta, i=i: np.asarray(both(theta)[i]) for i in (0, 1))
+    return ng.ExternalModel(state, lambda t, v: jacobian(t) @ v, lambda t, u: jacobian(t).T @ u)
 
 
 def solved() -> ng.ImplicitModel:

@@ -6,7 +6,7 @@ import pytest
 
 import natgrad as ng
 from equations_for_tests import CODE, GRID, LOSS, START, THETA, model
-from problems_for_tests import linear_problem
+from problems_for_tests import linear_problem, with_slow
 
 PROBLEM = ng.Problem(model("external"), LOSS)
 TRUTH = THETA + np.array([0.2, 0.1, -0.3, 0.2])
@@ -17,7 +17,9 @@ def _clean():
     CODE.clear()
 
 
-@pytest.mark.parametrize("kind", ["external", "external only linearize", "host", "lu"])
+@pytest.mark.parametrize(
+    "kind", with_slow(["external", "external only linearize", "host", "lu"], ["lu"])
+)
 def test_it_finds_the_minimiser_and_counts_exactly(kind: str):
     result = ng.minimize(
         ng.Problem(model(kind), LOSS),

@@ -8,7 +8,7 @@ import pytest
 
 import natgrad as ng
 from cases import METHODS, ROSENBROCK, START
-from problems_for_tests import Linear
+from problems_for_tests import Linear, with_slow
 
 EYE = ng.MatrixMetric(np.eye(2))
 STEPS = 4
@@ -29,7 +29,9 @@ def plain(method, theta, state):
 compiled = eqx.filter_jit(plain)
 
 
-@pytest.mark.parametrize("name", ["NaturalGradient", "rejected steps"])
+@pytest.mark.parametrize(
+    "name", with_slow(["NaturalGradient", "rejected steps"], ["NaturalGradient"])
+)
 def test_steps_from_many_starts_at_once(name: str):
     method, starts = METHODS[name], jnp.stack([START, START + 0.3, START - 0.2])
     init = lambda theta: method.init(ROSENBROCK, theta)

@@ -18,7 +18,7 @@ from problems_for_tests import (
 )
 
 
-@pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))
+@pytest.mark.parametrize("name", with_slow(METRIC_NAMES, [*FURTHER_METRICS, "Sum"]))
 def test_every_metric_finds_the_parameters(name: str):
     problem, start, truth, grid = bumps_problem()
     result = ng.minimize(

@@ -76,7 +76,7 @@ def direction(problem: ng.Problem, theta=THETA, solver=EXACT, damping: float = 0
     return local, solution.eta, dataclasses.replace(info, counts=spent)
 
 
-@pytest.mark.parametrize("name", with_slow(MODELS, ["gmres", "host"]))
+@pytest.mark.parametrize("name", with_slow(MODELS, ["explicit", "gmres", "host"]))
 def test_the_direction_is_that_of_the_dense_hessian(name: str):
     g, H = oracle(False)
     damping = 2 * max(0.0, -float(np.linalg.eigvalsh(H)[0])) + 0.05
@@ -89,7 +89,7 @@ def test_the_direction_is_that_of_the_dense_hessian(name: str):
     assert info.counts == (1, steps, steps + 1)  # one product: one linearised, one adjoint
 
 
-@pytest.mark.parametrize("name", ["explicit", "host"])
+@pytest.mark.parametrize("name", with_slow(["explicit", "host"], ["host"]))
 def test_a_regulariser_adds_its_own_hessian(name: str):
     g, H = oracle(True)
     problem = ng.Problem(MODELS[name], LOSS, regulariser=lambda t: 0.5 * regularise(t))

@@ -33,7 +33,7 @@ def move(method, size, nearness="information", damping=0.0, problem=None) -> np.
 
 @pytest.mark.parametrize("damping", with_slow([0.0, 0.3], [0.3]))
 @pytest.mark.parametrize("nearness", ["information", "distance"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", with_slow(METHODS, ["L2", "Sum"]))
 def test_all_agree_with_the_explicit_step_to_first_order(name: str, nearness: str, damping: float):
     problem, start, _, grid = bumps_problem()
     kind, absolute = METHODS[name](grid), ng.AbsoluteDamping(damping)

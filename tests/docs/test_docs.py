@@ -48,7 +48,14 @@ def run(page: Path, package: str | None = None) -> None:
     exec(compile(blocks(page, package), str(page), "exec"), {"__name__": page.stem})
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+# These take ten seconds each; what they show has fast tests of its own.
+SLOW_PAGES = ("waves.md", "pinns.md", "own_solver.md", "which_metric.md", "ecosystem.md")
+mark_page = lambda page: [pytest.mark.slow] * (page.name in SLOW_PAGES)
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=mark_page(p), id=p.name) for p in PAGES if blocks(p)]
+)
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The blocks of a page run one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)  # where a page saves a result
@@ -57,7 +64,12 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("page", "package"),
-    [pytest.param(p, o, id=f"{p.name}-{o}") for p in PAGES for o in OPTIONAL if blocks(p, o)],
+    [
+        pytest.param(p, o, marks=mark_page(p), id=f"{p.name}-{o}")
+        for p in PAGES
+        for o in OPTIONAL
+        if blocks(p, o)
+    ],
 )
 def test_page_with_an_optional_package(page: Path, package: str):
     """Blocks that need one stand by themselves."""

@@ -54,7 +54,9 @@ def oracle() -> tuple[np.ndarray, np.ndarray]:
 # --- directions and products
 
 
-@pytest.mark.parametrize("solver", [ng.CG(1e-14), ng.SVD()], ids=["CG", "SVD"])
+@pytest.mark.parametrize(
+    "solver", [ng.CG(1e-14), pytest.param(ng.SVD(), marks=pytest.mark.slow)], ids=["CG", "SVD"]
+)
 def test_the_direction_is_the_dense_one(solver, device):
     function = Counted(device)
     problem = ng.Problem(ng.TorchModel(function, device=device), LOSS)

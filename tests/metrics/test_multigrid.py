@@ -77,7 +77,7 @@ def test_coarse_operator_is_the_galerkin_product(shape, periodic):
         np.testing.assert_allclose(K, P.T @ fine @ P, atol=1e-12 * np.abs(K).max())
 
 
-@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("periodic", with_slow([False, True], [False]))
 @pytest.mark.parametrize("shape", with_slow([(12, 11), (6, 5, 4)], [(6, 5, 4)]))
 def test_cycle_is_symmetric_and_positive(shape, periodic, monkeypatch):
     """With levels written out, levels in the loop and the direct solve all present."""
@@ -215,7 +215,11 @@ def hard_density(name, n=32):
     ("name", "precision"),
     [
         *((name, "double") for name in HARD),
-        *((name, "mixed") for name in HARD if name != "two separated bumps"),
+        *(
+            pytest.param(name, "mixed", marks=pytest.mark.slow)
+            for name in HARD
+            if name != "two separated bumps"
+        ),
     ],
 )
 def test_hard_densities(hard_grid, name, precision):
@@ -351,7 +355,7 @@ def test_potential_and_its_errors():
     np.testing.assert_allclose(solution.phi, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["multigrid", "sparse"])
+@pytest.mark.parametrize("method", with_slow(["multigrid", "sparse"], ["multigrid"]))
 def test_derivative_of_a_product_with_respect_to_the_density(method):
     """Through the equation, not through the iteration: d⟨ζ, A(ρ)ζ⟩/dρ, a Taylor test."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (8, 7))

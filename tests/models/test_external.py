@@ -53,7 +53,9 @@ def run(problem: ng.Problem = PROBLEM, method=natural(), **settings):
 
 
 @pytest.mark.parametrize("metric", with_slow(METRICS, ["H-1", "W2"]))
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "solver", with_slow(SOLVERS, ["CG diagonal", "CG Nystrom", "RandomizedSVD"])
+)
 def test_the_direction_is_the_dense_one(metric: str, solver: str):
     d = matches_the_oracle("external linearize", *METRICS[metric], solver)
     assert CODE.count("linearize") == CODE.count("forward") == 1
@@ -84,7 +86,11 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("problem", [PROBLEM, SHARED, ALONE], ids=["plain", "shared", "alone"])
+@pytest.mark.parametrize(
+    "problem",
+    [PROBLEM, SHARED, pytest.param(ALONE, marks=pytest.mark.slow)],
+    ids=["plain", "shared", "alone"],
+)
 def test_a_run_counts_its_calls_and_never_evaluates_a_point_twice(problem, name: str):
     bounds = (-0.45, 0.55) if name == "bounds" else None
     stop = ng.Stop(iterations=3, gradient=1e-14)

@@ -72,7 +72,11 @@ def test_the_loss_is_a_weighted_mean_of_squares_and_the_metric_its_hessian(weigh
     close(ravel_pytree(back)[0], ravel_pytree(c)[0], 1e-14)
 
 
-@pytest.mark.parametrize("weight", [2.0, WEIGHTS], ids=["one weight", "a weight a point"])
+@pytest.mark.parametrize(
+    "weight",
+    [pytest.param(2.0, marks=pytest.mark.slow), WEIGHTS],
+    ids=["one weight", "a weight a point"],
+)
 def test_one_step_of_length_one_solves_a_linear_residual(weight):
     """Gauss–Newton, exactly: the first step reaches the least-squares solution."""
     pinn = linear(weight)
@@ -146,7 +150,7 @@ def in_dict(theta, x):
     return ng.derivative(u, x, 0, 0) + jnp.pi**2 * jnp.sin(jnp.pi * x[0])
 
 
-@pytest.mark.parametrize("kind", ["module", "dict"])
+@pytest.mark.parametrize("kind", with_slow(["module", "dict"], ["dict"]))
 def test_parameters_are_any_pytree(kind: str):
     rng = np.random.default_rng(3)
     if kind == "module":
@@ -265,7 +269,9 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("name", with_slow(RECIPES, ["gauss-newton", "nystrom"]))
+@pytest.mark.parametrize(
+    "name", with_slow(RECIPES, {*RECIPES} - {"levenberg-marquardt", "matrix-free"})
+)
 def test_every_recipe_decreases_the_loss(name: str):
     method = RECIPES[name](BENT.metric)
     result = ng.minimize(BENT.problem, THETA, method, stop=ng.Stop(iterations=3))

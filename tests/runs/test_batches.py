@@ -19,7 +19,7 @@ from natgrad.direction.local import Setup
 from natgrad.direction.rows import ByRows
 from natgrad.models.base import Evaluation
 from natgrad_studies.appendix_b import CollocatedTransport
-from problems_for_tests import Linear, minimize_compiling_once
+from problems_for_tests import Linear, minimize_compiling_once, with_slow
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
 GRID = ng.Grid(0.0, 1.0, 6)
@@ -31,6 +31,7 @@ CASES = [
     if case.grid.boundary == "neumann"
     and not isinstance(case.metric, (ng.Mobility, CollocatedTransport))
 ]
+SYMBOLS = [case for case in CASES if "Sobolev(" in case.name and "Sobolev(-1)" not in case.name]
 
 
 def minimized(problem: ng.Problem, theta, method, batch, iterations: int = 100) -> ng.Result:
@@ -63,7 +64,7 @@ def check_matrices(metric: ng.metrics.Metric, rho: np.ndarray, expected: np.ndar
     np.testing.assert_allclose(back, c, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", with_slow(CASES, SYMBOLS), ids=str)
 def test_the_metric_at_points_is_a_scaled_principal_submatrix(case):
     rho, rows = density(case.grid, 1), np.array([1, 4, 5, 11, 17, 18])
     selection = Points(jnp.asarray(rows), case.grid.shape)
@@ -190,7 +191,11 @@ def square(theta):
     return 0.1 * jnp.sum(theta**2)
 
 
-@pytest.mark.parametrize("metric", [ng.Sobolev(GRID, -1), ng.L2(GRID)], ids=["H-1", "L2"])
+@pytest.mark.parametrize(
+    "metric",
+    [ng.Sobolev(GRID, -1), pytest.param(ng.L2(GRID), marks=pytest.mark.slow)],
+    ids=["H-1", "L2"],
+)
 def test_functions_are_unbiased_over_all_selections(metric):
     problem, _ = sourcewise(noise=1.0)
     losses = problem.loss, ng.SquaredDistance(problem.loss.target, ng.Sobolev(GRID, -1))
@@ -228,7 +233,7 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", with_slow(METRICS, ["L2", "H1"]))
 def test_the_direction_of_a_batch_is_the_dense_one(name: str):
     problem, Z, target = plane_problem()
     theta, metric, batch = jnp.zeros(3), METRICS[name], ng.MiniBatch(10, seed=4)
@@ -253,7 +258,7 @@ def test_the_direction_of_a_batch_is_the_dense_one(name: str):
     assert result.loss == pytest.approx(0.5 * PLANE.cell_volume * np.sum(residual**2))
 
 
-@pytest.mark.parametrize("of", ["points", "sublattice"])
+@pytest.mark.parametrize("of", with_slow(["points", "sublattice"], ["points"]))
 def test_a_batch_of_everything_is_no_batch(of):
     problem, _, _ = plane_problem()
     batch = ng.MiniBatch(24 if of == "points" else 1, of=of)
