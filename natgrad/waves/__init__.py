@@ -1,6 +1,6 @@
 """Acoustic waves: a propagator with Born and adjoint products, surveys, recorded shots, models."""
 
-from .acoustic import Acoustic, squared_slowness, velocity_of
+from .acoustic import Acoustic, WaveModel, squared_slowness, velocity_of
 from .data_metrics import DataWasserstein, Shifted, Softplus
 from .misfits import TraceWasserstein
 from .survey import Shots, Survey, low_pass, ricker
@@ -15,6 +15,7 @@ __all__ = [
     "Softplus",
     "Survey",
     "TraceWasserstein",
+    "WaveModel",
     "coarsened",
     "faulted_layers",
     "folded_layers",

@@ -134,7 +134,9 @@ class Experiment:
     @property
     def bounds(self) -> tuple[jax.Array, jax.Array]:
         """On θ."""
-        return cast(WaveModel, self.whole.model).bounds(self.settings.slowest, self.settings.fastest)
+        return cast(WaveModel, self.whole.model).bounds(
+            self.settings.slowest, self.settings.fastest
+        )
 
     @cached_property
     def first_loss(self) -> float:

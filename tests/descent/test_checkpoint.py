@@ -227,8 +227,8 @@ def test_a_killed_run_ends_in_the_same_theta(tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_killed_runs_end_in_the_same_theta(tmp_path):
-    ends_the_same(tmp_path / "run.npz", kills=20, seed=1)
+def test_fifty_killed_runs_end_in_the_same_theta(tmp_path):
+    ends_the_same(tmp_path / "run.npz", kills=50, seed=1)
 
 
 # --- saved results and the file format ------------------------------------------------------------
