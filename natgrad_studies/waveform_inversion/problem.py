@@ -20,6 +20,7 @@ from natgrad.waves import (
     Shots,
     Survey,
     TraceWasserstein,
+    WaveModel,
     coarsened,
     faulted_layers,
     folded_layers,
@@ -134,9 +135,8 @@ class Experiment:
     @property
     def bounds(self) -> tuple[jax.Array, jax.Array]:
         """On θ."""
-        return cast(WaveModel, self.whole.model).bounds(
-            self.settings.slowest, self.settings.fastest
-        )
+        model = cast(WaveModel, self.whole.model)
+        return model.bounds(self.settings.slowest, self.settings.fastest)
 
     @cached_property
     def first_loss(self) -> float:

@@ -416,7 +416,7 @@ def test_eigenpairs_and_the_posterior_against_dense_matrices(name: str):
 @eqx.filter_jit
 def posterior(spectrum: ng.direction.spectrum.Spectrum, v: jax.Array, key: jax.Array):
     """Everything that a spectrum gives, and its square root of the covariance."""
-    root = jax.vmap(spectrum._coloured)(jnp.eye(P))
+    root = jax.vmap(spectrum._colour)(jnp.eye(P))
     variances = spectrum.variance(), spectrum.variance(samples=400)
     return spectrum.apply(v), *variances, spectrum.sample(key), root
 
