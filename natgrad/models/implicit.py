@@ -133,7 +133,7 @@ class ImplicitModel(Model):
             start = self.initial
             start = call_named("initial", start, theta) if callable(start) else start
             kept = solve_state(self, theta, as_field(self, start, theta))
-        return Evaluation(_observe(self, kept.field), kept)
+        return Evaluation(_call("observe", self.observe, kept.field), kept)
 
     def make_solves(self, kept: Kept, theta: PyTree) -> Solves:
         """Solves with ∂_ρh at a field: compiled, or by the user's factorisation."""
@@ -208,9 +208,7 @@ class ImplicitModel(Model):
         return self.factorise is not None
 
 
-@eqx.filter_jit
-def _observe(model: ImplicitModel, field: PyTree) -> PyTree:
-    return call_named("observe", model.observe, field)
+_call = eqx.filter_jit(call_named)
 
 
 class _Iterate(NamedTuple):
@@ -232,7 +230,7 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
 
     Reference: Kelley, Solving Nonlinear Equations with Newton's Method (2003).
     """
-    h = lambda field: _residual(model, field, theta)
+    h = lambda field: _call("residual", model.residual, field, theta)
     first = h(start)
     if model.linear:
         solve, _, factor = model.make_solves(Kept(start), theta)
@@ -283,8 +281,3 @@ def measure_residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> tupl
     h, image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))
     terms = jnp.stack([norm(model.residual(zero, theta)), norm(image)])
     return norm(h), jnp.max(jnp.where(jnp.isfinite(terms), terms, 0.0))
-
-
-@eqx.filter_jit
-def _residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
-    return model.residual(field, theta)
