@@ -150,16 +150,13 @@ def digest(value: PyTree) -> str:
     Of an array whose parts other processes hold, only the shape and the type count.
     """
     leaves, structure = jax.tree_util.tree_flatten(value)
-    found = hashlib.sha256(_without_addresses(str(structure)).encode())
+    without_addresses = lambda text: re.sub(r"0x[0-9a-f]+", "", text)
+    found = hashlib.sha256(without_addresses(str(structure)).encode())
     for leaf in leaves:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             found.update(f"{leaf.dtype}{leaf.shape}".encode())
             if isinstance(values := to_host(leaf), np.ndarray):
                 found.update(np.ascontiguousarray(values).tobytes())
         else:
-            found.update(_without_addresses(repr(leaf)).encode())
+            found.update(without_addresses(repr(leaf)).encode())
     return found.hexdigest()
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]+", "", text)

@@ -152,12 +152,7 @@ class _Callback(eqx.Module):
         forward, backward = map(_host_product, (self.operator, self.adjoint))
         # without derivatives the call stands by itself: JAX cannot map what has a given transpose
         product = jax.custom_jvp(lambda x: forward(None, x))
-        product.defjvp(
-            lambda primal, tangent: (
-                product(*primal),
-                linear_call(forward, backward, None, *tangent),
-            )
-        )
+        product.defjvps(lambda tangent, *_: linear_call(forward, backward, None, tangent))
         return product(x)
 
 

@@ -20,6 +20,9 @@ from ..models.base import Evaluation, Model, Products, Unravel
 from ..problem import LeastSquares, Problem
 from ..solvers import Solver
 
+Operator = lx.AbstractLinearOperator
+Options = dict[str, Any]
+
 
 def as_lineax_solver(solver: Solver) -> lx.AbstractLinearSolver:
     """A solver of natgrad for `lineax.linear_solve`: x of minimum norm with ‖Yx − b‖ least.
@@ -41,13 +44,11 @@ class LeastSquaresSolver(lx.AbstractLinearSolver):
 
     solver: Solver
 
-    def init(
-        self, operator: lx.AbstractLinearOperator, options: dict[str, Any]
-    ) -> lx.AbstractLinearOperator:
+    def init(self, operator: Operator, options: Options) -> Operator:
         return operator
 
     def compute(
-        self, state: lx.AbstractLinearOperator, vector: PyTree, options: dict[str, Any]
+        self, state: Operator, vector: PyTree, options: Options
     ) -> tuple[PyTree, lx.RESULTS, dict[str, Any]]:
         start, unravel = ravel_pytree(Structure(state.in_structure()).zeros())
         problem = Problem(LinearModel(state), LeastSquares(ravel_pytree(vector)[0]))
@@ -61,14 +62,10 @@ class LeastSquaresSolver(lx.AbstractLinearSolver):
         stats = {"rank": info.rank, "condition": info.condition, "num_steps": info.iterations}
         return unravel(x), result, jax.tree.map(jnp.asarray, stats)
 
-    def transpose(
-        self, state: lx.AbstractLinearOperator, options: dict[str, Any]
-    ) -> tuple[lx.AbstractLinearOperator, dict[str, Any]]:
+    def transpose(self, state: Operator, options: Options) -> tuple[Operator, Options]:
         return state.T, options
 
-    def conj(
-        self, state: lx.AbstractLinearOperator, options: dict[str, Any]
-    ) -> tuple[lx.AbstractLinearOperator, dict[str, Any]]:
+    def conj(self, state: Operator, options: Options) -> tuple[Operator, Options]:
         return lx.conj(state), options
 
     def assume_full_rank(self) -> bool:
@@ -78,7 +75,7 @@ class LeastSquaresSolver(lx.AbstractLinearSolver):
 class LinearModel(Model):
     """x ↦ Yx on flat vectors, for a lineax operator Y."""
 
-    operator: lx.AbstractLinearOperator
+    operator: Operator
 
     def __call__(self, theta: Array) -> Array:
         return flat_product(self.operator, theta)
@@ -98,7 +95,7 @@ class OperatorProducts(Products):
 
     rho: Array
     evaluations: int = eqx.field(static=True)
-    operator: lx.AbstractLinearOperator
+    operator: Operator
 
     def push(self, eta: Array) -> Array:
         return flat_product(self.operator, eta)

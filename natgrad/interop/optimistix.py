@@ -1,8 +1,10 @@
 """Natural gradients in the minimisers of optimistix."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -26,22 +28,14 @@ class NaturalDescent(optx.AbstractDescent):
     accepted step.
     """
 
-    model: Model
+    model: Model = eqx.field(converter=as_model)
+    _: dataclasses.KW_ONLY
     metric: Metric
-    solver: Solver
-    damping: Damping
+    solver: Solver = Auto()
+    damping: Damping = eqx.field(converter=as_damping, default=0.0)
 
-    def __init__(
-        self,
-        model: Model | Callable[[PyTree], PyTree],
-        *,
-        metric: Metric,
-        solver: Solver = Auto(),
-        damping: Damping | float = 0.0,
-    ):
-        check_method(metric, solver)
-        self.model, self.metric, self.solver = as_model(model), metric, solver
-        self.damping = as_damping(damping)
+    def __check_init__(self):
+        check_method(self.metric, self.solver)
         if self.damping.adapts:
             what = f"{type(self.damping).__name__} follows steps, which a descent does not see"
             raise InputError("damping", what, "a fixed damping, and a line search of optimistix")

@@ -1,5 +1,6 @@
 """Models given by a constraint h(ρ, θ) = 0: products by the implicit function theorem."""
 
+import dataclasses
 from collections.abc import Callable, Collection
 from typing import ClassVar, NamedTuple
 
@@ -36,6 +37,18 @@ from .implicit_products import (
 RESIDUAL_LIMIT = 1e-4
 TOLERANCE, ACCEPTED, MAX_STEPS, MAX_HALVINGS = 1e-10, 1e-7, 50, 10  # of Newton's method
 ROUNDING = 100.0  # a residual of so many eps cannot be improved
+
+
+def _observe_all(field: PyTree) -> PyTree:
+    return field
+
+
+def _default_to_all(observe: Callable[[PyTree], PyTree] | None) -> Callable[[PyTree], PyTree]:
+    return _observe_all if observe is None else observe
+
+
+def _freeze(tags: Collection[object] | object) -> frozenset[object] | object:
+    return frozenset(tags) if isinstance(tags, (tuple, set, frozenset, list)) else tags
 
 
 class ImplicitModel(Model):
@@ -82,48 +95,33 @@ class ImplicitModel(Model):
     solves: ClassVar[bool] = True
 
     residual: Callable[[PyTree, PyTree], PyTree]
-    solve: Callable[[PyTree], PyTree] | None
-    initial: PyTree | Callable[[PyTree], PyTree]
-    observe: Callable[[PyTree], PyTree]
-    linear: bool = eqx.field(static=True)
-    linear_solver: lx.AbstractLinearSolver
-    preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None
-    tags: frozenset[object] | object = eqx.field(static=True)
-    factorise: Callable[[PyTree, PyTree], Factorisation] | None = eqx.field(static=True)
+    solve: Callable[[PyTree], PyTree] | None = None
+    _: dataclasses.KW_ONLY
+    initial: PyTree | Callable[[PyTree], PyTree] = None
+    linear: bool = eqx.field(static=True, default=False)
+    observe: Callable[[PyTree], PyTree] = eqx.field(default=None, converter=_default_to_all)
+    linear_solver: lx.AbstractLinearSolver = lx.GMRES(
+        rtol=1e-10, atol=1e-10, restart=50, stagnation_iters=3
+    )
+    tags: frozenset[object] | object = eqx.field(static=True, default=(), converter=_freeze)
+    preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None
+    factorise: Callable[[PyTree, PyTree], Factorisation] | None = eqx.field(
+        static=True, default=None
+    )
 
-    def __init__(
-        self,
-        residual: Callable[[PyTree, PyTree], PyTree],
-        solve: Callable[[PyTree], PyTree] | None = None,
-        *,
-        initial: PyTree | Callable[[PyTree], PyTree] = None,
-        linear: bool = False,
-        observe: Callable[[PyTree], PyTree] | None = None,
-        linear_solver: lx.AbstractLinearSolver = lx.GMRES(
-            rtol=1e-10, atol=1e-10, restart=50, stagnation_iters=3
-        ),
-        tags: Collection[object] | object = (),
-        preconditioner: Callable[[PyTree, PyTree], lx.AbstractLinearOperator] | None = None,
-        factorise: Callable[[PyTree, PyTree], Factorisation] | None = None,
-    ):
-        if solve is None and initial is None:
+    def __check_init__(self):
+        if self.solve is None and self.initial is None:
             what = "is None and there is no initial guess for Newton's method"
             raise InputError("solve", what, "a function theta -> rho, or initial=jnp.zeros(shape)")
-        if not isinstance(linear_solver, lx.AbstractLinearSolver):
-            what = f"is a {type(linear_solver).__name__}"
+        if not isinstance(self.linear_solver, lx.AbstractLinearSolver):
+            what = f"is a {type(self.linear_solver).__name__}"
             raise InputError("linear_solver", what, "lx.GMRES(...) or lx.LU()")
-        optional = {"solve": solve, "observe": observe, "preconditioner": preconditioner}
-        given = {name: value for name, value in optional.items() if value is not None}
-        for name, function in {"residual": residual, **given}.items():
-            if not callable(function):
+        for name in ("residual", "solve", "observe", "preconditioner"):
+            function = getattr(self, name)
+            if not callable(function) and (function is not None or name == "residual"):
                 raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
-        if factorise is not None:
-            check_function("factorise", factorise)
-        self.residual, self.solve, self.observe = residual, solve, observe or observe_all
-        self.initial, self.linear = initial, bool(linear)
-        self.linear_solver, self.preconditioner = linear_solver, preconditioner
-        self.tags = frozenset(tags) if isinstance(tags, (tuple, set, frozenset, list)) else tags
-        self.factorise = factorise
+        if self.factorise is not None:
+            check_function("factorise", self.factorise)
 
     def __call__(self, theta: PyTree) -> PyTree:
         return self.evaluate(theta).rho
@@ -135,7 +133,7 @@ class ImplicitModel(Model):
             start = self.initial
             start = call_named("initial", start, theta) if callable(start) else start
             kept = solve_state(self, theta, as_field(self, start, theta))
-        return Evaluation(_observe(self, kept.field), kept)
+        return Evaluation(_call("observe", self.observe, kept.field), kept)
 
     def make_solves(self, kept: Kept, theta: PyTree) -> Solves:
         """Solves with ∂_ρh at a field: compiled, or by the user's factorisation."""
@@ -210,14 +208,7 @@ class ImplicitModel(Model):
         return self.factorise is not None
 
 
-def observe_all(field: PyTree) -> PyTree:
-    """The whole field."""
-    return field
-
-
-@eqx.filter_jit
-def _observe(model: ImplicitModel, field: PyTree) -> PyTree:
-    return call_named("observe", model.observe, field)
+_call = eqx.filter_jit(call_named)
 
 
 class _Iterate(NamedTuple):
@@ -239,7 +230,7 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
 
     Reference: Kelley, Solving Nonlinear Equations with Newton's Method (2003).
     """
-    h = lambda field: _residual(model, field, theta)
+    h = lambda field: _call("residual", model.residual, field, theta)
     first = h(start)
     if model.linear:
         solve, _, factor = model.make_solves(Kept(start), theta)
@@ -290,8 +281,3 @@ def measure_residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> tupl
     h, image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))
     terms = jnp.stack([norm(model.residual(zero, theta)), norm(image)])
     return norm(h), jnp.max(jnp.where(jnp.isfinite(terms), terms, 0.0))
-
-
-@eqx.filter_jit
-def _residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
-    return model.residual(field, theta)

@@ -140,6 +140,25 @@ class Constraint(eqx.Module):
         rho, pull = jax.vjp(self.model.observe, self.field)
         return pull(jax.tree.map(lambda x, like: x.astype(like.dtype), xi, rho))[0]
 
+    @eqx.filter_jit
+    def differentiate_loss(self, loss: Loss) -> tuple[Array, PyTree]:
+        """f and ∂_u f."""
+        return jax.value_and_grad(lambda u: loss(self.model.observe(u)))(self.field)
+
+    @eqx.filter_jit
+    def push_gradient(
+        self, loss: Loss, adjoint: PyTree, motion: PyTree, eta: Array
+    ) -> tuple[PyTree, Array]:
+        """The derivative of (∂_u ℓ, ∂_θ ℓ) along (û, η), for ℓ = f(u) + ⟨λ, h(u, θ)⟩."""
+        flat, unravel = flatten(self.theta)
+
+        def lagrangian(u: PyTree, v: Array) -> Array:
+            h = self.model.residual(u, unravel(v))
+            return dot(adjoint, h) + loss(self.model.observe(u))
+
+        gradient = jax.grad(lagrangian, argnums=(0, 1))
+        return jax.jvp(gradient, (self.field, flat), (motion, eta))[1]
+
 
 class ImplicitProducts(Products):
     """Products by solves with ∂_ρh; JAX does the other derivatives."""
@@ -187,39 +206,14 @@ def differentiate_implicitly_twice(
     known = model.evaluate(theta) if known is None else known
     constraint = Constraint(model, theta, known.kept.field)
     solve, solve_transposed, _ = model.make_solves(known.kept, theta)
-    lagrangian = _Lagrangian(constraint, loss)
-    value, slope = lagrangian.differentiate_loss()
+    value, slope = constraint.differentiate_loss(loss)
     adjoint = negate(solve_transposed(slope))
 
     def product(eta: Array) -> Array:
         motion = negate(solve(constraint.push_theta(eta)))
-        in_field, in_theta = lagrangian.push_gradient(adjoint, motion, eta)
+        in_field, in_theta = constraint.push_gradient(loss, adjoint, motion, eta)
         return in_theta + constraint.pull_theta(negate(solve_transposed(in_field)))
 
     if model.factorise is None:
         product = eqx.filter_closure_convert(product, jax.ShapeDtypeStruct(flat.shape, flat.dtype))
     return SecondOrder(known.rho, value, constraint.pull_theta(adjoint), evaluations, product)
-
-
-class _Lagrangian(eqx.Module):
-    """ℓ near one point; its derivatives are compiled by themselves where the solves are not."""
-
-    constraint: Constraint
-    loss: Loss
-
-    def _f(self, field: PyTree) -> Array:
-        return self.loss(self.constraint.model.observe(field))
-
-    @eqx.filter_jit
-    def differentiate_loss(self) -> tuple[Array, PyTree]:
-        """f and ∂_u f."""
-        return jax.value_and_grad(self._f)(self.constraint.field)
-
-    @eqx.filter_jit
-    def push_gradient(self, adjoint: PyTree, motion: PyTree, eta: Array) -> tuple[PyTree, Array]:
-        """The derivative of (∂_u ℓ, ∂_θ ℓ) along (û, η)."""
-        at = self.constraint
-        flat, unravel = flatten(at.theta)
-        value = lambda u, v: dot(adjoint, at.model.residual(u, unravel(v))) + self._f(u)
-        gradient = jax.grad(value, argnums=(0, 1))
-        return jax.jvp(gradient, (at.field, flat), (motion, eta))[1]

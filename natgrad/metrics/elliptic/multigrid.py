@@ -96,14 +96,10 @@ class Hierarchy(eqx.Module):
     dense_shape: tuple[int, ...] = eqx.field(static=True)
     periodic: bool = eqx.field(static=True)
 
-    @property
-    def dtype(self) -> np.dtype:
-        """The precision of the cycle."""
-        return self.coarsest[0].dtype
-
     def cycle(self, residual: Array) -> Array:
         """An approximation of K⁺ residual; axes before those of the grid are independent."""
-        return self._down(0, residual.astype(self.dtype)).astype(residual.dtype)
+        b = residual.astype(self.coarsest[0].dtype)
+        return self._down(0, b).astype(residual.dtype)
 
     def _down(self, depth: int, b: Array) -> Array:
         if depth == len(self.levels):

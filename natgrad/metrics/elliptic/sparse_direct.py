@@ -131,8 +131,10 @@ def grounded_inverse(K: Any, backend: Backend) -> Solve:
 
     Each part is grounded at the largest entry of the diagonal; NaN where a pivot was lost.
     """
-    is_ground = _grounds(K)
-    kept, grounds = np.flatnonzero(~is_ground), np.flatnonzero(is_ground)
+    _, parts = connected_components(K, directed=False)
+    order = np.lexsort((-K.diagonal(), parts))
+    grounds = order[np.append(True, np.diff(parts[order]) > 0)]
+    kept = np.setdiff1d(np.arange(len(parts)), grounds)
     if not kept.size:
         return np.zeros_like
     unsolvable = functools.partial(np.full_like, fill_value=np.nan)
@@ -176,16 +178,6 @@ def assemble(links: np.ndarray, periodic: bool) -> Any:
     half = sparse.coo_matrix((value, (row, column)), shape=(cells.size, cells.size))
     K: Any = laplacian((half + half.T).tocsr())
     return K.tocsr()
-
-
-def _grounds(K: Any) -> np.ndarray:
-    """True at one cell of every connected part, the one with the largest diagonal."""
-    _, parts = connected_components(K, directed=False)
-    order = np.lexsort((-K.diagonal(), parts))
-    first_of_part = np.append(True, np.diff(parts[order]) > 0)
-    grounds = np.zeros(K.shape[0], bool)
-    grounds[order[first_of_part]] = True
-    return grounds
 
 
 def symmetric_inverse(matrix: Any, backend: Backend) -> Solve:
