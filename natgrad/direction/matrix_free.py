@@ -11,15 +11,7 @@ from ..core.outcomes import Counts
 from ..metrics.base import Metric, Report
 from ..parameters import find_free, flatten
 from ..problem import LossDerivatives, differentiate_loss
-from ..solvers.base import (
-    Factor,
-    Gram,
-    LinearSystem,
-    MatrixFreeSolver,
-    Parts,
-    Solution,
-    System,
-)
+from ..solvers.base import Factor, Gram, LinearSystem, MatrixFreeSolver, Parts, Solution, System
 from .local import Local, Setup, measure_energy
 
 

@@ -76,8 +76,7 @@ class WaveModel(Model):
         return flat(highest), flat(lowest)
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
-        velocity = velocity_of(self.slowness(theta) * M_PER_KM**2)
-        self.survey.check_velocity(np.asarray(velocity, float), self.order)
+        self.survey.check_velocity(np.asarray(self.slowness(theta), float) ** -0.5, self.order)
 
 
 def take_shots(selection: Selection) -> Array:
@@ -153,7 +152,7 @@ class Acoustic(WaveModel):
     result = ng.minimize(
         ng.Problem(model, ng.LeastSquares(shots.data, survey.gather_grid)),
         ng.waves.squared_slowness(start),
-        metric=ng.L2(survey.gather_grid),
+        ng.NaturalGradient(ng.L2(survey.gather_grid)),
         bounds=model.bounds(1400.0, 6000.0),
     )
     ```
@@ -189,8 +188,9 @@ class Acoustic(WaveModel):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         self.start, self.update, self.storage = check_start(*arguments)
         self.survey, self.order = survey, order
-        time = (survey.dt, survey.steps)
-        self.scheme = Scheme.of(survey.spacing, *time, order, absorbing, self.storage)
+        self.scheme = Scheme.of(
+            survey.spacing, survey.dt, survey.steps, order, absorbing, self.storage
+        )
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, order, absorbing, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
