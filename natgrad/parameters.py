@@ -60,7 +60,24 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
     if not (isinstance(bounds, tuple) and len(bounds) == 2):
         raise InputError("bounds", f"{bounds!r} is not a pair", "(lower, upper)")
     flat, _ = flatten(theta)
-    lower, upper = _like(bounds[0], theta, flat, -np.inf), _like(bounds[1], theta, flat, np.inf)
+
+    def spread(bound: PyTree, unbounded: float) -> Array:
+        """On the flattened parameters: from None, a number, or a pytree like θ."""
+        bound = unbounded if bound is None else bound
+        if np.ndim(bound) == 0 and isinstance(
+            bound, (int, float, np.number, np.ndarray, jax.Array)
+        ):
+            return jnp.full_like(flat, bound)
+        like = lambda t, b: (
+            None if t is None else jnp.broadcast_to(jnp.asarray(b, t.dtype), t.shape)
+        )
+        parameters = eqx.filter(theta, eqx.is_inexact_array)
+        try:
+            return flatten(jax.tree.map(like, parameters, bound, is_leaf=lambda x: x is None))[0]
+        except (ValueError, TypeError) as error:
+            raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
+
+    lower, upper = spread(bounds[0], -np.inf), spread(bounds[1], np.inf)
     if is_traced((flat, lower, upper)):
         return Bounds(lower, upper)  # nothing can be said of values that are not there yet
     if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
@@ -70,20 +87,6 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
     if bool(jnp.any((flat < lower) | (flat > upper))):
         raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
     return Bounds(lower, upper)
-
-
-def _like(bound: PyTree, theta: PyTree, flat: Array, unbounded: float) -> Array:
-    """A bound on the flattened parameters: from None, a number, or a pytree like θ."""
-    if bound is None:
-        return jnp.full_like(flat, unbounded)
-    if np.ndim(bound) == 0 and isinstance(bound, (int, float, np.number, np.ndarray, jax.Array)):
-        return jnp.full_like(flat, bound)
-    spread = lambda t, b: None if t is None else jnp.broadcast_to(jnp.asarray(b, t.dtype), t.shape)
-    parameters = eqx.filter(theta, eqx.is_inexact_array)
-    try:
-        return flatten(jax.tree.map(spread, parameters, bound, is_leaf=lambda x: x is None))[0]
-    except (ValueError, TypeError) as error:
-        raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
 
 
 def check_parameters(flat: Array) -> None:

@@ -14,6 +14,8 @@ from jax import Array
 from jax.lax.linalg import ormqr
 from jax.scipy.linalg import solve_triangular
 
+from .settings import Number
+
 # Accelerators round float32 products to fewer bits by default, which a Gram matrix cannot afford.
 accurate_product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -177,7 +179,7 @@ class PivotedQR(NamedTuple):
     rank: Array
 
 
-def pivoted_qr(Y: Array, rtol: float | Array | None = None) -> PivotedQR:
+def pivoted_qr(Y: Array, rtol: Number | None = None) -> PivotedQR:
     """Column-pivoted QR without Q, truncated where |R_jj| ≤ rtol·|R_11|.
 
     A tall Y is first reduced to its p × p triangle, which has the same R and the same pivots. The
@@ -323,7 +325,7 @@ class MinimumNormFactor(eqx.Module):
         return jnp.zeros_like(permuted).at[self.permutation].set(permuted).reshape(r.shape)
 
 
-def minimum_norm_factor(Y: Array, rtol: float | Array | None = None) -> MinimumNormFactor:
+def minimum_norm_factor(Y: Array, rtol: Number | None = None) -> MinimumNormFactor:
     """The factors of YP = Q̃ R₁ᵀ Q₁ᵀ, so that Y† = P Q₁ R₁⁻ᵀ Q̃ᵀ, for Y of any shape and rank.
 
     Columns whose pivot is at most `rtol` (default max(k, p)·eps) times the first are dropped.

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start

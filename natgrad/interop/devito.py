@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start, make_layer

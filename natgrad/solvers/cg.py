@@ -41,11 +41,10 @@ class PreparedSystem(eqx.Module):
 class KrylovSolver(MatrixFreeSolver):
     """What `CG` and `LSMR` share: the settings, and a system with a preconditioner M."""
 
-    preconditioner: eqx.AbstractVar[Preconditioner | None]
-
     tolerance: Number = setting("tolerance", 1e-6, below=1.0)
     max_iterations: Number = count("max_iterations", 200)
     forcing: bool = eqx.field(static=True, default=False)
+    preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
 
     def prepare(self, system: LinearSystem) -> tuple[PreparedSystem, Counts]:
         tolerance = jnp.asarray(self.tolerance, system.gradient.dtype)
