@@ -15,8 +15,21 @@ from ..core.selection import Selection, Sublattice
 from ..core.sharding import replace_mesh
 from ..errors import InputError
 from ..grids import Grid
-from .base import FlatMetric, Geometry, Metric, PyTree, check_grid, check_on_grid, positive_operator
-from .elliptic.spectral import inverse_transform, laplacian_eigenvalues, sobolev_symbol, transform
+from .base import (
+    FlatMetric,
+    Geometry,
+    Metric,
+    PyTree,
+    check_grid,
+    check_on_grid,
+    positive_operator,
+)
+from .elliptic.spectral import (
+    inverse_transform,
+    laplacian_eigenvalues,
+    sobolev_symbol,
+    transform,
+)
 
 
 class _SpectralMetric(FlatMetric):

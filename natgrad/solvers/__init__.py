@@ -1,7 +1,14 @@
 """Solvers: from L Z and the right-hand side to η."""
 
 from .auto import Auto
-from .base import DenseSolver, InformationSolver, MatrixFreeSolver, Solution, SolveInfo, Solver
+from .base import (
+    DenseSolver,
+    InformationSolver,
+    MatrixFreeSolver,
+    Solution,
+    SolveInfo,
+    Solver,
+)
 from .cg import CG
 from .dense import QR, SVD, Cholesky, PivotedQR
 from .kernel import Kernel, NystromKernel
