@@ -24,6 +24,7 @@ from ..models.implicit import ImplicitModel
 from ..parameters import check_parameters, flatten, strengthen
 from ..problem import Problem, differentiate_loss, value_and_gradient
 
+AnyModel = Model | Callable[[PyTree], PyTree]
 SECOND_ORDER = 1.7  # an observed order from here on is that of a right derivative
 FIRST_ORDER = (0.7, 1.3)  # what a wrong derivative leaves
 
@@ -77,12 +78,7 @@ class GradientReport:
 
 
 def check_adjoint(
-    model: Model | Callable[[PyTree], PyTree],
-    theta: PyTree,
-    *,
-    trials: int = 3,
-    seed: int = 0,
-    verbose: bool = True,
+    model: AnyModel, theta: PyTree, *, trials: int = 3, seed: int = 0, verbose: bool = True
 ) -> AdjointReport:
     """Whether Zη is the derivative of the model at θ, and Zᵀξ its transpose.
 

@@ -111,11 +111,7 @@ def decompose(basis: Basis) -> LowRank:
 
 
 def nystrom(
-    product: Callable[[Array], Array],
-    size: int,
-    rank: int,
-    key: Array,
-    dtype: DTypeLike,
+    product: Callable[[Array], Array], size: int, rank: int, key: Array, dtype: DTypeLike
 ) -> tuple[Array, Array]:
     """Eigenpairs (U, Λ) with UΛUᵀ = AΩ(ΩᵀAΩ)†ΩᵀA ⪯ A, for a positive semidefinite A as a product.
 

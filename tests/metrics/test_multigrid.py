@@ -89,7 +89,7 @@ def test_cycle_is_symmetric_and_positive(shape, periodic, monkeypatch):
     )
     hierarchy = build(links)
     assert len(hierarchy.levels) >= 1
-    assert (hierarchy.looped is None) == periodic
+    assert (hierarchy.loop is None) == periodic
     M = as_matrix(lambda basis: jax.jit(lambda h, b: h.cycle(b))(hierarchy, basis), shape)
     assert np.abs(M - M.T).max() <= 1e-13 * np.abs(M).max()
     # positive on what K sees, and close to its inverse there
