@@ -134,6 +134,7 @@ def test_a_bent_density_against_the_metric_of_the_grid(name, grid_metric, bound)
     assert np.mean([cases.error(G, exact) for G in found]) < bound
 
 
+@pytest.mark.slow
 def test_two_humps_on_a_line_against_the_grid_and_the_closed_form():
     """E[∂T∂Tᵀ] from all three; what W₂ adds to the error of the sample mean falls faster."""
     grid = cases.line_information_on_grid(ng.Wasserstein, 600)
@@ -210,6 +211,7 @@ def test_coincident_samples_are_no_harm():
         assert np.all(np.isfinite(image))
 
 
+@pytest.mark.slow
 def test_the_flow_of_kullback_leibler_on_gaussians():
     """dm/dt = −Hm and dΣ/dt = 2I − HΣ − ΣH; with G formed and without."""
     theta, H = cases.affine_parameters(2), cases.HESSIAN

@@ -127,7 +127,12 @@ def test_damping(name: str, damping):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("LSMR", "matrix"), ("CG", "diagonal"), ("CG", "operator"), ("LSMR", "operator")],
+    [
+        ("LSMR", "matrix"),
+        ("CG", "diagonal"),
+        ("CG", "operator"),
+        pytest.param("LSMR", "operator", marks=pytest.mark.slow),
+    ],
 )
 def test_damping_by_an_operator_on_parameters(name: str, kind: str):
     _, theta, Z, target = small()
@@ -151,7 +156,12 @@ def test_damping_by_an_operator_on_parameters(name: str, kind: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("CG", "objective"), ("LSMR", "objective"), ("LSMR", "regulariser")]
+    ("name", "kind"),
+    [
+        ("CG", "objective"),
+        pytest.param("LSMR", "objective", marks=pytest.mark.slow),
+        ("LSMR", "regulariser"),
+    ],
 )
 def test_a_gradient_that_is_not_all_in_the_state(name: str, kind: str):
     _, theta, Z, target = small()
