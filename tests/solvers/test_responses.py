@@ -42,7 +42,7 @@ def solve_aimed(solver, Y, b, r, other, damping):
     return solver.solve(solver.aim(prepared, other, Y.T @ other), damping)[0]
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", with_slow(SOLVERS, ["QR", "SVD"]))
 @given(
     shape=st.sampled_from([TALL, WIDE]),
     seed=st.integers(0, 50),
@@ -92,7 +92,7 @@ def dense_solution(Y, b, r, damping):
     return -(np.linalg.pinv(G, rcond=1e-11) @ g if damping == 0 else np.linalg.solve(G, g))
 
 
-@pytest.mark.parametrize("extra", [0, 3], ids=["rank k", "more than k"])
+@pytest.mark.parametrize("extra", with_slow([0, 3], [0]), ids=["rank k", "more than k"])
 @pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
 @given(damping=st.sampled_from([0.0, 1e-3, 1.0]), seed=st.integers(0, 50), rank=st.integers(2, 5))
 def test_the_sketched_kernel_is_exact_with_all_of_the_rank(shape, extra, damping, seed, rank):
@@ -154,7 +154,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize("name", REACHES)
-@pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
+@pytest.mark.parametrize("shape", with_slow([TALL, WIDE], [WIDE]), ids=["tall", "wide"])
 def test_reachable_is_the_share_that_the_range_holds(name: str, shape: tuple[int, int]):
     solver, damping, tolerance = REACHES[name]
     problem, theta, Z, target = linear_problem(*shape, 4, grading=0.1)
