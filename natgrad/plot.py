@@ -10,12 +10,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .core.compiled import compile_unless, each
+from .core.compiled import each
 from .core.settings import check_integer
 from .errors import InputError, import_optional
 from .grids import Grid
@@ -207,12 +208,12 @@ def landscape(problem: Problem, like: PyTree, around: np.ndarray, points: int = 
     room = MARGIN * max(float((high - low).max()), 1e-3 * float(np.abs(around).max()), 1e-6)
     x, y = (np.linspace(a - room, b + room, points) for a, b in zip(low, high, strict=True))
     plane = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2))
-    values = np.asarray(_values(problem, like, plane))
+    find = _values if problem.model.on_host else eqx.filter_jit(_values)
+    values = np.asarray(find(problem, like, plane))
     values = np.where(np.isfinite(values), values, np.nan)
     return Landscape(x, y, values.reshape(points, points))
 
 
-@compile_unless(lambda problem, *_: problem.model.on_host)
 def _values(problem: Problem, like: PyTree, plane: jax.Array) -> jax.Array:
     unravel = flatten(like)[1]
 

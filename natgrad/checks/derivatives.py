@@ -13,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from ..core.compiled import compile_unless
 from ..core.operators import structure_of
 from ..core.settings import check_integer
 from ..errors import InputError
@@ -197,7 +196,8 @@ class _Place:
     @cached_property
     def _maps(self) -> tuple[Callable[[Array], PyTree], Callable[[PyTree], Array]]:
         known = self.known if self.model.solves else None
-        products = _make_products(self.model, self.theta, known)
+        make = _make_products if self.model.on_host else eqx.filter_jit(_make_products)
+        products = make(self.model, self.theta, known)
         compiled = (lambda f: f) if self.model.on_host else eqx.filter_jit
         return compiled(products.push), compiled(products.pull)
 
@@ -211,7 +211,6 @@ class _Place:
         return np.asarray(self._maps[1](self.shaped(jnp.asarray(xi, self.dtype))), float)
 
 
-@compile_unless(lambda model, *_: model.on_host)
 def _make_products(model: Model, theta: PyTree, known: Evaluation | None) -> Products:
     flat, unravel = flatten(theta)
     return model.products(unravel, flat, known)

@@ -4,7 +4,6 @@ A model outside JAX cannot be traced, so its runs are driven from Python: the sa
 loops of Python in place of `jax.lax`'s.
 """
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -17,33 +16,6 @@ from jaxtyping import PyTree
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
-
-
-def compile_unless(
-    on_host: Callable[..., bool], jit: Callable[[Callable], Callable] = eqx.filter_jit
-) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """A decorator: the function compiled, or as it is where `on_host` of its arguments is true.
-
-    ```python
-    @compile_unless(lambda model, theta: model.on_host)
-    def evaluate(model, theta):
-        return model.evaluate(theta)
-    ```
-
-    The compiled one is its attribute `compiled`; `jit` makes it.
-    """
-
-    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        compiled = jit(function)
-
-        @functools.wraps(function)
-        def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            return (function if on_host(*args, **kwargs) else compiled)(*args, **kwargs)
-
-        run.compiled = compiled  # pyright: ignore[reportAttributeAccessIssue]
-        return run
-
-    return decorate
 
 
 def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:

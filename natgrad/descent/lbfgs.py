@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import compile_unless, jit_forwarding, loop
+from ..core.compiled import jit_forwarding, loop
 from ..core.dense import accurate_product
 from ..core.operators import pick
 from ..core.outcomes import Counts, Status
@@ -97,7 +97,8 @@ class LBFGS(Method):
         return _linearise(setup, ValueAndGradient(value, gradient, counts, None))
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
-        return _try_step(local, state)
+        on_host = local.setup.problem.model.on_host
+        return (_try_step if on_host else eqx.filter_jit(_try_step))(local, state)
 
 
 class Memory(NamedTuple):
@@ -230,7 +231,6 @@ class Search(NamedTuple):
     evaluations: Array
 
 
-@compile_unless(lambda local, state: local.setup.problem.model.on_host)
 def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
     setup, memory, bounds = local.setup, state.memory, local.setup.bounds
     flat, unravel = flatten(setup.theta)

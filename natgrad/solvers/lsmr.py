@@ -5,7 +5,6 @@ As in `cg.py`, a step is given the products and is otherwise arithmetic.
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -26,7 +25,7 @@ from .cg import (
     scale_gradient,
     was_taken,
 )
-from .preconditioners import Preconditioner, Product, Recycled, as_preconditioner
+from .preconditioners import Product, Recycled
 
 
 class LSMR(KrylovSolver):
@@ -51,8 +50,6 @@ class LSMR(KrylovSolver):
     Reference: Fong and Saunders, SIAM J. Sci. Comput. 33 (2011); for the two starts of the
     bidiagonalisation Paige and Saunders, ACM Trans. Math. Softw. 8 (1982).
     """
-
-    preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
 
     def __check_init__(self):
         if isinstance(self.preconditioner, Recycled):

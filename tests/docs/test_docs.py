@@ -48,8 +48,12 @@ def run(page: Path, package: str | None = None) -> None:
     exec(compile(blocks(page, package), str(page), "exec"), {"__name__": page.stem})
 
 
-# These take ten seconds each; what they show has fast tests of its own.
-SLOW_PAGES = ("waves.md", "pinns.md", "own_solver.md", "which_metric.md", "ecosystem.md")
+# What these show has fast tests of its own; the others are the first that a user or contributor
+# reads.
+SLOW_PAGES = (
+    *("ecosystem.md", "many_devices.md", "own_solver.md", "pinns.md", "point_clouds.md"),
+    *("solvers.md", "unstructured.md", "waves.md", "which_metric.md"),
+)
 mark_page = lambda page: [pytest.mark.slow] * (page.name in SLOW_PAGES)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -34,6 +35,7 @@ def bumps(grid):
     return ng.Problem(density, ng.LeastSquares(density(jnp.asarray(TRUTH)), grid))
 
 
+@cache
 def transport():
     """A density on a plane in W₂, by multigrid."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
@@ -41,6 +43,7 @@ def transport():
     return bumps(grid), jnp.asarray(START), ng.NaturalGradient(metric, damping=1e-3)
 
 
+@cache
 def pinn():
     """A small network at collocation points of two blocks."""
     rng = np.random.default_rng(0)
@@ -56,10 +59,11 @@ def pinn():
     return model.problem, net, method
 
 
+@cache
 def waves():
     """Waves of five shots, which no even number of devices divides."""
     velocity = np.full((20, 16), 2000.0)
-    line = {"dt": 0.004, "steps": 160, "shots": 5, "frequency": 4.0}
+    line = {"dt": 0.008, "steps": 80, "shots": 5, "frequency": 4.0}
     survey = ngwaves.Survey.line(velocity.shape, 40.0, **line)
     model = ngwaves.Acoustic(survey, velocity, absorbing=6, dtype=jnp.float64)
     rng = np.random.default_rng(1)

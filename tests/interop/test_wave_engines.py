@@ -16,7 +16,7 @@ from natgrad.core.selection import Functions
 from natgrad.interop.deepwave import Deepwave
 from natgrad.interop.devito import Devito
 from natgrad_studies.running import run_study
-from problems_for_tests import assert_input_error
+from problems_for_tests import assert_input_error, with_slow
 from studies_for_tests import TINY_INVERSION
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
@@ -67,7 +67,7 @@ def products(engine: str, **settings):
 # --- the same data, gradients and directions
 
 
-@pytest.mark.parametrize("engine", ["torch", "deepwave", "devito"])
+@pytest.mark.parametrize("engine", with_slow(["torch", "deepwave", "devito"], ["torch"]))
 def test_data_gradients_and_directions_are_those_of_jax(engine: str):
     """To rounding, and what the edges return of the waves' first faint front."""
     needs(engine)

@@ -325,28 +325,27 @@ def test_sparse_lu_solves_with_the_matrix_and_its_transpose(symmetric: bool):
 
 
 def test_a_trial_point_without_a_factorisation_is_a_rejected_step():
-    """tan θ u = 1, with a factorisation that gives up beyond θ = 1."""
+    """tan θ₀ u = 1, with a factorisation that gives up beyond θ₀ = 1."""
     seen = []
 
     def factorise(u, theta):
         seen.append(float(theta[0]))
         if theta[0] > 1.0:
             raise np.linalg.LinAlgError("no pivot")
-        return ng.models.SparseLU(sparse.eye(2) * np.tan(theta[0]))
+        return ng.models.SparseLU(sparse.eye(N) * np.tan(theta[0]))
 
     model = ng.ImplicitModel(
         lambda u, theta: jnp.tan(theta[0]) * u - 1.0,
-        initial=jnp.zeros(2),
+        initial=ZEROS,
         linear=True,
         factorise=factorise,
     )
-    problem = ng.Problem(model, ng.LeastSquares(jnp.full(2, 1.0)))
     result = ng.minimize(
-        problem,
-        jnp.array([0.2]),
-        ng.NaturalGradient(ng.MatrixMetric(np.eye(2)), step=ng.Backtracking(16.0)),
+        ng.Problem(model, ng.LeastSquares(jnp.ones(N), GRID)),
+        START.at[0].set(0.2),
+        ng.NaturalGradient(ng.L2(GRID), solver=ng.CG(1e-10), step=ng.Backtracking(16.0)),
         stop=ng.Stop(gradient=1e-8),
     )
     assert result.converged
     assert max(seen) > 1.0
-    np.testing.assert_allclose(result.theta, [np.pi / 4], rtol=1e-6)
+    np.testing.assert_allclose(result.theta[0], np.pi / 4, rtol=1e-6)

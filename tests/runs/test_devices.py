@@ -21,6 +21,7 @@ from natgrad.devices import Devices
 from natgrad.metrics.elliptic.spectral import inverse_transform, transform
 from natgrad.solvers import Kernel
 from one_of_many import PROBLEMS, START, bumps, numbers
+from problems_for_tests import with_slow
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "one_of_many.py"
 PLANE = ng.Grid((0.0, 0.0), (1.0, 1.0), (16, 12))
@@ -56,13 +57,16 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", with_slow(METRICS, {*METRICS} - {"H-1", "W2 by elimination"}))
 def test_a_direction_on_slabs_of_a_grid(mesh, name):
     grid, metric, solver = METRICS[name]
     same_direction(bumps(grid), START, mesh, metric=metric, solver=solver)
 
 
-@pytest.mark.parametrize("solver", [ng.Cholesky(), Kernel(), ng.QR()], ids=lambda s: s.name)
+ROWS = [ng.Cholesky(), Kernel(), ng.QR()]
+
+
+@pytest.mark.parametrize("solver", with_slow(ROWS, [ROWS[0], ROWS[2]]), ids=lambda s: s.name)
 def test_a_direction_from_rows_at_points_of_every_device(mesh, solver):
     problem, net, method = PROBLEMS["pinn"]()
     settings = {"metric": method.metric, "damping": method.damping, "solver": solver}
@@ -122,16 +126,13 @@ def test_the_state_is_in_parts_and_so_is_its_target(mesh):
     assert residuals["interior"].sharding.shard_shape((24,)) == (6,)
 
 
-ON_PLANES = [((8, n), boundary) for n in (12, 6) for boundary in BOUNDARIES]
-ELSEWHERE = [(shape, boundary) for shape in ((8,), (4, 8, 3)) for boundary in BOUNDARIES]
+SLABS = [(s, b) for s in ((8, 12), (8, 6), (8,), (4, 8, 3)) for b in BOUNDARIES]
+FAST = [*(((8, 6), boundary) for boundary in BOUNDARIES), ((8,), "dirichlet")]
 
 
 @pytest.mark.parametrize(
     ("shape", "boundary"),
-    [
-        *ON_PLANES,
-        *(pytest.param(*c, marks=[pytest.mark.slow] * (c[1] != "dirichlet")) for c in ELSEWHERE),
-    ],
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case not in FAST)) for case in SLABS],
     ids=str,
 )
 def test_transforms_in_slabs(mesh, boundary, shape):
@@ -144,7 +145,7 @@ def test_transforms_in_slabs(mesh, boundary, shape):
         )
     )
     modes, again = jax.vmap(both)(values)
-    assert np.allclose(modes, transform(grid, values), atol=1e-12)
+    assert np.allclose(modes, jax.jit(lambda v: transform(grid, v))(values), atol=1e-12)
     assert np.allclose(again, values, atol=1e-12)
 
 
@@ -219,6 +220,7 @@ def finished(processes, seconds=240):
     return lines, [process.returncode for process in processes]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_runs_of_one(tmp_path):
     lines, codes = finished(launch("run", tmp_path))
     assert codes == [0, 0], lines

@@ -6,10 +6,10 @@ import pytest
 
 import natgrad as ng
 from cases import SOLVERS, SYSTEMS
-from problems_for_tests import close, linear_problem
+from problems_for_tests import close, linear_problem, with_slow
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", with_slow(SYSTEMS, ["wide"]))  # test_solvers.py has those
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_direction_is_the_dense_one(name: str, system: str):
     """−(ZᵀZ + λI)†∂_θ f, without λ and with it."""

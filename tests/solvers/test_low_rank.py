@@ -11,7 +11,7 @@ import pytest
 import natgrad as ng
 from natgrad.core.randomised import PROBES, basis_sizes, nystrom, range_basis
 from natgrad.solvers.base import Factor, System
-from problems_for_tests import Linear, bumps_problem, close, linear_problem
+from problems_for_tests import Linear, bumps_problem, close, linear_problem, with_slow
 
 K, P, RANK = 30, 20, 6
 EYE = ng.MatrixMetric(np.eye(K))
@@ -48,7 +48,7 @@ def graded(values: np.ndarray, seed: int = 0) -> np.ndarray:
 # --- the directions
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", with_slow(SOLVERS, ["no refinement"]))
 @pytest.mark.parametrize("damping", [0.0, 1e-3], ids=["undamped", "damped"])
 def test_the_dense_direction_where_the_rank_suffices(name: str, damping: float):
     _, theta, Z, target = small()
@@ -165,8 +165,10 @@ def hutchinson(seed: int) -> ng.Hutchinson:
     ("solver", "linearised", "adjoint"),
     [
         (ng.RandomizedSVD(2, oversampling=2), 12, 12),
-        (ng.RandomizedSVD(RANK, power_iterations=2), P, P),  # never more than the rank can be
-        (ng.Hutchinson(7), 0, 7),
+        pytest.param(  # never more than the rank can be
+            *(ng.RandomizedSVD(RANK, power_iterations=2), P, P), marks=pytest.mark.slow
+        ),
+        pytest.param(ng.Hutchinson(7), 0, 7, marks=pytest.mark.slow),
         (ng.Hutchinson(7, "column_space"), 7, 7),
     ],
 )

@@ -42,7 +42,7 @@ def solve_aimed(solver, Y, b, r, other, damping):
     return solver.solve(solver.aim(prepared, other, Y.T @ other), damping)[0]
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", with_slow(SOLVERS, ["QR", "SVD"]))
 @given(
     shape=st.sampled_from([TALL, WIDE]),
     seed=st.integers(0, 50),
@@ -92,7 +92,7 @@ def dense_solution(Y, b, r, damping):
     return -(np.linalg.pinv(G, rcond=1e-11) @ g if damping == 0 else np.linalg.solve(G, g))
 
 
-@pytest.mark.parametrize("extra", [0, 3], ids=["rank k", "more than k"])
+@pytest.mark.parametrize("extra", with_slow([0, 3], [0]), ids=["rank k", "more than k"])
 @pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
 @given(damping=st.sampled_from([0.0, 1e-3, 1.0]), seed=st.integers(0, 50), rank=st.integers(2, 5))
 def test_the_sketched_kernel_is_exact_with_all_of_the_rank(shape, extra, damping, seed, rank):
@@ -154,7 +154,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize("name", REACHES)
-@pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
+@pytest.mark.parametrize("shape", with_slow([TALL, WIDE], [WIDE]), ids=["tall", "wide"])
 def test_reachable_is_the_share_that_the_range_holds(name: str, shape: tuple[int, int]):
     solver, damping, tolerance = REACHES[name]
     problem, theta, Z, target = linear_problem(*shape, 4, grading=0.1)
@@ -215,7 +215,9 @@ def bump_matrices(name: str, mass_varies: bool):
     return Z, c, dense.get(name), d.info.reachable
 
 
-@pytest.mark.parametrize("name", with_slow(METRIC_NAMES, FURTHER_METRICS))
+@pytest.mark.parametrize(
+    "name", with_slow(METRIC_NAMES, [*FURTHER_METRICS, "FisherRao", "Wasserstein"])
+)
 def test_reachable_in_every_metric(name: str):
     """On tangents that the metric measures; NaN for sums, whose whitened gradient is not short."""
     Z, c, A, reach = bump_matrices(name, mass_varies=False)
@@ -229,7 +231,7 @@ def test_reachable_in_every_metric(name: str):
     assert reach < 1.0
 
 
-@pytest.mark.parametrize("name", ["dotH1", "Wasserstein"])
+@pytest.mark.parametrize("name", with_slow(["dotH1", "Wasserstein"], ["dotH1"]))
 def test_reachable_is_not_told_where_a_metric_sees_only_a_part(name: str):
     assert np.isnan(bump_matrices(name, mass_varies=True)[3])
 

@@ -128,7 +128,11 @@ def test_bounds():
     assert result.loss == pytest.approx(expected.cost, rel=1e-8)
 
 
-@pytest.mark.parametrize("damping", [1e-2, ng.LevenbergMarquardt(1e-2)], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize(
+    "damping",
+    [pytest.param(1e-2, marks=pytest.mark.slow), ng.LevenbergMarquardt(1e-2)],
+    ids=["fixed", "adaptive"],
+)
 def test_damping_is_added_to_the_pairs(damping):
     _, _, Z, target = small()
     result = run(method=secants(damping=damping), stop=replace(STOP, iterations=200))

@@ -13,6 +13,7 @@ from natgrad.core import selection
 from natgrad.core.operators import as_dense
 from natgrad.metrics.distances import squared_wasserstein
 from natgrad.waves.data_metrics import average_blocks, spread_blocks
+from problems_for_tests import with_slow
 
 SHAPE, EVERY = (3, 4, 11), 3  # shots, receivers, steps; the last block has two samples
 GATHER = ng.Grid((0.0, 0.0), (1.0, 1.0), SHAPE[1:])
@@ -228,7 +229,7 @@ def ricker_at(shifts: np.ndarray, steps: int = 400) -> jax.Array:
     return jnp.asarray([waves.ricker(5.0, 4.0 / steps, steps, delay=2.0 + s) for s in shifts])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", with_slow([np.float32, np.float64], [np.float64]))
 def test_misfit_grows_with_a_time_shift_over_six_periods(dtype):
     shifts = np.linspace(0.0, 1.2, 61)
     exact = np.asarray(ricker_at(shifts))
