@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import PyTree
 
+from ..core.compiled import jit_forwarding
 from ..core.outcomes import Counts
-from ..metrics.base import Report
 from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solution
@@ -59,32 +59,12 @@ class Dense(Factorised):
     @classmethod
     def prepare(cls, setup: Setup) -> "Dense":
         flat, unravel = flatten(setup.theta)
-        model = setup.problem.model
-        rho, columns, counts = model.jacobian(unravel, flat, setup.known)
-        found = _assemble(dataclasses.replace(setup, known=None), rho, columns)
-        fields: dict[str, Any] = found._asdict() | {"counts": counts.plus(*found.counts)}
-        kept = (rho, columns) if model.solves else (None, None)
-        return cls(setup=setup, **fields, rho=kept[0], columns=kept[1])
+        rho, columns, counts = setup.problem.model.jacobian(unravel, flat, setup.known)
+        return _assemble(dataclasses.replace(setup, known=None), rho, columns, counts)
 
 
-class Assembly(NamedTuple):
-    """The fields of a `Factorised`, as a compiled program returns them."""
-
-    loss: Array
-    gradient: Array
-    gradient_norm: Array
-    energy: Array
-    free: Array | None
-    trace: Array
-    counts: Counts
-    report: Report
-    solver: DenseSolver
-    prepared: Any
-    triangle: Array | None
-
-
-@eqx.filter_jit
-def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
+@jit_forwarding
+def _assemble(setup: Setup, rho: PyTree, columns: PyTree, counts: Counts) -> Dense:
     """The factorised least-squares problem, from ρ and the columns of Z."""
     flat, _ = flatten(setup.theta)
     metric, chooser = setup.metric, setup.solver
@@ -100,11 +80,11 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
     loss, c, direct = derivatives
     if c is None:
         assert direct is not None
-        gradient, counts = direct, Counts(1, 0, 1)
+        gradient, counts = direct, counts.plus(forward=1, adjoint=1)
         b, r = jnp.zeros(k, whitened[0].dtype), gradient
         energy = measure_energy(geometry, derivatives)
     else:
-        gradient, counts = Zt @ ravel_pytree(c)[0], Counts()
+        gradient = Zt @ ravel_pytree(c)[0]
         b = ravel_pytree(geometry.whiten(c))[0]
         r = jnp.zeros(len(Zt), Zt.dtype)  # Zᵀ(c − Lᵀb)
         if geometry.annihilates:
@@ -140,7 +120,9 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
         Yt, b, r = Yt.astype(dtype), b.astype(dtype), r.astype(dtype)
         prepared, trace = solver.prepare(Yt.T, b, r), jnp.sum(Yt**2)
     gradient = gradient.astype(flat.dtype)
-    return Assembly(
+    kept = setup.problem.model.solves
+    return Dense(
+        setup=setup,
         loss=loss,
         gradient=gradient,
         gradient_norm=jnp.linalg.norm(gradient),
@@ -152,6 +134,8 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree) -> Assembly:
         solver=solver,
         prepared=prepared,
         triangle=triangle,
+        rho=rho if kept else None,
+        columns=columns if kept else None,
     )
 
 
