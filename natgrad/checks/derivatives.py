@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..core.settings import check_integer
+from ..core.settings import check_instance, check_integer
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, check_model, check_state, evaluate
 from ..models.explicit import as_model
@@ -140,8 +140,7 @@ def check_gradient(
 
     Cost: one gradient, and for each trial five evaluations of the model.
     """
-    if not isinstance(problem, Problem):
-        raise InputError("problem", f"is {problem!r}", "ng.Problem(model, loss)")
+    check_instance("problem", problem, Problem, "ng.Problem(model, loss)")
     trials = check_integer(trials, "trials", 1)
     at, theta = _Place(problem.model, theta), strengthen(theta)
     problem.check(theta, structure_of(at.known.rho))

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from ..errors import InputError
-from .settings import Module, replace_fields
+from .settings import Module, check_instance, replace_fields
 
 AXIS = "parts"
 
@@ -27,11 +27,9 @@ def row_mesh(devices: Sequence[Any] | np.ndarray) -> Mesh:
     return Mesh(np.asarray(devices).reshape(-1), (AXIS,))
 
 
-def as_row_mesh(mesh: object) -> Mesh:
+def as_row_mesh(mesh: Any) -> Mesh:
     """The devices of a mesh as given to `minimize`."""
-    if not isinstance(mesh, Mesh):
-        what = f"is a {type(mesh).__name__}"
-        raise InputError("mesh", what, "jax.make_mesh((jax.device_count(),), ('devices',))")
+    check_instance("mesh", mesh, Mesh, "jax.make_mesh((jax.device_count(),), ('devices',))")
     return row_mesh(mesh.devices)
 
 

@@ -17,6 +17,7 @@ from scipy.sparse.linalg import LinearOperator, SuperLU, splu
 from ..errors import InputError
 from .compiled import can_call_back
 from .operators import AdjointOperator, Structure, flat_product
+from .settings import check_instance
 
 
 def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
@@ -30,9 +31,8 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
     Arguments and results that are pytrees are flattened leaf by leaf, as `ravel_pytree` does. Cost:
     that of the products, compiled once for each operator; blocks of vectors (`matmat`) by `vmap`.
     """
-    if not isinstance(operator, lx.AbstractLinearOperator):
-        what = f"is a {type(operator).__name__}"
-        raise InputError("operator", what, "metric.factor(rho), or any of lineax")
+    advice = "metric.factor(rho), or any of lineax"
+    check_instance("operator", operator, lx.AbstractLinearOperator, advice)
     on_host = isinstance(operator, AdjointOperator) and operator.on_host
     product = flat_product if on_host else _vector_product
     vector = lambda A, x: _apply_to_parts(lambda x: product(A, x), x.reshape(-1))

@@ -134,8 +134,7 @@ def _make_draws(
     devices: Devices | None,
 ) -> Draw:
     """The draws of a batch, checked against the state at θ, over the devices of the run."""
-    if not isinstance(batch, Batch):
-        raise InputError("batch", f"is a {type(batch).__name__}", "MiniBatch(64)")
+    check_instance("batch", batch, Batch, "MiniBatch(64)")
     draw = batch.sampler(problem, method, theta, known)
     if devices is None:
         return draw

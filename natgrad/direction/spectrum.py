@@ -15,7 +15,7 @@ from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decompose, range_basis
-from ..core.settings import Number, check_integer, check_number
+from ..core.settings import Number, check_instance, check_integer, check_number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..parameters import flatten
@@ -203,8 +203,7 @@ def information_spectrum(
 
 
 def _check_prior(prior: Metric, theta: PyTree) -> None:
-    if not isinstance(prior, Metric):
-        raise InputError("prior", f"is {prior!r}", "a Metric on θ, such as Sobolev(grid, 1)")
+    check_instance("prior", prior, Metric, "a Metric on θ, such as Sobolev(grid, 1)")
     if not isinstance(theta, (jax.Array, np.ndarray)):
         raise InputError(
             "prior", f"theta is a {type(theta).__name__}", "a single array, or prior=None"

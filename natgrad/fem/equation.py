@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..core.compiled import can_call_back
+from ..core.settings import check_instance
 from ..errors import InputError, import_optional
 from ..metrics.elliptic.divergence import Fluxes, Solution
 from ..metrics.elliptic.equation import Elliptic
@@ -126,8 +127,7 @@ def choose_method(elliptic: Elliptic, space: Space) -> Literal["sparse", "multig
 
 def check_space(space: Any) -> None:
     """The space must be one, and its solves possible here."""
-    if not isinstance(space, Space):
-        raise InputError("space", f"is a {type(space).__name__}", "ng.fem.Space(mesh)")
+    check_instance("space", space, Space, "ng.fem.Space(mesh)")
     if not can_call_back():
         raise InputError("space", "its solves need a second CPU for the host", "a regular Grid")
 
@@ -135,8 +135,7 @@ def check_space(space: Any) -> None:
 def check_equation(space: Any, elliptic: Any, whole: bool) -> None:
     """`elliptic` must be a method for meshes, and the mesh in one piece if it has to be `whole`."""
     check_space(space)
-    if not isinstance(elliptic, Elliptic):
-        raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
+    check_instance("elliptic", elliptic, Elliptic, 'ng.metrics.Elliptic("multigrid")')
     if elliptic.method not in ("auto", "sparse", "multigrid"):
         what = f"{elliptic.method!r} is for grids"
         raise InputError("elliptic", what, "'sparse', 'multigrid' or 'auto'")

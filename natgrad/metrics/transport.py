@@ -11,6 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from ..core.selection import Selection, Sublattice
+from ..core.settings import check_instance
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
@@ -84,8 +85,7 @@ class Mobility(PotentialMetric):
                 "transport conserves mass, so it needs a zero-flux or a periodic boundary",
                 'Grid(..., boundary="neumann") or boundary="periodic"',
             )
-        if not isinstance(elliptic, Elliptic):
-            raise InputError("elliptic", f"is {elliptic!r}", 'ng.metrics.Elliptic("multigrid")')
+        check_instance("elliptic", elliptic, Elliptic, 'ng.metrics.Elliptic("multigrid")')
         elliptic.choose(grid.shape)
         self.grid, self.exponent, self.floor, self.elliptic = grid, float(exponent), floor, elliptic
 

@@ -17,6 +17,7 @@ from ..core.compiled import each, loop
 from ..core.operators import axpy, negate, norm, pick
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
+from ..core.settings import check_instance
 from ..core.sharding import InParts
 from ..errors import InputError
 from .base import Evaluation, Loss, Model, SecondOrder, Unravel, form_columns
@@ -113,9 +114,8 @@ class ImplicitModel(Model):
         if self.solve is None and self.initial is None:
             what = "is None and there is no initial guess for Newton's method"
             raise InputError("solve", what, "a function theta -> rho, or initial=jnp.zeros(shape)")
-        if not isinstance(self.linear_solver, lx.AbstractLinearSolver):
-            what = f"is a {type(self.linear_solver).__name__}"
-            raise InputError("linear_solver", what, "lx.GMRES(...) or lx.LU()")
+        solver, wanted = self.linear_solver, lx.AbstractLinearSolver
+        check_instance("linear_solver", solver, wanted, "lx.GMRES(...) or lx.LU()")
         for name in ("residual", "solve", "observe", "preconditioner"):
             function = getattr(self, name)
             if not callable(function) and (function is not None or name == "residual"):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.settings import Number, check_integer, setting
+from ..core.settings import Number, check_instance, check_integer, setting
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.base import (
@@ -197,8 +197,7 @@ class DataWasserstein(Metric):
         if steps < 2:
             what = f"{every} leaves {steps} of {grid.shape[-1]} samples in time"
             raise InputError("every", what, "every=8, or less")
-        if not isinstance(normalisation, Positive):
-            raise InputError("normalisation", f"is {normalisation!r}", "ng.waves.Shifted(1.2)")
+        check_instance("normalisation", normalisation, Positive, "ng.waves.Shifted(1.2)")
         self.normalisation = normalisation
         coarse = Grid(grid.lower, grid.upper, (*grid.shape[:-1], steps), grid.boundary)
         self.transport = Wasserstein(coarse, elliptic=elliptic)
