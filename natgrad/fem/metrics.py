@@ -27,7 +27,14 @@ from ..metrics.base import (
 from ..metrics.elliptic.divergence import Fluxes
 from ..metrics.elliptic.equation import Elliptic, Method
 from ..metrics.potential import PotentialGeometry
-from .equation import Energy, MeshEquation, check_equation, check_space, choose_method, mass_solve
+from .equation import (
+    Energy,
+    MeshEquation,
+    check_equation,
+    check_space,
+    choose_method,
+    mass_solve,
+)
 from .space import Space
 
 
