@@ -196,13 +196,13 @@ def compare(
     """
     entries = _check_entries(problem, methods)
     check_instance("stop", stop, Stop)
-    kept = _find_places(entries, folder)
+    plain = lambda name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")  # for file systems
     settings = {"bounds": bounds, "snapshots": snapshots, "mesh": mesh}
     results: dict[str, Result] = {}
     failures: dict[str, Exception] = {}
-    for name, (own, method) in entries.items():
+    for number, (name, (own, method)) in enumerate(entries.items(), 1):
+        place = None if folder is None else Path(folder) / f"{number:02}-{plain(name)}.npz"
         try:
-            place = kept[name]
             resumes = place is not None and place.exists()
             if not (own.model.on_host or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
@@ -237,13 +237,3 @@ def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, M
     if len(found) < len(methods):
         raise InputError("methods", "have the same name twice", "a name for each")
     return found
-
-
-def _find_places(entries: Mapping[str, Any], folder: str | Path | None) -> dict[str, Path | None]:
-    """Where each run is kept: its name without what file systems do not like."""
-    if folder is None:
-        return dict.fromkeys(entries)
-    return {
-        name: Path(folder) / f"{number:02}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}.npz"
-        for number, name in enumerate(entries, 1)
-    }
