@@ -20,8 +20,10 @@ Module = TypeVar("Module", bound=eqx.Module)
 def check_instance(name: str, value: Any, kind: type, advice: str | None = None) -> None:
     """Raise `InputError` unless the argument is an instance of the class."""
     if not isinstance(value, kind):
-        a_class = isinstance(value, type)
-        what = f"the class {value.__name__}" if a_class else f"a {type(value).__name__}"
+        plain = value is None or isinstance(value, (bool, int, float, str))
+        what = repr(value) if plain else f"a {type(value).__name__}"
+        if isinstance(value, type):
+            what = f"the class {value.__name__}"
         raise InputError(name, f"is {what}", advice or f"an instance of a {kind.__name__}")
 
 

@@ -135,7 +135,7 @@ class Sum(Metric):
 
     def __check_init__(self):
         for part in self.parts:
-            check_instance("metric", part, Metric, "a Metric on both sides of the +")
+            check_instance("metric", part, Metric, "a Metric on both sides: metrics add to metrics")
 
     def __add__(self, other: Metric) -> Metric:
         return Sum((*self.parts, other))

@@ -199,7 +199,7 @@ def test_blocks_are_block_diagonal():
         else:
             metric = ng.Blocks(ng.Sobolev(first, 1), 2.0 * ng.FisherRao(second))
             rho = (density(first, 0), density(second, 1))
-            parts = list(zip(metric.metrics, rho, strict=True))
+            parts = list(zip(metric.metrics.values(), rho, strict=True))
         metric.check_structure(rho)
         A = np.asarray(dense_gram(metric, rho))
         blocks = [np.asarray(dense_gram(part, state)) for part, state in parts]
