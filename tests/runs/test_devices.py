@@ -91,6 +91,7 @@ def test_sources_and_implicit_models(mesh):
     same_direction(problem, START[:1], mesh, metric=ng.MatrixMetric(np.eye(8)))
 
 
+@pytest.mark.slow
 def test_shots_and_mini_batches_of_them(mesh):
     problem, theta, method = PROBLEMS["waves"]()
     run = {"stop": ng.Stop(iterations=2), "batch": ng.MiniBatch(3, of="functions")}

@@ -225,6 +225,7 @@ def tiny(tmp_path_factory):
     return output, result, said
 
 
+@pytest.mark.slow
 def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     output, result, said = tiny
     numbers = json.loads((output / "results.json").read_text())
@@ -243,6 +244,7 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert all(table.rows for table in summary(result))
 
 
+@pytest.mark.slow
 def test_finished_runs_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
     never = lambda *parts: pytest.fail("computed again")
@@ -256,6 +258,7 @@ def test_finished_runs_are_taken_up(tiny, monkeypatch):
     assert one.method.key == "L2_prior"
 
 
+@pytest.mark.slow
 def test_runs_stop_at_the_noise_and_not_before(tiny):
     variant = tiny[1].variants["wells"]
     assert variant["L2_prior"].reached
@@ -270,6 +273,7 @@ def test_runs_stop_at_the_noise_and_not_before(tiny):
         assert run.error[-1] == pytest.approx(variant.inversion.error(run.field), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_propagations_are_those_of_the_formula(tiny):
     variant = tiny[1].variants["wells"]
     for key in ("GD", "L2", "L2_prior", "L2_damped"):
@@ -283,6 +287,7 @@ def test_propagations_are_those_of_the_formula(tiny):
     assert len(level_table(variant).rows) == len(TINY.methods)
 
 
+@pytest.mark.slow
 def test_the_posterior_is_narrower_than_the_prior(tiny):
     found = tiny[1].variants["wells"].posterior
     assert np.all(np.diff(found.values) <= 0)

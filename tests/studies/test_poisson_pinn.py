@@ -202,7 +202,7 @@ def marquardt(iterations: int) -> ng.Result:
     )
 
 
-@pytest.mark.parametrize("last", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("last", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_levenberg_marquardt_follows_the_reference(reference: dict, last: int):
     losses = marquardt(last).history["loss"]
     for iteration, (loss, _) in reference["LM_LS_loss_after"].items():
@@ -266,6 +266,7 @@ def test_resampled_points_lie_in_the_square_and_on_its_boundary():
 # --- the study -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
     report, result = run_study(replace(TINY, output=tmp_path / "out"))
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
