@@ -178,6 +178,7 @@ def test_products_of_the_model_are_adjoint_and_those_of_its_derivative(inversion
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_prior_as_damping_is_white_damping_in_its_coordinates(inversion):
     """The same truncated conjugate gradients in either coordinates, so the same direction."""
     prior, strength = inversion.prior, 1e-4

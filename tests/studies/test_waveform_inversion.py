@@ -46,6 +46,7 @@ def tiny(tmp_path_factory):
     return settings, report, result, lines
 
 
+@pytest.mark.slow
 def test_a_tiny_study_descends_and_writes_its_report(tiny):
     settings, report, result, lines = tiny
     for run in result.runs:
