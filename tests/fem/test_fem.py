@@ -355,7 +355,7 @@ def test_derivatives(disc):
 def test_losses(disc):
     """The integrals of the interpolants, and the same as the distance in L²."""
     model, generator = Bumps(disc.points), np.random.default_rng(6)
-    rho, target = map(jax.jit(model), (THETA, THETA + 0.1))
+    rho, target = map(eqx.filter_jit(model), (THETA, THETA + 0.1))
     least = ng.LeastSquares(target, disc)(rho)
     M = dense("L2", skfem.MeshTri.init_circle(2), np.asarray(rho), False)
     assert float(least) == pytest.approx(
