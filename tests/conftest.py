@@ -37,6 +37,15 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "natgrad")
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """A program takes a dozen memory maps, and beyond Linux's 65 530 the process crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > 40_000:
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def read_reference() -> Callable[[str], dict]:
     """Reads a file of reference values, where the shared folder is present."""

@@ -55,6 +55,7 @@ def test_sobolev_metric_by_boundary(mixture_reference: dict, boundary: str, s: i
     np.testing.assert_allclose(G, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_wasserstein_metric_of_a_translated_gaussian_is_the_identity():
     """A translation costs its own length; the scheme converges faster than second order."""
     errors = []

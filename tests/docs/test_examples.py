@@ -122,6 +122,7 @@ def test_density_image_runs_and_leaves_less_behind(tmp_path, capsys):
     assert history[-1] / history[0] == pytest.approx(0.00513, rel=0.01)
 
 
+@pytest.mark.slow
 def test_density_image_direction_against_the_dense_oracle():
     """−G†∂_θf with every matrix written out: what conjugate gradients reach without them."""
     grid, target, model = di.unit_square(8), di.galaxy(8), di.LogDensity(8, 5)

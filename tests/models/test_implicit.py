@@ -267,6 +267,7 @@ def test_newton_where_the_residual_at_zero_is_infinite():
     assert np.all(np.isnan(eqx.filter_jit(nowhere)(START)))
 
 
+@pytest.mark.slow
 def test_single_precision():
     theta = START.astype(jnp.float32)
 

@@ -310,6 +310,7 @@ def test_points_of_a_network_go_by_rows_and_are_unbiased(metric):
     np.testing.assert_allclose(means[1], G, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_network_is_fitted_by_batches_of_points():
     problem, theta, grid = network_fit()
     result = minimized(
@@ -336,6 +337,7 @@ def test_sources_are_fitted_by_batches_of_functions():
     np.testing.assert_allclose(result.theta, truth, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_wasserstein_on_sublattices():
     grid = ng.Grid(0.0, 1.0, 48, "periodic")
     bump = Bump(grid.points[:, 0])

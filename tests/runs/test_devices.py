@@ -91,6 +91,7 @@ def test_sources_and_implicit_models(mesh):
     same_direction(problem, START[:1], mesh, metric=ng.MatrixMetric(np.eye(8)))
 
 
+@pytest.mark.slow
 def test_shots_and_mini_batches_of_them(mesh):
     problem, theta, method = PROBLEMS["waves"]()
     run = {"stop": ng.Stop(iterations=2), "batch": ng.MiniBatch(3, of="functions")}
@@ -233,6 +234,7 @@ def test_two_processes_give_the_runs_of_one(tmp_path):
         assert np.allclose(first[name]["theta"], numbers(alone.theta), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_dead_process_is_an_error_soon_and_one_process_goes_on(tmp_path):
     processes = launch("die", tmp_path)
     processes[1].wait(timeout=240)

@@ -333,7 +333,7 @@ def test_energy_distance():
     apart = lambda a, b: np.mean([np.linalg.norm(p - q) for p in a for q in b])
     loss = ng.samples.EnergyDistance(jnp.asarray(y))
     expected = 2 * apart(x, y) - apart(x, x) - apart(y, y)
-    assert float(jax.jit(lambda x: loss(x))(jnp.asarray(x))) == pytest.approx(expected, rel=1e-12)
+    assert float(eqx.filter_jit(loss)(jnp.asarray(x))) == pytest.approx(expected, rel=1e-12)
     problem = ng.Problem(cases.Pushed(cases.affine, jnp.asarray(x)), loss)
     assert ng.checks.check_gradient(
         problem, cases.affine_parameters(3), trials=1, verbose=False

@@ -392,7 +392,7 @@ class OfField(eqx.Module):
         return self.Z @ theta.ravel()
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", with_slow(PRIORS, ["Sobolev"]))
 def test_eigenpairs_and_the_posterior_against_dense_matrices(name: str):
     spectrum, G, D = bayes(name)
     covariance = np.linalg.inv(G + D)

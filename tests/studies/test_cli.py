@@ -1,5 +1,6 @@
-"""The command line, run in a process of its own where it sets global state."""
+"""The command line, run in a process of its own where that matters."""
 
+import io
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,17 +195,6 @@ def test_a_bad_file_is_one_line_and_exit_code_2(text, message, tmp_path, capsys)
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def _without_cache() -> dict[str, str]:
-    own = {"NATGRAD_CACHE": ""}
-    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"} | own
-
-
-def _natgrad(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "natgrad_studies.cli", *arguments]
-    environment = _without_cache()
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
 def test_a_file_in_the_way_is_refused(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
@@ -217,10 +208,11 @@ def test_a_file_in_the_way_is_refused(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> tuple[Path, str]:
     """The folder of a tiny run, and what it printed."""
-    output = tmp_path_factory.mktemp("study") / "deep" / "result"
-    done = _natgrad("study", "gaussian-mixture", *TINY, "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    return output, done.stdout
+    output, printed = tmp_path_factory.mktemp("study") / "deep" / "result", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setenv("NATGRAD_CACHE", "")
+        main(["study", "gaussian-mixture", *TINY, "--output", str(output)])
+    return output, printed.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -418,12 +410,23 @@ def test_programs_are_kept_in_the_folder_named(tmp_path):
         "print(cache.keep_programs());"
         "jax.jit(lambda x: x + 1)(1.0)"
     )
-    for name, folder in (("NATGRAD_CACHE", "ours"), ("JAX_COMPILATION_CACHE_DIR", "jax's")):
-        environment = _without_cache() | {name: str(tmp_path / folder)}
-        command = [sys.executable, "-c", script]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-        assert done.stdout.strip() == str(tmp_path / folder)
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    environment["NATGRAD_CACHE"] = str(tmp_path / "ours")
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == str(tmp_path / "ours")
     assert list((tmp_path / "ours").iterdir())
+
+
+def test_a_folder_given_to_jax_is_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("NATGRAD_CACHE", str(tmp_path / "ours"))
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax's"))
+    try:
+        assert keep_programs() == tmp_path / "jax's"
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "jax's")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import natgrad as ng
 from natgrad.descent.progress import BOARD
 from natgrad_studies.cli import main
 from natgrad_studies.registry import STUDIES
+from problems_for_tests import with_slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
 SMALL = {
@@ -44,8 +45,11 @@ def _exit_code(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+COMPARABLE = [study.name for study in STUDIES.values() if study.metrics]
+
+
 @pytest.mark.filterwarnings("ignore:the shortest wave")
-@pytest.mark.parametrize("name", [study.name for study in STUDIES.values() if study.metrics])
+@pytest.mark.parametrize("name", with_slow(COMPARABLE, ["poisson-pinn", "waveform-inversion"]))
 def test_the_metrics_of_the_list_are_those_of_the_problem(name):
     """And the loss is the same for each, at the same start, whatever state it measures."""
     study = STUDIES[name]

@@ -178,6 +178,7 @@ def test_products_of_the_model_are_adjoint_and_those_of_its_derivative(inversion
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_prior_as_damping_is_white_damping_in_its_coordinates(inversion):
     """The same truncated conjugate gradients in either coordinates, so the same direction."""
     prior, strength = inversion.prior, 1e-4
@@ -225,6 +226,7 @@ def tiny(tmp_path_factory):
     return output, result, said
 
 
+@pytest.mark.slow
 def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     output, result, said = tiny
     numbers = json.loads((output / "results.json").read_text())
@@ -243,6 +245,7 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert all(table.rows for table in summary(result))
 
 
+@pytest.mark.slow
 def test_finished_runs_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
     never = lambda *parts: pytest.fail("computed again")
@@ -256,6 +259,7 @@ def test_finished_runs_are_taken_up(tiny, monkeypatch):
     assert one.method.key == "L2_prior"
 
 
+@pytest.mark.slow
 def test_runs_stop_at_the_noise_and_not_before(tiny):
     variant = tiny[1].variants["wells"]
     assert variant["L2_prior"].reached
@@ -270,6 +274,7 @@ def test_runs_stop_at_the_noise_and_not_before(tiny):
         assert run.error[-1] == pytest.approx(variant.inversion.error(run.field), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_propagations_are_those_of_the_formula(tiny):
     variant = tiny[1].variants["wells"]
     for key in ("GD", "L2", "L2_prior", "L2_damped"):
@@ -283,6 +288,7 @@ def test_propagations_are_those_of_the_formula(tiny):
     assert len(level_table(variant).rows) == len(TINY.methods)
 
 
+@pytest.mark.slow
 def test_the_posterior_is_narrower_than_the_prior(tiny):
     found = tiny[1].variants["wells"].posterior
     assert np.all(np.diff(found.values) <= 0)

@@ -14,6 +14,7 @@ from natgrad.report import FolderError, ResultFolder
 from natgrad_studies.gaussian_mixture import descent, landscape, methods
 from natgrad_studies.gaussian_mixture.settings import PRESETS
 from natgrad_studies.mixtures import BOWL_START, START, Mixture, density, isotropic
+from problems_for_tests import with_slow
 
 # --- the model -----------------------------------------------------------------------------------
 
@@ -120,7 +121,10 @@ def _method(key: str) -> methods.Method:
 TOLERANCE = {"W2": 1e-10}
 
 
-@pytest.mark.parametrize("key", ["GD", "L2", "FR", "H1", "Hm1", "W2", "dotH1", "dotHm1"])
+PAPER = ["GD", "L2", "FR", "H1", "Hm1", "W2", "dotH1", "dotHm1"]
+
+
+@pytest.mark.parametrize("key", with_slow(PAPER, ["H1", "Hm1", "dotHm1"]))
 def test_paper_method_against_stored_iterates(mixture_reference, explored, key):
     method = _method(key)
     stored = mixture_reference["paper_reproduction"][key]

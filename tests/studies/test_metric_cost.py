@@ -42,6 +42,7 @@ def tiny(tmp_path_factory):
     return output, result, said
 
 
+@pytest.mark.slow
 def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     output, result, _ = tiny
     numbers = json.loads((output / "results.json").read_text())
@@ -58,6 +59,7 @@ def test_a_tiny_run_leaves_numbers_figures_and_a_page(tiny):
     assert all(table.rows for table in summary(result))
 
 
+@pytest.mark.slow
 def test_finished_methods_are_taken_up(tiny, monkeypatch):
     output, result, _ = tiny
     monkeypatch.setattr(study, "measure_costs", lambda *parts: pytest.fail("computed again"))
@@ -66,6 +68,7 @@ def test_finished_methods_are_taken_up(tiny, monkeypatch):
     assert plain(again.numbers()["methods"]) == plain(result.numbers()["methods"])
 
 
+@pytest.mark.slow
 def test_a_method_finds_the_direction_of_its_metric(tiny):
     _, result, _ = tiny
     grid = cell_grid(16)
@@ -75,6 +78,7 @@ def test_a_method_finds_the_direction_of_its_metric(tiny):
         assert np.allclose(result[key].measured[16].eta, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_transport_directions_agree_with_their_reference(tiny):
     _, result, _ = tiny
     for key in ("W2", "W2_sparse") if sparse_qr.is_installed() else ("W2",):
@@ -84,6 +88,7 @@ def test_transport_directions_agree_with_their_reference(tiny):
     assert all(found.iterations > 0 for found in result["W2"].measured.values())
 
 
+@pytest.mark.slow
 def test_compilation_is_measured_apart(tiny):
     _, result, _ = tiny
     direction = result["W2"].measured[16].direction

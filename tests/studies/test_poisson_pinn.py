@@ -202,7 +202,7 @@ def marquardt(iterations: int) -> ng.Result:
     )
 
 
-@pytest.mark.parametrize("last", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("last", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_levenberg_marquardt_follows_the_reference(reference: dict, last: int):
     losses = marquardt(last).history["loss"]
     for iteration, (loss, _) in reference["LM_LS_loss_after"].items():
@@ -235,7 +235,7 @@ def descend(key: str, iterations: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("key", "last"), [("L2", 3), *(pytest.param(key, 10, marks=pytest.mark.slow) for key in OURS)]
+    ("key", "last"), [("L2", 1), *(pytest.param(key, 10, marks=pytest.mark.slow) for key in OURS)]
 )
 def test_damped_natural_gradients_follow_the_reference(reference: dict, key: str, last: int):
     losses = descend(key, last)
@@ -266,6 +266,7 @@ def test_resampled_points_lie_in_the_square_and_on_its_boundary():
 # --- the study -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
     report, result = run_study(replace(TINY, output=tmp_path / "out"))
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -293,6 +294,7 @@ def test_the_study_runs_and_leaves_its_numbers(tmp_path, monkeypatch):
         assert again.pinn.loss(run.theta) == pytest.approx(run.final, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_authors_algorithm_runs():
     chosen = ("GD", "L2", "dotH1", "W2")
     pinn = Pinn(replace(TINY, fidelity="authors", batched=(), methods=chosen))

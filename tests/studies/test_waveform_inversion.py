@@ -46,6 +46,7 @@ def tiny(tmp_path_factory):
     return settings, report, result, lines
 
 
+@pytest.mark.slow
 def test_a_tiny_study_descends_and_writes_its_report(tiny):
     settings, report, result, lines = tiny
     for run in result.runs:
@@ -68,6 +69,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
     assert any("GiB" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
@@ -101,6 +103,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
         run_study(replace(settings, shots=3))
 
 
+@pytest.mark.slow
 def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path):
     settings = replace(
         TINY, output=tmp_path, methods=("L2_secants",), bands=(2.0,), misfit="transport"

@@ -202,6 +202,7 @@ def conjugate_gradients(G: np.ndarray, b: np.ndarray, iterations: int) -> np.nda
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 def test_inversion_by_transport(inversion):
     """A misfit in its own metric, on one of two shots at a time."""

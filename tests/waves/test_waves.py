@@ -218,7 +218,6 @@ def test_shots_on_two_devices_give_the_run_of_one():
     theta = theta_of(one)
     data = simulated(one, 1.02 * theta)
     assert np.allclose(simulated(two, 1.02 * theta), data, rtol=1e-12, atol=1e-14)
-    assert dot_test(two) < 1e-13
     grid = survey.gather_grid
     method = ng.NaturalGradient(ng.L2(grid), solver=ng.CG(0.0, 3))
     runs = [
