@@ -98,7 +98,7 @@ class Record(NamedTuple):
 
 
 class Method(eqx.Module):
-    """What makes an iteration. A new method has `init`, `linearise` and `try_step`.
+    """What makes an iteration. A new method has `check`, `init`, `linearise` and `try_step`.
 
     ```python
     state = method.init(problem, theta)

@@ -29,9 +29,7 @@ def plain(method, theta, state):
 compiled = eqx.filter_jit(plain)
 
 
-@pytest.mark.parametrize(
-    "name", with_slow(["NaturalGradient", "rejected steps"], ["NaturalGradient"])
-)
+@pytest.mark.parametrize("name", with_slow(METHODS, set(METHODS) - {"rejected steps"}))
 def test_steps_from_many_starts_at_once(name: str):
     method, starts = METHODS[name], jnp.stack([START, START + 0.3, START - 0.2])
     init = lambda theta: method.init(ROSENBROCK, theta)

@@ -149,6 +149,11 @@ def parametrised(cases: list[Case], slow: Callable[[Case], bool] = lambda case: 
     )
 
 
+def defines(metric: ng.metrics.Metric, method: str) -> bool:
+    """Whether a metric has this method of its own, where the default refuses."""
+    return getattr(type(metric), method) is not getattr(ng.metrics.Metric, method)
+
+
 def density(grid: ng.Grid, seed: int, contrast: float = 1.0) -> jnp.ndarray:
     """A positive random state."""
     values = np.random.default_rng(seed).normal(size=grid.shape)

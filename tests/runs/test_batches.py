@@ -11,14 +11,13 @@ import pytest
 
 import dense_oracle as oracle
 import natgrad as ng
-from cases import FAST_SMALL_CASES, density
+from cases import FAST_SMALL_CASES, defines, density
 from natgrad.core.operators import as_dense
 from natgrad.core.selection import Functions, Points, Sublattice
 from natgrad.direction.linearise import linearise
 from natgrad.direction.local import Setup
 from natgrad.direction.rows import ByRows
 from natgrad.models.base import Evaluation
-from natgrad_studies.appendix_b import CollocatedTransport
 from problems_for_tests import Linear, minimize_compiling_once, with_slow
 
 ONE_STEP = ng.FixedStep(1.0, require_decrease=False)
@@ -29,7 +28,8 @@ CASES = [
     case
     for case in FAST_SMALL_CASES
     if case.grid.boundary == "neumann"
-    and not isinstance(case.metric, (ng.Mobility, CollocatedTransport))
+    and defines(case.metric, "restricted")
+    and not isinstance(case.metric, ng.Mobility)  # a sublattice, but no points
 ]
 SYMBOLS = [case for case in CASES if "Sobolev(" in case.name and "Sobolev(-1)" not in case.name]
 
