@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 
 from natgrad import InputError
+from natgrad.report import replace_file
 
 Part = TypeVar("Part")
 PLAIN = (bool, int, float, str, type(None))
@@ -25,20 +25,6 @@ DAMAGED = (
     EOFError,
     zipfile.BadZipFile,
 )
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the path, wait for the disk, and move over it: all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class Kept:

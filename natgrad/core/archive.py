@@ -1,10 +1,9 @@
 """Files of named arrays and plain values: written all or not at all, read without executing."""
 
-import hashlib
 import io
 import json
 import os
-import re
+import platform
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,28 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..errors import InputError
-from .sharding import to_host
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the path, wait for the disk, and move over it."""
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Write beside the path, wait for the disk, and move over it: all or nothing.
+
+    A link is followed, and the file that it names is replaced; permissions are kept. What a writer
+    that was killed on this machine has left beside the path is removed.
+    """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    if path.exists() and not path.is_file():  # a folder, which is refused, or a device
+        path.write_bytes(content)
+        return
+    own, ours = f".{path.name}.", f"-{platform.node()}.new"
+    beside = path.with_name(f"{own}{os.getpid()}{ours}")
     try:
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            beside.chmod(path.stat().st_mode & 0o777)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -36,6 +45,20 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+    for name in os.listdir(path.parent):
+        writer = name.removeprefix(own).removesuffix(ours)
+        if name == f"{own}{writer}{ours}" and writer.isdecimal() and not _is_running(int(writer)):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 HEADER = "header.json"
@@ -63,7 +86,7 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: Leaves)
             member = io.BytesIO()
             np.save(member, array, allow_pickle=False)
             archive.writestr(f"{number}.npy", member.getvalue())
-    replace_file(path, content.getvalue())
+    replace_file(path, content.getbuffer())
 
 
 def read_archive(
@@ -142,21 +165,3 @@ def _unpack(array: np.ndarray, type_name: str) -> jax.Array | np.ndarray:
     if array.dtype.name == type_name:
         return array
     return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
-
-
-def digest(value: PyTree) -> str:
-    """A number for its structure, types and arrays, the same in another process.
-
-    Of an array whose parts other processes hold, only the shape and the type count.
-    """
-    leaves, structure = jax.tree_util.tree_flatten(value)
-    without_addresses = lambda text: re.sub(r"0x[0-9a-f]+", "", text)
-    found = hashlib.sha256(without_addresses(str(structure)).encode())
-    for leaf in leaves:
-        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-            found.update(f"{leaf.dtype}{leaf.shape}".encode())
-            if isinstance(values := to_host(leaf), np.ndarray):
-                found.update(np.ascontiguousarray(values).tobytes())
-        else:
-            found.update(without_addresses(repr(leaf)).encode())
-    return found.hexdigest()

@@ -145,7 +145,7 @@ def save_page(page: Page, folder: Path) -> Path:
         **{name: dict(getattr(page, name)) for name in RECORDS},
     }
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False)
-    (folder / PAGE).write_text(text + "\n", encoding="utf-8")
+    replace_file(folder / PAGE, f"{text}\n".encode())
     return page.write(folder / "index.html")
 
 

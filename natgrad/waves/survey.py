@@ -1,5 +1,6 @@
 """A seismic experiment: grid, time steps, sources, receivers and wavelet, and what was recorded."""
 
+import io
 from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import butter, sosfilt
 
+from ..core.archive import replace_file
 from ..errors import InputError, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -217,9 +219,12 @@ class Shots(eqx.Module):
         return Shots(survey, low_pass(self.data, dt, highest).astype(self.data.dtype))
 
     def save(self, path: str | Path) -> None:
-        """As a NumPy archive (.npz)."""
+        """As a NumPy archive (.npz), all of it or nothing."""
         settings = {name: getattr(self.survey, name) for name in FIELDS}
-        np.savez_compressed(path, **settings, data=self.data)
+        content = io.BytesIO()
+        np.savez_compressed(content, **settings, data=self.data)
+        name = str(path) if str(path).endswith(".npz") else f"{path}.npz"
+        replace_file(Path(name), content.getbuffer())
 
     @classmethod
     def load(cls, path: str | Path) -> "Shots":
