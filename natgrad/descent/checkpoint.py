@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from ..core.archive import named_leaves, read_archive, write_archive
+from ..core.archive import named_leaves, read_archive, reading, write_archive
 from ..core.settings import check_instance
 from ..devices import Devices
 from ..errors import InputError
@@ -108,8 +108,9 @@ class RunFile:
         if content is None:
             return None
         values, leaves = read_archive(path, KIND, content)
-        saved = values.pop("run")
-        name = self.identity.find_difference(saved["parts"], saved.get("actions", {}))
+        with reading(path, KIND):
+            saved = values.pop("run")
+            name = self.identity.find_difference(saved["parts"], saved["actions"])
         if name is not None:
             what = f"{path} belongs to a run with another {name}"
             raise InputError("checkpoint", what, "another path, or deleting that file")

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
+from ..core.archive import reading
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
 from ..core.sharding import take_local
@@ -198,9 +199,10 @@ class _Loop:
         run.state = method.init(problem, run.theta, known=known, batches=batches)
         hands_on = run.state.known is not None
         saved = None if file is None else file.load()
-        if saved is None:
+        if file is None or saved is None:
             return None
-        ended = run.restore(*saved)
+        with reading(file.checkpoint.path, "checkpoint"):
+            ended = run.restore(*saved)
         run.theta = run.theta if run.devices is None else run.devices.replicate(run.theta)
         if ended is not None and ended not in BUDGETS and not self.stop.asks_for_more(run, ended):
             return ended

@@ -114,11 +114,11 @@ class Run:
             self.snapshots.note(number, jnp.asarray(leaves.pop(f"[2][{place}]")))
         like = (self.theta, self.state.without_evaluation())
         self.theta, self.state = replace_leaves(like, leaves, "checkpoint")
-        self.iteration = self.completed = values["iteration"]
-        self.agreeing = values["agreeing"]
-        self.loss, self.accepted = values["loss"], values["accepted"]
+        self.iteration = self.completed = int(values["iteration"])
+        self.agreeing, self.accepted = int(values["agreeing"]), int(values["accepted"])
+        self.loss = float(values["loss"])
         self.info = Info.restore(values["info"])
-        fill = lambda row: [np.nan if x is None else x for x in row]
+        fill = lambda row: [np.nan if x is None else float(x) for x in row]
         self.rows = [
             dict.fromkeys(COLUMNS, np.nan) | dict(zip(values["columns"], fill(row), strict=True))
             for row in values["rows"]

@@ -3,14 +3,13 @@
 import io
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile
 
 import equinox as eqx
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import butter, sosfilt
 
-from ..core.archive import replace_file
+from ..core.archive import read_arrays, replace_file
 from ..errors import InputError, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -222,7 +221,7 @@ class Shots(eqx.Module):
         """As a NumPy archive (.npz), all of it or nothing."""
         settings = {name: getattr(self.survey, name) for name in FIELDS}
         content = io.BytesIO()
-        np.savez_compressed(content, **settings, data=self.data)
+        np.savez(content, **settings, data=self.data)
         name = str(path) if str(path).endswith(".npz") else f"{path}.npz"
         replace_file(Path(name), content.getbuffer())
 
@@ -230,11 +229,13 @@ class Shots(eqx.Module):
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                data, settings = archive["data"], {name: archive[name] for name in FIELDS}
-        except (OSError, KeyError, ValueError, BadZipFile) as error:
+            arrays = read_arrays(path)
+            data, settings = arrays["data"], {name: arrays[name] for name in FIELDS}
+            return cls(Survey(**settings), data)
+        except InputError:
+            raise
+        except Exception as error:  # zipfile, zlib and NumPy each have their own
             raise InputError("path", f"{path} holds no shots ({error})", "Shots.save") from error
-        return cls(Survey(**settings), data)
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:

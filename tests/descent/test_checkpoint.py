@@ -338,6 +338,35 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(damage, tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.fixture(scope="module")
+def kept_run(tmp_path_factory):
+    """A run that goes on from its file, what it ends with, and what is in the file before."""
+    path = tmp_path_factory.mktemp("kept") / "run.npz"
+    go = lambda iterations, method=ng.GradientDescent(step=ng.FixedStep(1e-3)): ng.minimize(
+        *(linear(), jnp.zeros(3), method), stop=ng.Stop(iterations=iterations), checkpoint=path
+    )
+    go(2)
+    content = path.read_bytes()
+    return path, lambda: go(4), go(4), content
+
+
+@pytest.mark.slow
+@settings(max_examples=250, deadline=None)
+@given_by_hypothesis(data=st.data())
+def test_any_damage_is_refused_or_does_no_harm(data, kept_run):
+    path, go, whole, content = kept_run
+    content = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.sampled_from([0, 1, 2, 8, 10**6]))
+        content[at : at + length] = data.draw(st.binary(max_size=8))
+    path.write_bytes(content)
+    try:
+        assert_same(whole, go())
+    except ng.InputError as error:
+        assert "run.npz" in str(error)  # noqa: PT017
+
+
 def test_a_full_disk_ends_no_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
     run("LM", 2, checkpoint=path)
