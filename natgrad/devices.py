@@ -14,10 +14,10 @@ from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from .core.archive import digest
 from .core.settings import check_instance
 from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, put_on_mesh
 from .errors import InputError, PeerError
+from .identity import digest
 from .metrics.base import Metric
 from .models.base import check_model
 from .parameters import check_parameters, flatten

@@ -3,6 +3,7 @@
 matplotlib comes with `pip install "natgrad[studies]"`.
 """
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from .core.archive import replace_file
 from .core.compiled import each
 from .core.settings import check_integer
 from .errors import InputError, import_optional
@@ -234,8 +236,10 @@ def figure_style() -> Iterator[None]:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write the figure as PNG and close it."""
-    figure.savefig(path)
+    """Write the figure, as PNG unless the name says otherwise, and close it."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:] or "png")
+    replace_file(path, content.getvalue())
     _pyplot().close(figure)
     return path
 

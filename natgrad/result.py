@@ -1,9 +1,7 @@
 """What comes back: a direction with its diagnosis, and a run with its history."""
 
-import json
 import os
 import platform
-import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,7 +14,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from .core.archive import HEADER, named_leaves, read_archive, replace_leaves, write_archive
+from .core.archive import named_leaves, read_archive, reading, replace_leaves, write_archive
 from .core.outcomes import Counts, Status
 from .errors import InputError
 
@@ -174,36 +172,33 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
     ng.load_result("run.npz", like=theta0).history["loss"]
     ```
     """
-    values, arrays = read_archive(Path(path), KIND)
-    iterates: dict[int, dict[str, Any]] = {}
-    for name, leaf in _part(arrays, "iterates").items():
-        number, _, path = name[2:].partition("']")
-        iterates.setdefault(int(number), {})[path] = leaf
-    history = {name[2:-2]: column for name, column in _part(arrays, "history").items()}
-    return Result(
-        _theta(_part(arrays, "theta"), like),
-        values["loss"],
-        Status(values["status"]),
-        values["iterations"],
-        history,
-        Info.restore(values["info"]),
-        {number: _theta(iterates[number], like) for number in sorted(iterates)},
-    )
-
-
-def is_result(path: Path) -> bool:
-    """Whether `result.save` wrote this file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read(HEADER))["natgrad"] == KIND
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        return False
+    place = Path(path)
+    values, arrays = read_archive(place, KIND)
+    with reading(place, KIND):
+        iterates: dict[int, dict[str, Any]] = {}
+        for name, leaf in _part(arrays, "iterates").items():
+            number, _, inner = name[2:].partition("']")
+            iterates.setdefault(int(number), {})[inner] = leaf
+        history = {name[2:-2]: column for name, column in _part(arrays, "history").items()}
+        length = (len(history["loss"]),)
+        if any(x.shape != length or x.dtype.kind not in "fiu" for x in history.values()):
+            raise ValueError("the history is no table of numbers")
+        return Result(
+            _theta(_part(arrays, "theta"), like),
+            float(values["loss"]),
+            Status(values["status"]),
+            int(values["iterations"]),
+            history,
+            Info.restore(values["info"]),
+            {number: _theta(iterates[number], like) for number in sorted(iterates)},
+        )
 
 
 def load_origin(path: str | Path) -> dict[str, dict[str, str]]:
     """Read the versions and the machine in the file of a result; empty in files before 0.2."""
     values, _ = read_archive(Path(path), KIND)
-    return {name: values.get(name, {}) for name in ("versions", "machine")}
+    with reading(Path(path), KIND):
+        return {name: dict(values.get(name, {})) for name in ("versions", "machine")}
 
 
 def _theta(leaves: dict[str, Any], like: PyTree) -> PyTree:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -13,32 +11,10 @@ import jax
 import numpy as np
 
 from natgrad import InputError
+from natgrad.report import read_arrays, replace_file
 
 Part = TypeVar("Part")
 PLAIN = (bool, int, float, str, type(None))
-DAMAGED = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OSError,
-    EOFError,
-    zipfile.BadZipFile,
-)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the path, wait for the disk, and move over it: all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class Kept:
@@ -82,9 +58,9 @@ class Kept:
 
     def _read(self, path: Path, name: str, given: dict[str, Any]) -> Any:
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return self._restore(json.loads(str(arrays["note"]))[name], arrays, given)
-        except DAMAGED as error:
+            arrays = read_arrays(path)
+            return self._restore(json.loads(str(arrays["note"]))[name], arrays, given)
+        except Exception as error:  # zipfile, zlib, NumPy and JSON each have their own
             what = f"{path} cannot be read as a kept part {name}: it is damaged or something else"
             advice = "deleting it: the part is computed again"
             raise InputError("path", f"{what} ({error})", advice) from error

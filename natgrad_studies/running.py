@@ -14,9 +14,9 @@ import jax
 
 from natgrad.descent import BOARD, show_busy
 from natgrad.plot import figure_style
-from natgrad.report import ResultFolder, machine, save_page, versions
+from natgrad.report import ResultFolder, machine, replace_file, save_page, versions
 
-from .keeping import Kept, replace_file
+from .keeping import Kept
 from .registry import study_of
 from .settings import to_toml
 

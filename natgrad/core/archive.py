@@ -1,11 +1,13 @@
 """Files of named arrays and plain values: written all or not at all, read without executing."""
 
-import hashlib
 import io
 import json
+import math
 import os
-import re
+import platform
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,28 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..errors import InputError
-from .sharding import to_host
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the path, wait for the disk, and move over it."""
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Write beside the path, wait for the disk, and move over it: all or nothing.
+
+    A link is followed, and the file that it names is replaced; permissions are kept. What a writer
+    that was killed on this machine has left beside the path is removed.
+    """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    if path.exists() and not path.is_file():  # a folder, which is refused, or a device
+        path.write_bytes(content)
+        return
+    own, ours = f".{path.name}.", f"-{platform.node()}.new"
+    beside = path.with_name(f"{own}{os.getpid()}{ours}")
     try:
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            beside.chmod(path.stat().st_mode & 0o777)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -36,12 +48,28 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+    for name in os.listdir(path.parent):
+        writer = name.removeprefix(own).removesuffix(ours)
+        if name == f"{own}{writer}{ours}" and writer.isdecimal() and not _is_running(int(writer)):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 HEADER = "header.json"
 VERSION = 1
 Leaves = dict[str, jax.Array | np.ndarray | np.generic]
 PLAIN = "biufc"  # kinds of dtype that NumPy writes by itself
+MOST_COMPRESSED = 100
+FREE = 2**26  # bytes that may be packed more closely
 
 
 def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: Leaves) -> None:
@@ -63,7 +91,7 @@ def write_archive(path: Path, kind: str, values: dict[str, Any], arrays: Leaves)
             member = io.BytesIO()
             np.save(member, array, allow_pickle=False)
             archive.writestr(f"{number}.npy", member.getvalue())
-    replace_file(path, content.getvalue())
+    replace_file(path, content.getbuffer())
 
 
 def read_archive(
@@ -73,25 +101,76 @@ def read_archive(
 
     `content` is what is in the file, where that is known already.
     """
+    with (
+        reading(path, kind),
+        _open_zip(path if content is None else io.BytesIO(content)) as archive,
+    ):
+        header = json.loads(archive.read(HEADER))
+        if header["natgrad"] != kind or header["version"] > VERSION:
+            found = f"{header['natgrad']}, version {header['version']}"
+            what = f"{path} is a {found}, not a {kind} up to version {VERSION}"
+            raise InputError("path", what, "the file of this kind, or a newer natgrad")
+        member = lambda number: _as_array(archive.read(f"{number}.npy"))
+        types = enumerate(header["types"].items())
+        arrays = {name: _unpack(member(number), type_name) for number, (name, type_name) in types}
+        return dict(header["values"]), arrays
+
+
+def read_kind(path: Path) -> str | None:
+    """Which kind of archive a file is; None for an archive that is none of natgrad's."""
+    with reading(path, "file of natgrad"), _open_zip(path) as archive:
+        if HEADER not in archive.namelist():
+            return None
+        return str(json.loads(archive.read(HEADER))["natgrad"])
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays in an .npz file by name, no more of them than what is there can hold."""
+    with _open_zip(Path(path)) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        return {name[:-4]: _as_array(archive.read(name)) for name in names}
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Whatever fails inside, because of what is in the file, as an `InputError`."""
     try:
-        with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
-            header = json.loads(archive.read(HEADER))
-            if header["natgrad"] != kind or header["version"] > VERSION:
-                found = f"{header['natgrad']}, version {header['version']}"
-                what = f"{path} is a {found}, not a {kind} up to version {VERSION}"
-                raise InputError("path", what, "the file of this kind, or a newer natgrad")
-            arrays = {}
-            for number, (name, type_name) in enumerate(header["types"].items()):
-                member = io.BytesIO(archive.read(f"{number}.npy"))
-                arrays[name] = _unpack(np.load(member, allow_pickle=False), type_name)
-            return header["values"], arrays
+        yield
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path}", f"the path of a {kind}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        what = f"{path} cannot be read as a {kind}: it is damaged or something else ({error})"
+    except Exception as error:  # zipfile, zlib, NumPy and JSON each have their own
+        reason = f"{type(error).__name__}: {error}"
+        what = f"{path} cannot be read as a {kind}: it is damaged or something else ({reason})"
         raise InputError("path", what, "deleting it, or an older copy") from error
+
+
+def _open_zip(source: Path | io.BytesIO) -> zipfile.ZipFile:
+    """An archive whose members are together no larger than the file, as far as this can be asked.
+
+    Ours are not compressed. Those that are, of older versions, may be so by a factor of 100.
+    """
+    archive = zipfile.ZipFile(source)
+    members = archive.infolist()
+    there = source.stat().st_size if isinstance(source, Path) else len(source.getbuffer())
+    if sum(member.compress_size for member in members) > there:
+        raise ValueError("its members are larger than the file")
+    if any(m.file_size > max(FREE, MOST_COMPRESSED * m.compress_size) for m in members):
+        raise ValueError("a member is packed more closely than numbers can be")
+    return archive
+
+
+def _as_array(content: bytes) -> np.ndarray:
+    """The array in an .npy file; `np.load` would make room for all that its header declares."""
+    stream, form = io.BytesIO(content), np.lib.format
+    read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+    shape, by_columns, dtype = read[form.read_magic(stream)](stream)
+    there = len(content) - stream.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != there:
+        raise ValueError(f"{there} bytes are no array of {dtype} {shape}")
+    values = np.frombuffer(content, dtype, offset=stream.tell())
+    return values.reshape(shape, order="F" if by_columns else "C").copy()
 
 
 def named_leaves(tree: PyTree) -> Leaves:
@@ -141,22 +220,7 @@ def _unpack(array: np.ndarray, type_name: str) -> jax.Array | np.ndarray:
         return jax.random.wrap_key_data(jnp.asarray(array), impl=type_name[4:])
     if array.dtype.name == type_name:
         return array
-    return array.view(np.dtype(type_name))  # known to NumPy once JAX is imported
-
-
-def digest(value: PyTree) -> str:
-    """A number for its structure, types and arrays, the same in another process.
-
-    Of an array whose parts other processes hold, only the shape and the type count.
-    """
-    leaves, structure = jax.tree_util.tree_flatten(value)
-    without_addresses = lambda text: re.sub(r"0x[0-9a-f]+", "", text)
-    found = hashlib.sha256(without_addresses(str(structure)).encode())
-    for leaf in leaves:
-        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-            found.update(f"{leaf.dtype}{leaf.shape}".encode())
-            if isinstance(values := to_host(leaf), np.ndarray):
-                found.update(np.ascontiguousarray(values).tobytes())
-        else:
-            found.update(without_addresses(repr(leaf)).encode())
-    return found.hexdigest()
+    dtype = np.dtype(type_name)  # known to NumPy once JAX is imported
+    if dtype.hasobject:
+        raise ValueError(f"{type_name} is no type of numbers")
+    return array.view(dtype)

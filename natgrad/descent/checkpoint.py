@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from ..core.archive import digest, named_leaves, read_archive, write_archive
+from ..core.archive import named_leaves, read_archive, reading, write_archive
+from ..core.settings import check_instance
 from ..devices import Devices
 from ..errors import InputError
-from ..models.base import Evaluation, evaluate
-from ..problem import Problem
+from ..identity import Identity
 
 KIND = "checkpoint"
-SAME_LOSS = 1e-5  # f(θ₀) of the same problem, compiled by another version of JAX
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Checkpoint:
 
     If the file is there when the run starts, the run goes on from it, and ends with the same
     iterates as one that was never interrupted. A file of another problem, starting point or
-    method is refused; so is a damaged one.
+    method is refused; so is a damaged one. A problem is known by what it does: f, ρ and products
+    with Z, Zᵀ and A, at θ₀ and at a point away from it.
 
     ```python
     ng.minimize(problem, theta0, method, checkpoint="run.npz")      # again, after a crash
@@ -34,8 +34,8 @@ class Checkpoint:
     ```
 
     Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
-    file is written beside the old one and moved over it. Resuming costs one evaluation at θ₀, for
-    the comparison, and one at θ, neither counted.
+    file is written beside the old one and moved over it. To know the problem takes two evaluations
+    and two products with each of Z, Zᵀ and A; resuming, one evaluation at θ. None are counted.
     """
 
     path: Path
@@ -49,6 +49,14 @@ class Checkpoint:
             raise InputError("checkpoint", f"{self.path} is a folder", "the path of a file")
 
 
+def as_checkpoint(given: Any) -> Checkpoint:
+    """A checkpoint as it is, or of a path."""
+    if isinstance(given, (str, Path)):
+        return Checkpoint(Path(given))
+    check_instance("checkpoint", given, Checkpoint, "checkpoint='run.npz'")
+    return given
+
+
 @dataclass
 class RunFile:
     """The checkpoint of one run: what it must agree with, and what is to be written next.
@@ -57,31 +65,10 @@ class RunFile:
     """
 
     checkpoint: Checkpoint
-    parts: dict[str, str]  # what the run was started with, digested
-    loss: float  # f(θ₀)
+    identity: Identity  # what the run was started with
     devices: Devices | None  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        checkpoint: Checkpoint | str | Path,
-        problem: Problem,
-        theta0: PyTree,
-        known: Evaluation | None,
-        devices: Devices | None,
-        **settings: Any,
-    ) -> "RunFile":
-        """The checkpoint of a run with these settings on a problem, which f(θ₀) stands for."""
-        if not isinstance(checkpoint, (Checkpoint, str, Path)):
-            what = f"is a {type(checkpoint).__name__}"
-            raise InputError("checkpoint", what, "checkpoint='run.npz'")
-        if not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(Path(checkpoint))
-        known = evaluate(problem.model, theta0) if known is None else known
-        parts = {name: digest(part) for name, part in ({"theta0": theta0} | settings).items()}
-        return cls(checkpoint, parts, float(problem.value(theta0, known.rho)), devices)
 
     def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations; it is written when it is time."""
@@ -94,10 +81,10 @@ class RunFile:
         if self._waiting is None or not (self.devices is None or self.devices.leads):
             return
         (values, tree), self._waiting = self._waiting(), None
-        identity = {"parts": self.parts, "loss": self.loss}
         path = self.checkpoint.path
         try:
-            write_archive(path, KIND, {"run": identity, **values}, named_leaves(tree))
+            run = self.identity._asdict()
+            write_archive(path, KIND, {"run": run, **values}, named_leaves(tree))
         except OSError as error:
             what = f"{path} could not be written ({error.strerror or error}); the run goes on"
             warnings.warn(f"{what}, and the last checkpoint is kept.", RuntimeWarning, stacklevel=2)
@@ -121,18 +108,13 @@ class RunFile:
         if content is None:
             return None
         values, leaves = read_archive(path, KIND, content)
-        saved = values.pop("run")
-        for name, given in self.parts.items():
-            if saved["parts"].get(name) != given:
-                self._refuse(f"another {name}")
-        if not abs(saved["loss"] - self.loss) <= SAME_LOSS * abs(self.loss):
-            losses = f"f(theta0) = {saved['loss']:.6g}, not {self.loss:.6g}"
-            self._refuse(f"another problem, with {losses}")
+        with reading(path, KIND):
+            saved = values.pop("run")
+            name = self.identity.find_difference(saved["parts"], saved["actions"])
+        if name is not None:
+            what = f"{path} belongs to a run with another {name}"
+            raise InputError("checkpoint", what, "another path, or deleting that file")
         return values, leaves
-
-    def _refuse(self, what: str) -> None:
-        problem = f"{self.checkpoint.path} belongs to a run with {what}"
-        raise InputError("checkpoint", problem, "another path, or deleting that file")
 
 
 def _read(path: Path) -> bytes | None:

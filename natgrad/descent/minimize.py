@@ -14,17 +14,19 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
+from ..core.archive import reading
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local
 from ..errors import InputError
+from ..identity import identify
 from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, strengthen
 from ..problem import Problem
 from ..result import Progress, Result
-from .checkpoint import Checkpoint, RunFile
+from .checkpoint import Checkpoint, RunFile, as_checkpoint
 from .methods import Method, Record, State
 from .progress import Watch, show_run
 from .run import Run, Snapshots
@@ -69,7 +71,8 @@ def minimize(
     that of the whole state, found at the end. A propagation counts as one whatever was selected.
 
     With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
-    if it is there; a run that had used up its budget goes on where there is more of it now.
+    if it is there; a run that had used up its budget, or reached its goal, goes on where `stop` now
+    asks for more.
 
     `result.iterates` has at most `snapshots` iterates θ, spread evenly over the run, by their place
     in the history. By default it has them all where θ is no more than 16 numbers, and none else.
@@ -99,14 +102,16 @@ def minimize(
         method, theta0 = method.map_metric(spread_metric), devices.replicate(theta0)
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
-    run = Run(strengthen(theta0), Snapshots(snapshots, theta0), devices)
-    run.count(forward=int(known is not None))  # the check at θ₀
-    box = as_bounds(bounds, theta0)
-    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
-    file = None
+    theta0, box, file = strengthen(theta0), as_bounds(bounds, theta0), None
     if checkpoint is not None:
-        settings = _settings(given[1]) | {"bounds": box, "batch": batch}
-        file = RunFile.of(checkpoint, problem, theta0, known, devices, **settings)
+        checkpoint = as_checkpoint(checkpoint)
+        seen = {"problem": (problem, method)} | ({} if draw is None else {"batch": draw(0)})
+        seen = {name: (p, getattr(m, "metric", None)) for name, (p, m) in seen.items()}
+        identity = identify(seen, theta0, box, batch=batch, **_settings(given[1]))
+        file = RunFile(checkpoint, identity, devices)
+    run = Run(theta0, Snapshots(snapshots, theta0), devices)
+    run.count(forward=int(known is not None))  # the check at θ₀
+    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
     shown = progress if devices is None or devices.leads else False
     try:
         with (
@@ -194,11 +199,12 @@ class _Loop:
         run.state = method.init(problem, run.theta, known=known, batches=batches)
         hands_on = run.state.known is not None
         saved = None if file is None else file.load()
-        if saved is None:
+        if file is None or saved is None:
             return None
-        ended = run.restore(*saved)
+        with reading(file.checkpoint.path, "checkpoint"):
+            ended = run.restore(*saved)
         run.theta = run.theta if run.devices is None else run.devices.replicate(run.theta)
-        if ended is not None and ended not in BUDGETS:
+        if ended is not None and ended not in BUDGETS and not self.stop.asks_for_more(run, ended):
             return ended
         if spent := self.stop.find_spent(run):
             return spent
@@ -215,7 +221,7 @@ class _Loop:
             if problem.model.on_host:  # what is known is of another selection
                 run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
-        first = run.iteration == 0
+        first, run.before = run.iteration == 0, run.counts
         run.iteration += 1
         local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
         loss, norm, counts, reference = jax.device_get(

@@ -40,7 +40,7 @@ class Run:
         self.info: Info | None = None
         self.iteration = self.completed = self.agreeing = self.accepted = 0
         self.rows: list[dict[str, float]] = []
-        self.counts = Counts(0, 0, 0)
+        self.counts = self.before = Counts(0, 0, 0)  # before the iteration that was begun last
         self.began = time.perf_counter()  # earlier for a run taken up again
 
     def measure_seconds(self) -> float:
@@ -80,6 +80,12 @@ class Run:
             "decreased": float(bool(record.value < self.rows[-1]["loss"])),
         }
 
+    def take_back(self) -> None:
+        """Undo an iteration that found nothing to do, and ended the run before a step was tried."""
+        self.rows.pop()
+        self.counts, self.agreeing = self.before, 0
+        self.iteration = self.completed = self.iteration - 1
+
     def save(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
         """The run in plain values and arrays."""
         table = [[row[name] for name in COLUMNS] for row in self.rows]
@@ -92,6 +98,7 @@ class Run:
             "columns": list(COLUMNS),
             "rows": [[None if np.isnan(x) else float(x) for x in row] for row in table],
             "counts": [int(count) for count in self.counts],
+            "before": [int(count) for count in self.before],
             "accepted": self.accepted,
             "seconds": time.perf_counter() - self.began,
             "snapshots": list(self.snapshots.kept),
@@ -107,16 +114,16 @@ class Run:
             self.snapshots.note(number, jnp.asarray(leaves.pop(f"[2][{place}]")))
         like = (self.theta, self.state.without_evaluation())
         self.theta, self.state = replace_leaves(like, leaves, "checkpoint")
-        self.iteration = self.completed = values["iteration"]
-        self.agreeing = values["agreeing"]
-        self.loss, self.accepted = values["loss"], values["accepted"]
+        self.iteration = self.completed = int(values["iteration"])
+        self.agreeing, self.accepted = int(values["agreeing"]), int(values["accepted"])
+        self.loss = float(values["loss"])
         self.info = Info.restore(values["info"])
-        fill = lambda row: [np.nan if x is None else x for x in row]
+        fill = lambda row: [np.nan if x is None else float(x) for x in row]
         self.rows = [
             dict.fromkeys(COLUMNS, np.nan) | dict(zip(values["columns"], fill(row), strict=True))
             for row in values["rows"]
         ]
-        self.counts = Counts(*values["counts"])
+        self.counts, self.before = Counts(*values["counts"]), Counts(*values["before"])
         self.began = time.perf_counter() - values["seconds"]
         return None if values["status"] is None else Status(values["status"])
 

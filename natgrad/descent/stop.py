@@ -3,10 +3,12 @@
 import math
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..core.outcomes import Status
 from ..errors import InputError
+from ..parameters import flatten
 from .run import Run
 
 DEFAULT_ITERATIONS = 100
@@ -74,3 +76,17 @@ class Stop:
         if step_norm <= self.step * max(1.0, theta_norm):
             return Status.SMALL_STEP
         return None
+
+    def asks_for_more(self, run: Run, ended: Status) -> bool:
+        """Whether the goal that a saved run has reached is none any more; then it can go on."""
+        row, flat = run.rows[-1], flatten(run.theta)[0]
+        if ended is Status.CONVERGED:
+            assert run.state is not None
+            more = not row["gradient_norm"] <= self.gradient * float(run.state.first_norm)
+            if more:
+                run.take_back()
+            return more
+        if ended in (Status.LOSS_REACHED, Status.SMALL_STEP):
+            length = float(jnp.linalg.norm(flat))
+            return self.find_goal(run.loss, row["step_norm"], length) is None
+        return False

@@ -15,6 +15,7 @@ Fields and landscapes are drawn by matplotlib: `pip install "natgrad[studies]"`.
 """
 
 from ..comparison import Table
+from ..core.archive import read_arrays, replace_file
 from ..result import machine, versions
 from .combine import Report, write_report
 from .folder import MARKER, FolderError, ResultFolder, load_page, save_page
@@ -42,6 +43,8 @@ __all__ = [
     "load_page",
     "machine",
     "plain",
+    "read_arrays",
+    "replace_file",
     "result_page",
     "save_page",
     "versions",

@@ -1,16 +1,17 @@
 """Several runs in one document: folders of studies and saved results, put together from disk."""
 
 import html
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..comparison import Comparison
-from ..core.archive import replace_file
+from ..core.archive import read_kind, reading, replace_file
 from ..descent.stop import Stop
 from ..errors import InputError
-from ..result import Result, is_result, load_origin, load_result
+from ..result import KIND, Result, load_origin, load_result
 from .folder import PAGE, FolderError, load_page
 from .page import Page, build_document, is_page
 from .runs import comparison_page, result_page
@@ -59,10 +60,18 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     found = [place for run in runs for place in _places(Path(run))]
     if not found:
         raise InputError("runs", "there are none", "folders of studies, or files by `result.save`")
-    names = _names(found)
-    results = {name: load_result(at) for name, at in zip(names, found, strict=True) if at.is_file()}
-    pages = [_page(name, at, results) for name, at in zip(names, found, strict=True)]
-    pages = _with_own_titles(pages, names)
+    results: dict[str, Result] = {}
+    pages: dict[str, Page] = {}
+    for name, place in zip(_names(found), found, strict=True):
+        try:
+            pages[name] = _load(name, place, results)
+        except InputError as error:
+            if place in map(Path, runs) or len(found) == 1:
+                raise
+            warnings.warn(f"{place} is left out. {error}", RuntimeWarning, stacklevel=2)
+    if not pages:
+        raise InputError("runs", "none of them can be read", "those of the warnings one by one")
+    pages = _with_own_titles(list(pages.values()), list(pages))
     if len(results) > 1:
         page = comparison_page(Comparison(results, Stop()))
         # the present versions and machine are not those of the runs
@@ -94,11 +103,18 @@ def _places(run: Path) -> list[Path]:
     if not run.is_dir():
         raise InputError("runs", f"there is no {run}", "the folder of a study, or a saved result")
     inner = [page.parent for page in run.glob(f"*/{PAGE}")]
-    inner += [file for file in run.glob("*.npz") if is_result(file)]
+    inner += [file for file in run.glob("*.npz") if _is_result(file)]
     if not inner:
         problem = f"{run} holds no {PAGE}, nor folders with one, nor saved results"
         raise InputError("runs", problem, "the folder of a study that has ended")
     return sorted(inner)
+
+
+def _is_result(file: Path) -> bool:
+    try:
+        return read_kind(file) == KIND
+    except InputError:  # a damaged one, which is told of when it is read
+        return True
 
 
 def _names(found: Sequence[Path]) -> list[str]:
@@ -116,10 +132,15 @@ def _names(found: Sequence[Path]) -> list[str]:
     return names
 
 
-def _page(name: str, place: Path, results: dict[str, Result]) -> Page:
-    if name not in results:
+def _load(name: str, place: Path, results: dict[str, Result]) -> Page:
+    """The page of a folder, or of a saved result, which is put among the results."""
+    if not place.is_file():
         return load_page(place)
-    return replace(result_page(results[name], name), **load_origin(place))
+    with reading(place, KIND):
+        result = load_result(place)
+        page = replace(result_page(result, name), **load_origin(place))
+    results[name] = result
+    return page
 
 
 def _with_own_titles(pages: Sequence[Page], names: Sequence[str]) -> list[Page]:

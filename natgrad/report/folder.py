@@ -102,7 +102,7 @@ class ResultFolder:
             raise FolderError(f"{self.path} is not the folder of a run: it has no {MARKER}")
         try:
             content = json.loads(marker.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
             raise FolderError(f"{marker} is damaged: {error}") from error
         if not isinstance(content, dict) or "natgrad" not in content:
             raise FolderError(f"{marker} is not one of natgrad's")
@@ -145,7 +145,7 @@ def save_page(page: Page, folder: Path) -> Path:
         **{name: dict(getattr(page, name)) for name in RECORDS},
     }
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False)
-    (folder / PAGE).write_text(text + "\n", encoding="utf-8")
+    replace_file(folder / PAGE, f"{text}\n".encode())
     return page.write(folder / "index.html")
 
 
@@ -169,7 +169,7 @@ def load_page(folder: Path) -> Page:
     except (FileNotFoundError, NotADirectoryError):
         problem = f"there is no {path}"
         raise InputError("folder", problem, "the folder of a study that has ended") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever is in that file
         problem = f"{path} is damaged or something else ({type(error).__name__}: {error})"
         raise InputError("folder", problem, "running the study again") from error
 

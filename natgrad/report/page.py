@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..comparison import Table
+from ..core.archive import replace_file
 from .plots import Curves, Frames, Paths
 
 GENERATOR = '<meta name="generator" content="natgrad '
@@ -119,7 +120,7 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """Write the document to `path`."""
-        path.write_text(self.html(), encoding="utf-8")
+        replace_file(path, self.html().encode("utf-8"))
         return path
 
 

@@ -1,14 +1,15 @@
 """A seismic experiment: grid, time steps, sources, receivers and wavelet, and what was recorded."""
 
+import io
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile
 
 import equinox as eqx
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import butter, sosfilt
 
+from ..core.archive import read_arrays, replace_file
 from ..errors import InputError, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -217,19 +218,24 @@ class Shots(eqx.Module):
         return Shots(survey, low_pass(self.data, dt, highest).astype(self.data.dtype))
 
     def save(self, path: str | Path) -> None:
-        """As a NumPy archive (.npz)."""
+        """As a NumPy archive (.npz), all of it or nothing."""
         settings = {name: getattr(self.survey, name) for name in FIELDS}
-        np.savez_compressed(path, **settings, data=self.data)
+        content = io.BytesIO()
+        np.savez(content, **settings, data=self.data)
+        name = str(path) if str(path).endswith(".npz") else f"{path}.npz"
+        replace_file(Path(name), content.getbuffer())
 
     @classmethod
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                data, settings = archive["data"], {name: archive[name] for name in FIELDS}
-        except (OSError, KeyError, ValueError, BadZipFile) as error:
+            arrays = read_arrays(path)
+            data, settings = arrays["data"], {name: arrays[name] for name in FIELDS}
+            return cls(Survey(**settings), data)
+        except InputError:
+            raise
+        except Exception as error:  # zipfile, zlib and NumPy each have their own
             raise InputError("path", f"{path} holds no shots ({error})", "Shots.save") from error
-        return cls(Survey(**settings), data)
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:

@@ -4,18 +4,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given as given_by_hypothesis
+from hypothesis import settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import aslinearoperator
 
 import killed_run
 import natgrad as ng
 from natgrad.core.archive import read_archive, replace_file, write_archive
-from natgrad.descent.checkpoint import digest
+from natgrad.identity import digest
 
 GRID = ng.Grid((-1.0,), (1.0,), (40,))
 THETA0 = {"centre": jnp.array(0.5), "rest": (jnp.array([0.7, 0.2]),)}
@@ -151,6 +157,169 @@ def test_the_checkpoint_of_another_run_is_refused_by_name(name, tmp_path):
     assert path.read_bytes() == before
 
 
+# --- a problem is known by what it does -----------------------------------------------------------
+
+MATRIX = np.random.default_rng(0).standard_normal((12, 3))
+
+
+class Linear(eqx.Module):
+    """θ ↦ Mθ; M is a leaf, so that another one compiles nothing."""
+
+    matrix: jax.Array
+
+    def __call__(self, theta):
+        return self.matrix @ theta
+
+
+class Size(eqx.Module):
+    """w‖θ‖²."""
+
+    weight: jax.Array
+
+    def __call__(self, theta):
+        return self.weight * jnp.sum(theta**2)
+
+
+def linear(matrix=MATRIX, target=np.ones(12), weight=0.0, objective=False):
+    """½‖Mθ − y‖² + w‖θ‖²: f(0) sees neither M nor w, nor the sign of y."""
+    model, loss = Linear(jnp.asarray(matrix)), ng.LeastSquares(jnp.asarray(target))
+    if objective:
+        return ng.Problem(model, objective=lambda theta: loss(model(theta)))
+    return ng.Problem(model, loss, regulariser=Size(jnp.asarray(weight)))
+
+
+def other_matrix(row=0, column=0, by=1.0):
+    changed = MATRIX.copy()
+    changed[row, column] += by
+    return changed
+
+
+def external(matrix):
+    products = lambda t: matrix @ t, lambda t, v: matrix @ v, lambda t, w: matrix.T @ w
+    return ng.Problem(ng.ExternalModel(*products), ng.LeastSquares(jnp.ones(12)))
+
+
+def given(diagonal, place):
+    """A method that has an operator without content of its own, as a metric or a preconditioner."""
+    operator = aslinearoperator(np.diag(diagonal))
+    if place == "metric":
+        return ng.NaturalGradient(ng.FactorMetric(operator), step=ng.FixedStep(0.1))
+    solver = ng.CG(max_iterations=1, preconditioner=operator)
+    return ng.NaturalGradient(ng.L2(), solver=solver, step=ng.FixedStep(0.1))
+
+
+L2 = ng.NaturalGradient(ng.L2())
+OTHERS = {
+    "regulariser": ("problem", (linear(), L2), (linear(weight=10.0), L2)),
+    "target": ("problem", (linear(), L2), (linear(target=-np.ones(12)), L2)),
+    "model": ("problem", (linear(), L2), (linear(other_matrix()), L2)),
+    "metric": (
+        *("metric", (linear(), given(np.ones(12), "metric"))),
+        (linear(), given(np.linspace(1.0, 100.0, 12), "metric")),
+    ),
+}
+SLOW_OTHERS = {
+    "L-BFGS": ("problem", (linear(), ng.LBFGS()), (linear(weight=10.0), ng.LBFGS())),
+    "objective": (
+        *("problem", (linear(objective=True), ng.GradientDescent())),
+        (linear(other_matrix(), objective=True), ng.GradientDescent()),
+    ),
+    "outside": ("problem", (external(MATRIX), L2), (external(other_matrix()), L2)),
+    "preconditioner": (
+        *("solver", (linear(), given(np.ones(3), "solver"))),
+        (linear(), given(np.array([1.0, 1.0, 5.0]), "solver")),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [*OTHERS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OTHERS)]
+)
+def test_a_problem_that_does_something_else_is_another(case, tmp_path):
+    name, one, other = (OTHERS | SLOW_OTHERS)[case]
+    go = lambda pair, n: ng.minimize(
+        *(pair[0], jnp.zeros(3), pair[1]),
+        stop=ng.Stop(iterations=n),
+        checkpoint=tmp_path / "run.npz",
+    )
+    go(one, 1)
+    with pytest.raises(ng.InputError, match=f"belongs to a run with another {name}"):
+        go(other, 2)
+    go(one, 2)
+
+
+def test_a_comparison_goes_on_with_its_own_problem_only(tmp_path):
+    go = lambda weight: ng.compare(
+        linear(weight=weight), jnp.zeros(3), {"L²": L2}, folder=tmp_path, stop=ng.Stop(iterations=2)
+    )
+    go(0.0)
+    assert go(0.0).results["L²"].converged
+    with pytest.raises(ng.InputError, match="another problem"):
+        go(10.0)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_defined_at_theta0_alone_has_checkpoints(tmp_path):
+    def forward(theta):
+        if np.any(theta > 0):
+            raise RuntimeError("out of range")
+        return MATRIX @ theta
+
+    model = ng.ExternalModel(forward, lambda t, v: MATRIX @ v, lambda t, w: MATRIX.T @ w)
+    problem = ng.Problem(model, ng.LeastSquares(jnp.asarray(-MATRIX @ np.ones(3))))
+    go = lambda: ng.minimize(problem, jnp.zeros(3), L2, checkpoint=tmp_path / "run.npz")
+    assert_same(go(), go())
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given_by_hypothesis(
+    place=st.tuples(st.integers(0, 11), st.integers(0, 2)),
+    by=st.sampled_from([-3.0, 1e-2, 0.5]),
+    what=st.sampled_from(["matrix", "target", "weight", "nothing"]),
+    method=st.sampled_from([L2, ng.LBFGS(), ng.GradientDescent()]),
+    start=st.sampled_from([0.0, 1.0]),
+)
+def test_any_other_problem_is_refused_and_the_same_goes_on(place, by, what, method, start):
+    change = {
+        "matrix": {"matrix": other_matrix(*place, by)},
+        "target": {"target": np.ones(12) + by * np.eye(12)[place[0]]},
+        "weight": {"weight": abs(by)},
+        "nothing": {},
+    }[what]
+    with tempfile.TemporaryDirectory() as folder:
+        go = lambda problem: ng.minimize(
+            *(problem, jnp.full(3, start), method),
+            stop=ng.Stop(iterations=2),
+            checkpoint=Path(folder) / "run.npz",
+        )
+        first = go(linear())
+        if what == "nothing":
+            assert_same(first, go(linear()))
+        else:
+            with pytest.raises(ng.InputError, match="another problem"):
+                go(linear(**change))
+
+
+@pytest.mark.parametrize("method", ["LM", "gradient", "L-BFGS"])
+def test_a_run_that_reached_its_goal_goes_on_to_a_farther_one(method, tmp_path):
+    method = ng.LBFGS(10) if method == "L-BFGS" else METHODS[method]
+    go = lambda checkpoint, **goal: ng.minimize(
+        PROBLEM, THETA0, method, stop=ng.Stop(iterations=25, **goal), checkpoint=checkpoint
+    )
+    goals = {
+        "gradient": ({"gradient": 0.5}, {"gradient": 1e-2}),
+        "loss": ({"loss": 0.05, "gradient": 0.0}, {"loss": 1e-3, "gradient": 0.0}),
+        "step": ({"step": 1.0, "gradient": 0.0}, {"step": 1e-3, "gradient": 0.0}),
+    }
+    for name, (near, far) in goals.items():
+        path = tmp_path / f"{name}.npz"
+        assert go(path, **near).iterations < go(None, **far).iterations
+        farther = go(path, **far)
+        assert_same(go(None, **far), farther)
+        assert_same(go(path, **near), farther)  # a nearer goal has been reached
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "text", "result"])
 def test_a_damaged_checkpoint_is_refused_and_left_alone(damage, tmp_path):
     path = tmp_path / "run.npz"
@@ -167,6 +336,35 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(damage, tmp_path):
     with pytest.raises(ng.InputError, match=r"path: .*run\.npz"):
         run("LM", checkpoint=path)
     assert path.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def kept_run(tmp_path_factory):
+    """A run that goes on from its file, what it ends with, and what is in the file before."""
+    path = tmp_path_factory.mktemp("kept") / "run.npz"
+    go = lambda iterations, method=ng.GradientDescent(step=ng.FixedStep(1e-3)): ng.minimize(
+        *(linear(), jnp.zeros(3), method), stop=ng.Stop(iterations=iterations), checkpoint=path
+    )
+    go(2)
+    content = path.read_bytes()
+    return path, lambda: go(4), go(4), content
+
+
+@pytest.mark.slow
+@settings(max_examples=250, deadline=None)
+@given_by_hypothesis(data=st.data())
+def test_any_damage_is_refused_or_does_no_harm(data, kept_run):
+    path, go, whole, content = kept_run
+    content = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.sampled_from([0, 1, 2, 8, 10**6]))
+        content[at : at + length] = data.draw(st.binary(max_size=8))
+    path.write_bytes(content)
+    try:
+        assert_same(whole, go())
+    except ng.InputError as error:
+        assert "run.npz" in str(error)  # noqa: PT017
 
 
 def test_a_full_disk_ends_no_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):

@@ -1,0 +1,230 @@
+"""What a run is known by: digests of its settings, and what its problem and its operators do."""
+
+import functools
+import hashlib
+import inspect
+import re
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax import Array
+from jaxtyping import PyTree
+
+from .core.operators import Structure, dot, norm
+from .core.sharding import to_host
+from .metrics.base import Metric
+from .parameters import Bounds, flatten
+from .problem import Problem
+
+SAME = {64: 1e-5, 32: 1e-3}  # by the bits of θ: the same, compiled by another version of JAX
+CANCELLED = 1e-6  # the part of that which f may be off by where it is much smaller elsewhere
+AWAY = 0.1  # how far from θ₀ the second point lies, in root mean squares of each array of θ₀
+Actions = list[list[float]]  # numbers, each with the difference that is rounding
+
+
+class Identity(NamedTuple):
+    """Digests that must be the same, and numbers that must be so up to rounding, by names."""
+
+    parts: dict[str, str]
+    actions: dict[str, Actions]
+
+    def find_difference(self, parts: dict[str, str], actions: dict[str, Actions]) -> str | None:
+        """The name of the first thing that another run has otherwise, if any."""
+        for name, given in self.parts.items():
+            if parts.get(name) != given:
+                return name
+        for name, given in self.actions.items():
+            found = actions.get(name, [])
+            if len(found) != len(given) or not all(map(_is_same, found, given)):
+                return name
+        return None
+
+
+def identify(
+    problems: Mapping[str, tuple[Problem, Metric | None]],
+    theta: PyTree,
+    bounds: Bounds | None,
+    **settings: Any,
+) -> Identity:
+    """What a run from θ is known by, with these problems, their metrics, and these settings.
+
+    Of a problem these are f, ρ, Zη, Zᵀξ and Aζ for random η, ξ and ζ at θ and at a point away from
+    it; of an operator among the settings, a product. Cost: two evaluations and two products with
+    each of Z, Zᵀ and A.
+    """
+    tolerance = SAME.get(jnp.finfo(flatten(theta)[0].dtype).bits, SAME[32])
+    vector = lambda pair: [[float(x), tolerance * float(pair[0])] for x in np.asarray(pair)]
+    actions: dict[str, Actions] = {name: [] for name in (*problems, "metric")}
+    for name, (problem, metric) in problems.items():
+        act = _act if problem.model.on_host else _act_compiled
+        seen = [_try(act, problem, theta, bounds, np.float64(length)) for length in (0.0, AWAY)]
+        values = [np.nan if point is None else float(point.value) for point in seen]
+        largest = np.nanmax([*np.abs(values), 0.0])
+        actions[name] += [[f, tolerance * max(abs(f), CANCELLED * largest)] for f in values]
+        for point in filter(None, seen):
+            actions[name] += [x for pair in point.vectors for x in vector(pair)]
+            pair = None if metric is None else _try(_measure, metric, point.rho)
+            actions["metric"] += [] if pair is None else vector(pair)
+    for name, setting in settings.items():
+        inner = filter(_is_operator, jax.tree.leaves(setting, is_leaf=_is_operator))
+        pairs = [_try(_apply, operator) for operator in inner]
+        products = [x for pair in pairs if pair is not None for x in vector(pair)]
+        actions[name] = actions.get(name, []) + products
+    settings = {"theta0": theta, "bounds": bounds, **settings}
+    return Identity({name: digest(part) for name, part in settings.items()}, actions)
+
+
+class _Point(NamedTuple):
+    """f and ρ at one θ, and of ρ, Zη and Zᵀξ the length and a random component."""
+
+    value: Array
+    rho: PyTree
+    vectors: list[Array]
+
+
+def _act(problem: Problem, theta: PyTree, bounds: Bounds | None, length: Array) -> _Point:
+    keys = jax.random.split(jax.random.key(0), 3)
+    rest = eqx.filter(theta, eqx.is_inexact_array, inverse=True)
+    parameters = eqx.filter(theta, eqx.is_inexact_array)
+    size = lambda x: jnp.sqrt(jnp.mean(jnp.where(jnp.any(x != 0), x, 1.0) ** 2))
+    draw = _draw(keys[0], parameters)  # one-sided, so that slownesses only grow
+    move = lambda x, u: x + jnp.asarray(length, x.dtype) * size(x) * jnp.abs(u)
+    flat, unravel = flatten(eqx.combine(jax.tree.map(move, parameters, draw), rest))
+    if bounds is not None:
+        flat = jnp.clip(flat, bounds.lower, bounds.upper)
+    try:
+        products = problem.model.products(unravel, flat)
+        rho = products.rho
+    except Exception:  # a function without a rule for Zη is known by its values
+        products, rho = None, problem.model(unravel(flat))
+    vectors = [_describe(rho)]
+    if products is not None:
+        with suppress(Exception):
+            vectors.append(_describe(products.push(_draw(keys[1], flat))))
+        with suppress(Exception):
+            vectors.append(_describe(products.pull(_draw(keys[2], rho))))
+    return _Point(problem.value(unravel(flat), rho), rho, vectors)
+
+
+_act_compiled = eqx.filter_jit(_act)
+
+
+@eqx.filter_jit
+def _measure(metric: Metric, rho: PyTree) -> Array:
+    """Of Aζ at ρ."""
+    return _describe(metric.at(rho).gram.mv(_draw(jax.random.key(1), rho)))
+
+
+def _apply(operator: lx.AbstractLinearOperator) -> Array:
+    structure = Structure(operator.in_structure()).zeros()
+    return _describe(operator.mv(_draw(jax.random.key(2), structure)))
+
+
+def _describe(x: PyTree) -> Array:
+    """The length and a random component, which sees any change, of about the same size."""
+    return jnp.stack([norm(x), dot(x, _draw(jax.random.key(3), x))])
+
+
+def _draw(key: Array, like: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _try(function: Any, *arguments: Any) -> Any:
+    """What it returns; None where it cannot, as a model may away from θ₀."""
+    try:
+        return jax.block_until_ready(function(*arguments))
+    except Exception:
+        return None
+
+
+def _is_same(one: list[float], other: list[float]) -> bool:
+    (a, about), (b, _) = one, other
+    return a == b or (np.isnan(a) and np.isnan(b)) or bool(abs(a - b) <= about)
+
+
+def _is_operator(x: Any) -> bool:
+    return isinstance(x, lx.AbstractLinearOperator)
+
+
+def digest(value: PyTree, *, inside: bool = False) -> str:
+    """A number for its structure, types and arrays, the same in another process.
+
+    Of an array whose parts other processes hold, only the shape and the type count; of an operator
+    its type and shapes, and of a function its name. With `inside` these too are what they are made
+    of: a function its code and the data that it refers to, which another version of Python changes.
+    """
+    found = hashlib.sha256()
+    for piece in _pieces(value, inside, set()):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _pieces(value: PyTree, inside: bool, seen: set[int]) -> Iterator[bytes]:
+    is_leaf = lambda x: (not inside and _is_operator(x)) or isinstance(x, (set, frozenset))
+    leaves, structure = jax.tree_util.tree_flatten(value, is_leaf=is_leaf)
+    yield _without_addresses(structure)
+    for leaf in leaves:
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+            yield f"{leaf.dtype}{leaf.shape}".encode()
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                leaf = jax.random.key_data(leaf)
+            if isinstance(values := to_host(leaf), np.ndarray):
+                yield np.ascontiguousarray(values).tobytes()
+        elif _is_operator(leaf):
+            shapes = leaf.in_structure(), leaf.out_structure()
+            yield _without_addresses((type(leaf).__name__, shapes))
+        elif isinstance(leaf, (set, frozenset)):
+            yield _without_addresses(sorted(map(repr, leaf)))
+        elif inside and callable(leaf) and not isinstance(leaf, type):
+            yield from _insides(leaf, seen)
+        else:
+            yield _without_addresses(leaf)
+
+
+def _insides(function: Any, seen: set[int]) -> Iterator[bytes]:
+    """The code of a function and the data that it refers to, in the cells of its closure too."""
+    function = inspect.unwrap(function)
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if isinstance(function, functools.partial):
+        yield from _pieces((function.func, function.args, function.keywords), True, seen)
+    elif isinstance(function, types.MethodType):
+        yield from _pieces((function.__func__, function.__self__), True, seen)
+    elif isinstance(function, types.FunctionType):
+        code, data = function.__code__, [function.__defaults__, function.__kwdefaults__]
+        yield from _codes(code)
+        with suppress(ValueError):  # a cell that is empty still
+            data += [cell.cell_contents for cell in function.__closure__ or ()]
+        known, own = function.__globals__, function.__module__
+        named = [known[name] for name in code.co_names if name in known]
+        of_others = lambda x: callable(x) and getattr(x, "__module__", own) != own
+        data += [x for x in named if isinstance(x, eqx.Module) or not of_others(x)]
+        kept = [x for x in data if not isinstance(x, (type, types.ModuleType))]
+        yield from _pieces(kept, True, seen)
+    else:
+        yield _without_addresses(function)
+        yield from _pieces(getattr(function, "__dict__", None), True, seen)
+
+
+def _codes(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+        else:
+            yield _without_addresses(constant)
+
+
+def _without_addresses(value: Any) -> bytes:
+    return re.sub(r"0x[0-9a-f]+", "", repr(value)).encode()
