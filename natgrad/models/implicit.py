@@ -261,8 +261,8 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
 
 
 def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
-    """A field that the user gave, as arrays in the precision of h, which must have its shapes."""
-    field = jax.tree.map(jnp.asarray, field)
+    """A copy of the user's field, as arrays in the precision of h, which must have its shapes."""
+    field = jax.tree.map(jnp.array, field)
     h = call_named("residual", eqx.filter_eval_shape, model.residual, field, theta)
     shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
