@@ -71,10 +71,11 @@ class ExternalModel(HostModel):
     | `linearize` | `linearize(theta)` | any object; the products get it in place of θ |
 
     θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results,
-    which are copied, so that the outside code may use its arrays again. `linearize` is called once for each iteration, so that a factorisation or a stored wave field
-    serves all products there. Where it finds the state on its way, give its object the attribute
-    `rho` and pass `forward=None`: then nothing is computed twice, and it is called for every θ
-    that is tried. In the counts a call of `linearize` is a forward propagation.
+    which are copied, so that the outside code may use its arrays again. `linearize` is called once
+    for each iteration, so that a factorisation or a stored wave field serves all products there.
+    Where it finds the state on its way, give its object the attribute `rho` and pass
+    `forward=None`: then nothing is computed twice, and it is called for every θ that is tried, so
+    it must return a new object each time. In the counts it is a forward propagation.
 
     An exception of the outside code passes through, with a note that says which function raised
     it; `error.natgrad_result` is the run until then. `ng.checks.check_adjoint` finds a `vjp` that
