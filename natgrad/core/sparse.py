@@ -124,8 +124,8 @@ class _Entries(eqx.Module):
         entries = sparse.csr_array(matrix).tocoo()
         if not np.all(np.isfinite(entries.data)):
             raise InputError("operator", "has entries that are not finite", "a finite matrix")
-        data = jnp.asarray(entries.data, float if entries.data.dtype.kind != "f" else None)
-        rows, columns = jnp.asarray(entries.row), jnp.asarray(entries.col)
+        data = jnp.array(entries.data, float if entries.data.dtype.kind != "f" else None)
+        rows, columns = jnp.array(entries.row), jnp.array(entries.col)
         return cls(data, rows, columns, matrix.shape[0])
 
     @property
@@ -160,7 +160,7 @@ def _host_product(operator: LinearOperator) -> Any:
     """(nothing, x) ↦ Ax: a call of the host, one for each vector where it is mapped."""
 
     def call(_: None, x: Array) -> Array:
-        matvec = lambda x: np.asarray(operator.matvec(np.asarray(x)), x.dtype)
+        matvec = lambda x: np.array(operator.matvec(np.array(x)), x.dtype)
         result = jax.ShapeDtypeStruct((operator.shape[0],), x.dtype)
         return jax.pure_callback(matvec, result, x, vmap_method="sequential")
 

@@ -120,6 +120,8 @@ def minimize(
             nullcontext() if shown is False else show_run(stop, shown) as watch,
         ):
             status = loop.run_to_the_end(known, file, watch)
+            if loop.unchecked:
+                problem.model.check(run.theta, evaluate(problem.model, run.theta))
             if batch is not None:
                 rho = evaluate(problem.model, run.theta).rho
                 run.loss = float(problem.value(run.theta, rho))
@@ -170,6 +172,7 @@ class _Loop:
     bounds: Bounds | None
     callbacks: Sequence[Callback]
     draw: Draw | None
+    unchecked: bool = False  # L-BFGS hands on no evaluation, so its state is checked at the end
 
     def run_to_the_end(
         self, known: Evaluation | None, file: RunFile | None, watch: Watch | None
@@ -254,6 +257,11 @@ class _Loop:
             promised = float(record.predicted) if np.isnan(promised) else promised
             if record.accepted or record.failed or self.stop.find_spent(run) is not None:
                 break
+        model = local.setup.problem.model
+        if record.accepted and model.rechecks:
+            self.unchecked = state.known is None
+            if state.known is not None:
+                model.check(theta, state.known)
         run.finish(record)
         finite = np.isfinite(record.slope)
         run.info = local.describe(record.info, record.damping, finite, record.reach)

@@ -1,6 +1,6 @@
 """Functions and modules of PyTorch as models, differentiated by its autograd.
 
-Arrays of JAX and PyTorch are one memory for both where they are on the same device.
+Arrays are copied on their way to PyTorch and back, because its code may write into tensors.
 """
 
 from typing import Any
@@ -30,10 +30,10 @@ class TorchModel(HostModel):
     | `TorchModel(module, *inputs)` | a dict of the parameters by name, `model.parameters` | `module(*inputs)` |
     | `TorchModel(function, *inputs)` | an array, or a dict or tuple of them | `function(θ, *inputs)` |
 
-    Arrays are shared with PyTorch, not copied, where both are on the same device; a function that
-    works on another one than θ is told so, `device="cuda"`. Parameters of a module that require no
-    gradient stay as they are. The function must give the same state whenever it is called, in a
-    tensor of its own: dropout and batch normalisation in training mode are refused.
+    θ, the inputs and what comes back are copied, so that the function may write into its tensors; a
+    function that works on another device than θ is told so, `device="cuda"`. Parameters of a module
+    that require no gradient stay as they are. The function must give the same state whenever it is
+    called: dropout and batch normalisation in training mode are refused.
 
     ```python
     model = ng.TorchModel(net, points)
@@ -67,7 +67,7 @@ class TorchModel(HostModel):
         """θ of the module as it is now, to start from."""
         device = next(iter(jnp.zeros(()).devices()))
         found = self._network.parameters.items()
-        return {name: to_jax(tensor.detach().clone(), device) for name, tensor in found}
+        return {name: to_jax(tensor, device) for name, tensor in found}
 
     def assign(self, theta: dict[str, Array]) -> None:
         """Write θ into the module."""
@@ -136,7 +136,13 @@ class Function:
 
     def call(self, theta: Any) -> Any:
         """The state, tensors in a pytree."""
-        return self.function(theta, *self.inputs)
+        return self.function(theta, *self.copies)
+
+    @property
+    def copies(self) -> tuple:
+        """The inputs, in tensors that a call may write into."""
+        copy = lambda x: x.clone() if isinstance(x, _torch().Tensor) else x
+        return jax.tree.map(copy, self.inputs)
 
     def check(self, theta: Any) -> None:
         """Raise `InputError` if θ, as JAX arrays, does not fit."""
@@ -181,7 +187,7 @@ class Network(Function):
                 what = f"its {type(layer).__name__} '{name}' is in training mode"
                 raise InputError("function", what, "module.eval() before this")
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return torch.func.functional_call(module, {**theta, **buffers}, self.inputs)
+        return torch.func.functional_call(module, {**theta, **buffers}, self.copies)
 
     def check(self, theta: Any) -> None:
         if not isinstance(theta, dict) or set(theta) != set(self.parameters):
@@ -336,17 +342,17 @@ def _find_device(device: Any) -> Any:
 
 
 def to_torch(array: Array, device: Any = None) -> Any:
-    """The tensor with the values of `array`, on the same device unless one is named."""
+    """A copy of `array` as a tensor, on the same device unless one is named."""
     torch = _torch()
     array = jax.block_until_ready(array)
     reachable = torch.cuda.is_available() or next(iter(array.devices())).platform == "cpu"
     tensor = torch.from_dlpack(array) if reachable else torch.as_tensor(np.array(array))
-    return tensor if device is None else tensor.to(device)
+    return tensor.to(tensor.device if device is None else device, copy=True)
 
 
 def to_jax(tensor: Any, device: Any) -> Array:
-    """The array with the values of `tensor`, on this device of JAX."""
-    tensor = tensor.detach().contiguous()
+    """A copy of `tensor` as an array on this device of JAX."""
+    tensor = tensor.detach().clone(memory_format=_torch().contiguous_format)
     if tensor.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
         what = f"has {tensor.dtype}, and JAX is set to 32 bits"
         raise InputError("function", what, 'jax.config.update("jax_enable_x64", True), or .float()')

@@ -155,7 +155,7 @@ class FactorMetric(_GivenMetric):
         if isinstance(L, lx.AbstractLinearOperator):
             self.L, self._whitener, self._complete = L, None, False
             return
-        matrix = jnp.asarray(L)
+        matrix = jnp.array(L)
         if matrix.ndim != 2:
             raise InputError("L", f"has shape {matrix.shape}", "a matrix with one column per state")
         if not np.all(np.isfinite(np.asarray(matrix))):

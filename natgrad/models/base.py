@@ -43,6 +43,7 @@ class Model(eqx.Module):
     | `on_host` | the model is Python code outside JAX: its runs are driven from Python |
     | `any_mesh` | the state may be in unequal parts over the devices of a mesh |
     | `solves` | every product is a solve with a PDE of the model |
+    | `rechecks` | `check` is asked at every accepted θ, not at the first alone |
 
     A model that solves is differentiated by its products alone, a known evaluation saves it the
     forward solve, and `Auto` forms no large Z of it.
@@ -51,6 +52,7 @@ class Model(eqx.Module):
     on_host: ClassVar[bool] = False
     any_mesh: ClassVar[bool] = False
     solves: ClassVar[bool] = False
+    rechecks: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, theta: PyTree) -> PyTree:

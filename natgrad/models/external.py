@@ -70,11 +70,12 @@ class ExternalModel(HostModel):
     | `vjp` | `vjp(theta, xi)` | Zᵀξ, like θ |
     | `linearize` | `linearize(theta)` | any object; the products get it in place of θ |
 
-    θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results.
-    `linearize` is called once for each iteration, so that a factorisation or a stored wave field
-    serves all products there. Where it finds the state on its way, give its object the attribute
-    `rho` and pass `forward=None`: then nothing is computed twice, and it is called for every θ
-    that is tried. In the counts a call of `linearize` is a forward propagation.
+    θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results,
+    which are copied, so that the outside code may use its arrays again. `linearize` is called once
+    for each iteration, so that a factorisation or a stored wave field serves all products there.
+    Where it finds the state on its way, give its object the attribute `rho` and pass
+    `forward=None`: then nothing is computed twice, and it is called for every θ that is tried, so
+    it must return a new object each time. In the counts it is a forward propagation.
 
     An exception of the outside code passes through, with a note that says which function raised
     it; `error.natgrad_result` is the run until then. `ng.checks.check_adjoint` finds a `vjp` that
@@ -161,7 +162,7 @@ class ExternalModel(HostModel):
 
 @dataclass
 class _GivenJacobian:
-    """ρ at one θ, and the matrix Z there once a product asks for it."""
+    """ρ at one θ, and a copy of the matrix Z there once a product asks for it."""
 
     rho: PyTree
     theta: PyTree
@@ -182,7 +183,7 @@ class _GivenJacobian:
         if getattr(Z, "shape", None) != wanted:
             what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
             raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")
-        return Z
+        return Z if isinstance(Z, LinearOperator) else Z.copy()
 
 
 def call_named(name: str, function: Callable, *arguments: Any) -> Any:
@@ -219,8 +220,9 @@ def to_numpy(tree: PyTree) -> PyTree:
 
 
 def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
-    """What the outside code returned, as JAX arrays; it must have the shapes of `like`.
+    """What the outside code returned, copied into JAX arrays; it must have the shapes of `like`.
 
+    The copy is needed: `jnp.asarray` shares memory, and outside code may use a buffer again.
     Entries where `like` has None (those of θ that are no parameters) are ignored.
     """
     expected, treedef = jax.tree.flatten(like)
@@ -238,14 +240,14 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
         plain = lambda found: found[0] if len(found) == 1 else found
         what = f"returns shape {plain(shapes)}"
         raise InputError(name, what, f"an array of shape {plain(wanted)}")
-    arrays = [jnp.asarray(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
+    arrays = [jnp.array(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
     return jax.tree.unflatten(treedef, arrays)
 
 
 def state_from_numpy(name: str, tree: PyTree) -> PyTree:
-    """A state that the outside code returned, as JAX arrays."""
+    """A state that the outside code returned, copied into JAX arrays."""
     try:
-        return jax.tree.map(jnp.asarray, tree)
+        return jax.tree.map(jnp.array, tree)
     except (TypeError, ValueError) as error:
         advice = "a NumPy array, or a tuple or dict of them"
         raise InputError(name, f"returns a {type(tree).__name__}", advice) from error

@@ -64,7 +64,8 @@ class ImplicitModel(Model):
     - `residual(rho, theta)` is h, written in JAX, with the shape of ρ.
     - `solve(theta)` returns ρ. Without it Newton's method starts from `initial`, an array like ρ
       or a function of θ (zeros will do for a linear equation).
-    - `linear=True` says that h is affine in ρ, so that one linear solve finds the state.
+    - `linear=True` says that h is affine in ρ, so that one linear solve finds the state. As for any
+      state, the residual that is left is looked at in every iteration of a run.
     - `observe(rho)` is what the model returns of ρ, written in JAX: values at receivers, say.
 
     The linear solves are, either
@@ -94,6 +95,7 @@ class ImplicitModel(Model):
     """
 
     solves: ClassVar[bool] = True
+    rechecks: ClassVar[bool] = True
 
     residual: Callable[[PyTree, PyTree], PyTree]
     solve: Callable[[PyTree], PyTree] | None = None
@@ -185,7 +187,7 @@ class ImplicitModel(Model):
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         """The residual must vanish at the state that was found."""
-        left, scale = map(float, measure_residual(self, known.kept.field, theta))
+        left, scale, bend = map(float, measure_residual(self, known.kept.field, theta))
         if not np.isfinite(left):
             raise InputError(
                 "solve" if self.solve is not None else "residual",
@@ -193,6 +195,9 @@ class ImplicitModel(Model):
                 "another starting point, a better linear_solver or preconditioner, or a constraint "
                 "that fixes what the equation leaves free",
             )
+        if self.linear and self.solve is None and not bend <= RESIDUAL_LIMIT * scale:
+            what = f"the residual is not affine in rho: it bends by {bend / scale:.2g} of its terms"
+            raise InputError("linear", what, "linear=False")
         if left > RESIDUAL_LIMIT * scale:
             what = f"leaves a residual of {left / scale:.2g} relative to the terms of the equation"
             advice = "a tighter tolerance; or is residual another equation than the one solved?"
@@ -235,7 +240,7 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
     if model.linear:
         solve, _, factor = model.make_solves(Kept(start), theta)
         return Kept(axpy(jnp.ones(()), solve(negate(first)), start), factor)
-    scale = jnp.maximum(*measure_residual(model, start, theta))
+    scale = jnp.maximum(*measure_residual(model, start, theta)[:2])
     least = ROUNDING * jnp.finfo(scale.dtype).eps
     enough, accepted = jnp.maximum(TOLERANCE, least), jnp.maximum(ACCEPTED, 1e3 * least)
 
@@ -261,8 +266,8 @@ def solve_state(model: ImplicitModel, theta: PyTree, start: PyTree) -> Kept:
 
 
 def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
-    """A field that the user gave, as arrays in the precision of h, which must have its shapes."""
-    field = jax.tree.map(jnp.asarray, field)
+    """A copy of the user's field, as arrays in the precision of h, which must have its shapes."""
+    field = jax.tree.map(jnp.array, field)
     h = call_named("residual", eqx.filter_eval_shape, model.residual, field, theta)
     shapes = lambda tree: [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     if shapes(h) != shapes(field) or jax.tree.structure(h) != jax.tree.structure(field):
@@ -272,12 +277,16 @@ def as_field(model: ImplicitModel, field: PyTree, theta: PyTree) -> PyTree:
 
 
 @eqx.filter_jit
-def measure_residual(model: ImplicitModel, field: PyTree, theta: PyTree) -> tuple[Array, Array]:
-    """‖h‖ at a field, and what to compare it with: the terms of the equation, whichever is finite.
+def measure_residual(
+    model: ImplicitModel, field: PyTree, theta: PyTree
+) -> tuple[Array, Array, Array]:
+    """‖h‖ at a field, what to compare it with, and ‖h − h(0) − ∂_ρh ρ‖, which is 0 for a linear h.
 
-    These are ‖h(0)‖, the right-hand side of a linear equation, and ‖∂_ρh ρ‖, its left-hand side.
+    The scale is the larger term of the equation, of those that are finite: ‖h(0)‖, the right-hand
+    side of a linear equation, and ‖∂_ρh ρ‖, its left-hand side.
     """
-    zero = jax.tree.map(jnp.zeros_like, field)
     h, image = jax.jvp(lambda u: model.residual(u, theta), (field,), (field,))
-    terms = jnp.stack([norm(model.residual(zero, theta)), norm(image)])
-    return norm(h), jnp.max(jnp.where(jnp.isfinite(terms), terms, 0.0))
+    first = model.residual(jax.tree.map(jnp.zeros_like, field), theta)
+    terms = jnp.stack([norm(first), norm(image)])
+    bend = norm(jax.tree.map(lambda a, b, c: a - b - c, h, first, image))
+    return norm(h), jnp.max(jnp.where(jnp.isfinite(terms), terms, 0.0)), bend

@@ -25,7 +25,7 @@ class EnergyDistance(eqx.Module):
     Reference: Székely, Rizzo, Energy statistics, J. Stat. Plan. Inference 143 (2013).
     """
 
-    data: Array = eqx.field(converter=jnp.asarray)
+    data: Array = eqx.field(converter=jnp.array)
 
     def __check_init__(self):
         shape = np.shape(self.data)

@@ -53,7 +53,7 @@ class TraceWasserstein(eqx.Module):
     def __init__(
         self, recorded: ArrayLike, *, every: int = 1, normalisation: Positive = Softplus()
     ):
-        data, self.every = jnp.asarray(recorded), check_integer(every, "every", 1)
+        data, self.every = jnp.array(recorded), check_integer(every, "every", 1)
         if data.ndim == 0 or data.shape[-1] < 2 * every or not data.size:
             what = f"has shape {data.shape}, with blocks of {every} samples in time"
             raise InputError("recorded", what, "traces (shots, receivers, steps)")

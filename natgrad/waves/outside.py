@@ -63,7 +63,7 @@ class OutsideWaves(WaveModel, HostModel):
     def _simulate(self, theta: Array, keep: bool) -> Evaluation:
         m, shots = np.array(self.slowness(theta)), np.asarray(self.shots)
         traces, kept = call_named(self.propagator.name, self.propagator.simulate, m, shots, keep)
-        return Evaluation(jnp.asarray(traces), kept)
+        return Evaluation(jnp.array(traces), kept)
 
     def products(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
@@ -75,11 +75,11 @@ class OutsideWaves(WaveModel, HostModel):
 
         def push(eta: Array) -> Array:
             change = (weights * np.asarray(eta).reshape(m.shape)).astype(m.dtype)
-            return jnp.asarray(call_named(waves.name, waves.push, m, change, found.kept))
+            return jnp.array(call_named(waves.name, waves.push, m, change, found.kept))
 
         def pull(xi: Array) -> Array:
             image = call_named(waves.name, waves.pull, m, np.array(xi, m.dtype), found.kept)
-            return jnp.asarray((weights * image).ravel(), flat.dtype)
+            return jnp.array((weights * image).ravel(), flat.dtype)
 
         return HostProducts(found.rho, int(known is None), push, pull)
 

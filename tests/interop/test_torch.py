@@ -87,14 +87,46 @@ def test_a_state_of_several_tensors_one_of_them_constant():
     np.testing.assert_allclose(products.pull(xi), [2.0, 4.0, 6.0, 2.0])
 
 
-def test_arrays_are_shared_and_not_copied():
+def test_arrays_are_copied_both_ways():
     array = jnp.arange(5.0) * 2
-    assert to_torch(array).data_ptr() == array.unsafe_buffer_pointer()
+    to_torch(array).zero_()
+    np.testing.assert_array_equal(array, 2.0 * np.arange(5))
     values = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
     back = to_jax(values, jax.devices("cpu")[0])
-    assert back.unsafe_buffer_pointer() == values.data_ptr()
+    values += 1.0
+    np.testing.assert_array_equal(back, np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(to_jax(values.T, jax.devices("cpu")[0]), values.numpy().T)
     assert to_torch(jnp.zeros((0, 3))).shape == (0, 3)
+
+
+class InPlace(torch.nn.Module):
+    """A layer that writes into its input, its weights, its buffer, and its last output."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(tensor(A))
+        self.register_buffer("bias", torch.ones(6, dtype=torch.float64))
+        self.last = torch.zeros(6)
+
+    def forward(self, x):
+        self.last.zero_()
+        result = self.weight @ x.mul_(2.0) + self.bias.add_(1.0)
+        self.last = result.data
+        self.weight.data.mul_(0.0)
+        return result
+
+
+def test_a_module_may_write_into_its_tensors():
+    x = tensor(np.arange(1.0, 5.0))
+    model = ng.TorchModel(InPlace(), x)
+    theta = {"weight": jnp.asarray(A)}
+    products = model.products(lambda flat: {"weight": flat.reshape(6, 4)}, jnp.ravel(A))
+    first, second = model(theta), model({"weight": jnp.asarray(2 * A)})
+    np.testing.assert_allclose(first, A @ (2.0 * np.arange(1, 5)) + 2.0)
+    np.testing.assert_allclose(second, 2 * A @ (2.0 * np.arange(1, 5)) + 2.0)
+    np.testing.assert_array_equal(theta["weight"], A)
+    np.testing.assert_allclose(products.rho, first)
+    np.testing.assert_allclose(products.pull(jnp.ones(6)), np.tile(2.0 * np.arange(1, 5), 6))
 
 
 # --- operations with derivatives of their own

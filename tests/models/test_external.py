@@ -3,6 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator
 
 import natgrad as ng
 from equations_for_tests import (
@@ -141,6 +144,117 @@ def test_an_objective_of_the_parameters_with_the_metric_of_an_outside_model():
         CODE.clear()
         result = run(problem, method, stop=ng.Stop(iterations=40))
         np.testing.assert_allclose(result.theta, 0.1, atol=0.02)  # L2 is far from its Hessian
+
+
+# --- arrays that the outside code uses again
+
+
+def aligned(*shape: int, offset: int) -> np.ndarray:
+    """An array that begins so many bytes past a multiple of 64, where JAX would share its memory."""
+    size = 8 * int(np.prod(shape))
+    room = np.empty(size + 128, np.uint8)
+    start = -room.ctypes.data % 64 + offset
+    return room[start : start + size].view(float).reshape(shape)
+
+
+class Thrifty:
+    """θ ↦ Aθ by code with one array for all states, one for all θ, one for all matrices.
+
+    It writes into its arguments too.
+    """
+
+    def __init__(self, k: int, p: int, offset: int, seed: int):
+        self.A = np.random.default_rng(seed).normal(size=(k, p))
+        self.rho, self.theta = aligned(k, offset=offset), aligned(p, offset=offset)
+        self.matrix = aligned(k, p, offset=offset)
+
+    def forward(self, theta):
+        self.matrix.fill(np.nan)
+        return self.spoil(theta, np.matmul(self.A, theta, out=self.rho))
+
+    def jvp(self, theta, eta):
+        return self.spoil(eta, np.matmul(self.A, eta, out=self.rho))
+
+    def vjp(self, theta, xi):
+        return self.spoil(xi, np.matmul(self.A.T, xi, out=self.theta))
+
+    def jacobian(self, theta):
+        self.matrix[:] = self.A
+        return self.matrix
+
+    def operator(self, theta):
+        jvp, vjp = (lambda x: self.jvp(None, np.array(x))), (lambda x: self.vjp(None, np.array(x)))
+        return LinearOperator(self.A.shape, jvp, vjp, dtype=float)  # pyright: ignore
+
+    def solve(self, b):
+        self.rho[:] = b
+        return self.spoil(b, self.rho)
+
+    solve_transposed = solve
+
+    def spoil(self, argument, result):
+        argument[:] = np.nan
+        return result
+
+    def model(self, kind: str) -> ng.models.Model:
+        if kind == "products":
+            return ng.ExternalModel(self.forward, self.jvp, self.vjp)
+        if kind in ("jacobian", "operator"):
+            return ng.ExternalModel.from_jacobian(self.forward, getattr(self, kind))
+        h = lambda rho, theta: rho - jnp.asarray(self.A) @ theta
+        solve = (lambda theta: self.forward(np.array(theta))) if kind == "solve" else None
+        factorise = lambda rho, theta: self
+        return ng.ImplicitModel(h, solve, initial=self.rho.copy(), linear=True, factorise=factorise)
+
+
+KINDS = ["products", "jacobian", "operator", "factorise", "solve"]
+OTHER_SOLVERS = {
+    "QR": ng.PivotedQR(),
+    "Cholesky": ng.Cholesky(),
+    "CG": ng.CG(1e-12),
+    "CG Nystrom": ng.CG(1e-12, preconditioner=ng.solvers.Nystrom(3)),
+    "CG diagonal": ng.CG(1e-12, preconditioner=ng.solvers.Diagonal(4)),
+    "LSMR": ng.LSMR(1e-12),
+    "RandomizedSVD": ng.RandomizedSVD(4),
+}
+
+
+def meets_the_pseudoinverse(kind, solver, wide, offset, seed):
+    """η = −A⁺(Aθ − 1), whatever the outside code does with its arrays."""
+    code = Thrifty(*((4, 12) if wide else (12, 4)), offset, seed)
+    k, p = code.A.shape
+    theta = np.random.default_rng(seed + 1).normal(size=p)
+    problem = ng.Problem(code.model(kind), ng.LeastSquares(jnp.ones(k)))
+    found = OTHER_SOLVERS[solver]
+    d = ng.natural_gradient(problem, jnp.asarray(theta), metric=ng.L2(), solver=found)
+    expected = -np.linalg.pinv(code.A) @ (code.A @ theta - 1.0)
+    np.testing.assert_allclose(d.eta, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_outside_code_may_use_its_arrays_again(kind: str, wide: bool):
+    meets_the_pseudoinverse(kind, "QR", wide, 0, 0)
+
+
+@pytest.mark.parametrize("solver", ["CG Nystrom", "CG diagonal", "RandomizedSVD"])
+def test_outside_code_may_use_its_arrays_again_without_z(solver: str):
+    meets_the_pseudoinverse("products", solver, False, 0, 0)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from([*OTHER_SOLVERS]),
+    st.booleans(),
+    st.sampled_from([0, 16, 32]),
+    st.integers(0, 2**31),
+)
+def test_outside_code_may_use_its_arrays_again_everywhere(kind, solver, wide, offset, seed):
+    if wide and solver in ("Cholesky", "CG Nystrom", "CG diagonal"):
+        solver = "QR"  # G is singular, and these need not find the shortest η
+    meets_the_pseudoinverse(kind, solver, wide, offset, seed)
 
 
 # --- exceptions

@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as of_hypothesis
+from hypothesis import strategies as st
 from scipy import sparse
 
 import natgrad as ng
@@ -198,7 +201,7 @@ CASES = {
     "singular for GMRES": ("residual", "singular", lambda: implicit(laplacian, linear=True)),
     "solve of another equation": ("solve", "residual of", lambda: implicit(LINEAR, lambda t: t[0] * jnp.ones(N))),
     "solve gives NaN": ("solve", "no finite state", lambda: implicit(LINEAR, lambda t: t[0] * jnp.nan * ZEROS)),
-    "linear, but it is not": ("linear_solver", "residual of", lambda: implicit(NONLINEAR, linear=True, linear_solver=lx.LU())),
+    "linear, but it is not": ("linear", "affine", lambda: implicit(NONLINEAR, linear=True, linear_solver=lx.LU())),
     "no root": ("residual", "no finite state", lambda: implicit(no_root, linear_solver=lx.LU(), initial=ZEROS + 1)),
     "no method solve_transposed": ("factorise", "solve_transposed", lambda: implicit(factorise=lambda u, t: Lame())),
     "solution of another shape": ("solve", r"\(3,\)", lambda: implicit(factorise=lambda u, t: Short())),
@@ -222,6 +225,52 @@ def free_constant(u, theta):
     flux = jnp.diff(u)
     source = theta[0] * jnp.sin(2 * jnp.pi * (jnp.arange(N) + 0.5) / N)
     return jnp.concatenate([flux, jnp.zeros(1)]) - jnp.concatenate([jnp.zeros(1), flux]) - source
+
+
+class Bent(eqx.Module):
+    """u + b u³ = θ, which is linear for b = 0 alone."""
+
+    bend: np.ndarray
+
+    def __call__(self, u, theta):
+        return u + self.bend * u**3 - theta
+
+
+def false_linear(bend: float, target, method, **settings) -> bool:
+    """Whether a run that is told h is linear is refused; if it is not, it is right."""
+    residual = Bent(np.asarray(bend))
+    model = ng.ImplicitModel(residual, initial=jnp.zeros(3), linear=True, **settings)
+    problem = ng.Problem(model, ng.LeastSquares(jnp.asarray(target)))
+    try:
+        found = ng.minimize(problem, jnp.full(3, 1e-3), method, stop=ng.Stop(iterations=20))
+    except ng.InputError as error:
+        return bend > 0 and str(error).startswith("linear: ") and hasattr(error, "natgrad_result")
+    left = residual(model(found.theta), found.theta)
+    assert np.linalg.norm(left) <= 1.1e-4 * np.linalg.norm(found.theta)
+    return False
+
+
+@pytest.mark.parametrize(
+    "method", [ng.NaturalGradient(ng.L2()), pytest.param(ng.LBFGS(3), marks=pytest.mark.slow)]
+)
+def test_a_false_linear_is_found_during_the_run(method):
+    assert false_linear(0.3, [1.0, 0.5, 2.0], method)
+    assert not false_linear(0.0, [1.0, 0.5, 2.0], method)
+
+
+IDENTITY = lambda u, theta: ng.models.SparseLU(sparse.eye(3))
+
+
+@pytest.mark.slow
+@of_hypothesis(max_examples=200)
+@given(
+    st.sampled_from([0.0, 1e-9, 1e-5, 1e-3, 0.1, 10.0]),
+    st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3),
+    st.sampled_from([ng.NaturalGradient(ng.L2()), ng.GradientDescent(), ng.LBFGS(3)]),
+    st.sampled_from([{}, {"factorise": IDENTITY}]),
+)
+def test_a_run_with_linear_is_right_or_refused(bend, target, method, how):
+    assert false_linear(bend, target, method, **how) in (False, bend > 0)
 
 
 def test_an_equation_that_leaves_a_constant_free_is_an_error_or_a_status():
