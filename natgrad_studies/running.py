@@ -19,6 +19,7 @@ from natgrad.report import ResultFolder, machine, replace_file, save_page, versi
 from .keeping import Kept
 from .registry import study_of
 from .settings import to_toml
+from .stopping import ENDING
 
 Say = Callable[[str], None]
 LEAST_COMPILE_SECONDS = 0.5  # quicker programs are compiled again rather than stored
@@ -98,7 +99,7 @@ def prepare_process() -> None:
     """
     jax.config.update("jax_enable_x64", True)
     keep_programs()
-    BOARD.asked = True
+    BOARD.asked, BOARD.ending = True, ENDING
 
 
 def keep_programs() -> Path | None:

@@ -184,11 +184,11 @@ class _Loop:
             if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
                 status = None
             status = status or self.stop.find_spent(run)
-            if watch is not None:
-                watch.update(run.iteration, run.loss, dict(run.rows[-1]))
             if file is not None:
                 saved = run.save(status)
                 file.offer(lambda saved=saved: saved)
+            if watch is not None:
+                watch.update(run.iteration, run.loss, dict(run.rows[-1]))
         return status
 
     def _start(self, known: Evaluation | None, file: RunFile | None) -> Status | None:
