@@ -36,11 +36,10 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     settings.check_packages()
     run, page = study.load("run"), study.load("page")
     folder = ResultFolder(settings.output)
-    folder.claim(study.name, settings)
     text = to_toml(settings, f"natgrad study {study.name} --config settings.toml")
-    replace_file(folder.path / "settings.toml", text.encode())
     start = perf_counter()
-    with show_busy(study.name):
+    with folder.claimed(study.name, settings), show_busy(study.name):
+        replace_file(folder.path / "settings.toml", text.encode())
         result = run.compute(settings, say, Kept(folder.path / "runs", *run.KEPT))
     made_by = {"study": study.name, "settings": settings, "versions": versions()}
     seconds = {"seconds": perf_counter() - start}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import equinox as eqx
@@ -361,10 +362,8 @@ def test_any_damage_is_refused_or_does_no_harm(data, kept_run):
         length = data.draw(st.sampled_from([0, 1, 2, 8, 10**6]))
         content[at : at + length] = data.draw(st.binary(max_size=8))
     path.write_bytes(content)
-    try:
+    with suppress(ng.InputError):
         assert_same(whole, go())
-    except ng.InputError as error:
-        assert "run.npz" in str(error)  # noqa: PT017
 
 
 def test_a_full_disk_ends_no_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):

@@ -15,11 +15,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from natgrad_studies import cli, comparing, keeping, running  # noqa: F401: imported before a fork
-from natgrad_studies.cli import commands, parsing  # noqa: F401
-from natgrad_studies.poisson_pinn import page, run  # noqa: F401
+from natgrad_studies import cli, running
+from natgrad_studies.cli import commands, parsing
+from natgrad_studies.poisson_pinn import page, run
 from natgrad_studies.registry import STUDIES
 from natgrad_studies.settings import to_toml
+
+IMPORTED = (running, commands, parsing, page, run)  # before the forks
 
 
 def start(arguments: list[str], log: Path) -> int:
