@@ -192,7 +192,8 @@ def compare(
     after an interruption. The other arguments are those of `minimize`.
 
     A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
-    `failures`; if none can, the reason of the first is raised.
+    `failures`; if none can, the reason of the first is raised. After Ctrl-C the comparison until
+    then is `error.natgrad_comparison`.
     """
     entries = _check_entries(problem, methods)
     check_instance("stop", stop, Stop)
@@ -212,12 +213,21 @@ def compare(
                 results[name] = minimize(own, theta0, method, stop=stop, **shown, **settings)
         except Exception as error:
             failures[name] = error
+        except KeyboardInterrupt as error:
+            if hasattr(error, "natgrad_result"):
+                results[name] = error.natgrad_result  # pyright: ignore
+            reasons = _explain(failures)
+            error.natgrad_comparison = Comparison(results, stop, reasons, problem)  # pyright: ignore
+            raise
     if not results:
         raise next(iter(failures.values()))
+    return Comparison(results, stop, _explain(failures), problem)
+
+
+def _explain(failures: Mapping[str, Exception]) -> dict[str, str]:
     known = lambda error: isinstance(error, InputError)
     explain = lambda error: str(error) if known(error) else f"{type(error).__name__}: {error}"
-    reasons = {name: explain(error) for name, error in failures.items()}
-    return Comparison(results, stop, reasons, problem)
+    return {name: explain(error) for name, error in failures.items()}
 
 
 def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, Method]]:

@@ -1,7 +1,9 @@
 """A run over many devices, and over the processes that they belong to."""
 
 import functools
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -24,7 +26,11 @@ from .parameters import check_parameters, flatten
 from .problem import Problem
 
 # What the collectives of CPUs and GPUs, and JAX's own service, say of a peer that is gone.
-LOST = re.compile(r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|peer", re.IGNORECASE)
+LOST = re.compile(
+    r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED|peer", re.IGNORECASE
+)
+MEETING = 600  # seconds that processes wait for each other before a run
+_meetings: Counter[tuple[int, ...]] = Counter()  # of these processes until now
 
 
 class Devices(NamedTuple):
@@ -43,19 +49,46 @@ class Devices(NamedTuple):
         return cls(None if mesh is None else as_row_mesh(mesh))
 
     def check(self, problem: Problem, theta: PyTree, **settings: Any) -> None:
-        """Raise `InputError`, in every process, if they were given something else each."""
+        """Raise `InputError`, in every process, if they were given something else each.
+
+        Functions are compared by their code and the data that it refers to.
+        """
         if self.mesh is None:
             return
+        if not self._alone:
+            mesh = [device.id for device in self.mesh.devices.flat]
+            given = {"mesh": mesh, "problem": problem, "theta0": theta, **settings}
+            mine = {name: digest(value, inside=True) for name, value in given.items()}
+            with self.explain():
+                others = self._exchange(mine)
+            for name in mine:
+                if any(other.get(name) != mine[name] for other in others):
+                    what, advice = "differs from process to process", "the same data and seeds"
+                    raise InputError(name, what, f"{advice} in every process")
         check_instance("problem", problem, Problem)
         check_parameters(flatten(theta)[0])
-        if self._alone:
-            return
-        for name, argument in {"theta0": theta, **settings}.items():
-            mine = np.frombuffer(bytes.fromhex(digest(argument)), np.uint8)
-            other = np.asarray(np.any(self.agree(mine) != mine))
-            if np.asarray(_reduce(self.mesh, jnp.any)(self._gather(other))):
-                what = "differs from process to process"
-                raise InputError(name, what, "the same data and the same seeds in every process")
+
+    def _exchange(self, mine: dict[str, str]) -> list[dict[str, str]]:
+        """What every process of the mesh has to say, by the service that has brought them together.
+
+        No collective: these are for processes that run the same program.
+        """
+        from jax._src.distributed import global_state  # JAX has no other way to it
+
+        assert self.mesh is not None
+        processes = tuple(sorted({device.process_index for device in self.mesh.devices.flat}))
+        number = _meetings[processes] = _meetings[processes] + 1
+        key = lambda process: f"natgrad/{processes}/{number}/{process}"
+        client: Any = global_state.client
+        client.key_value_set(key(jax.process_index()), json.dumps(mine))
+        wait = lambda process: client.blocking_key_value_get(key(process), 1000 * MEETING)
+        return [json.loads(wait(process)) for process in processes]
+
+    def any(self, value: bool) -> bool:
+        """Whether it is so in any process."""
+        if self.mesh is None or self._alone:
+            return value
+        return bool(np.asarray(_reduce(self.mesh, jnp.any)(self._gather(np.asarray(value)))))
 
     def spread(self, problem: Problem, theta: PyTree) -> tuple[Problem, Callable[[Metric], Metric]]:
         """The problem for a state in parts, and the function that spreads a metric with it."""

@@ -176,9 +176,9 @@ def _pieces(value: PyTree, inside: bool, seen: set[int]) -> Iterator[bytes]:
     for leaf in leaves:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             yield f"{leaf.dtype}{leaf.shape}".encode()
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                leaf = jax.random.key_data(leaf)
-            if isinstance(values := to_host(leaf), np.ndarray):
+            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            plain: Any = jax.random.key_data(jnp.asarray(leaf)) if is_key else leaf
+            if isinstance(values := to_host(plain), np.ndarray):
                 yield np.ascontiguousarray(values).tobytes()
         elif _is_operator(leaf):
             shapes = leaf.in_structure(), leaf.out_structure()

@@ -69,22 +69,22 @@ def run_comparison(settings: CompareSettings, say: Callable[[str], None]) -> tup
 
     settings.check()
     folder = ResultFolder(settings.output)
-    folder.claim(NAME, settings)
-    say("making the problem")
-    found = STUDIES[settings.study].load("methods").comparable(settings.of)
-    keys = settings.metrics or (*found.recipes, BASELINE)
-    solvers = {name: getattr(ng, SOLVERS[name])() for name in settings.solvers}
-    entries = found.entries([key for key in keys if key != BASELINE], solvers)
-    if BASELINE in keys:
-        entries["L-BFGS"] = (found.problem, ng.LBFGS(10))
-    comparison = ng.compare(
-        found.problem,
-        found.theta0,
-        entries,
-        stop=settings.stop(found.stop),
-        folder=folder.path / "runs",
-        **found.options,
-    )
+    with folder.claimed(NAME, settings):
+        say("making the problem")
+        found = STUDIES[settings.study].load("methods").comparable(settings.of)
+        keys = settings.metrics or (*found.recipes, BASELINE)
+        solvers = {name: getattr(ng, SOLVERS[name])() for name in settings.solvers}
+        entries = found.entries([key for key in keys if key != BASELINE], solvers)
+        if BASELINE in keys:
+            entries["L-BFGS"] = (found.problem, ng.LBFGS(10))
+        comparison = ng.compare(
+            found.problem,
+            found.theta0,
+            entries,
+            stop=settings.stop(found.stop),
+            folder=folder.path / "runs",
+            **found.options,
+        )
     folder.write("results.json", {"versions": versions()} | _numbers(comparison))
     own, of = plain(settings), plain(settings.of)
     told = {k: v for k, v in own.items() if k != "of"} | {f"study.{k}": v for k, v in of.items()}

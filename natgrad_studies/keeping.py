@@ -13,6 +13,8 @@ import numpy as np
 from natgrad import InputError
 from natgrad.report import read_arrays, replace_file
 
+from .stopping import check_ending
+
 Part = TypeVar("Part")
 PLAIN = (bool, int, float, str, type(None))
 
@@ -43,6 +45,7 @@ class Kept:
         `given` are fields of the part, a dataclass, that are known without a file, such as
         functions: they are left out of it.
         """
+        check_ending()
         path = self.path(name)
         if path is None:
             return make()

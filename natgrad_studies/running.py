@@ -19,6 +19,7 @@ from natgrad.report import ResultFolder, machine, replace_file, save_page, versi
 from .keeping import Kept
 from .registry import study_of
 from .settings import to_toml
+from .stopping import ENDING
 
 Say = Callable[[str], None]
 LEAST_COMPILE_SECONDS = 0.5  # quicker programs are compiled again rather than stored
@@ -35,11 +36,10 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     settings.check_packages()
     run, page = study.load("run"), study.load("page")
     folder = ResultFolder(settings.output)
-    folder.claim(study.name, settings)
     text = to_toml(settings, f"natgrad study {study.name} --config settings.toml")
-    replace_file(folder.path / "settings.toml", text.encode())
     start = perf_counter()
-    with show_busy(study.name):
+    with folder.claimed(study.name, settings), show_busy(study.name):
+        replace_file(folder.path / "settings.toml", text.encode())
         result = run.compute(settings, say, Kept(folder.path / "runs", *run.KEPT))
     made_by = {"study": study.name, "settings": settings, "versions": versions()}
     seconds = {"seconds": perf_counter() - start}
@@ -98,7 +98,7 @@ def prepare_process() -> None:
     """
     jax.config.update("jax_enable_x64", True)
     keep_programs()
-    BOARD.asked = True
+    BOARD.asked, BOARD.ending = True, ENDING
 
 
 def keep_programs() -> Path | None:

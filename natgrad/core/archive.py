@@ -112,7 +112,7 @@ def read_archive(
             raise InputError("path", what, "the file of this kind, or a newer natgrad")
         member = lambda number: _as_array(archive.read(f"{number}.npy"))
         types = enumerate(header["types"].items())
-        arrays = {name: _unpack(member(number), type_name) for number, (name, type_name) in types}
+        arrays: Leaves = {name: _unpack(member(number), kind) for number, (name, kind) in types}
         return dict(header["values"]), arrays
 
 

@@ -90,14 +90,19 @@ def minimize(
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
     """
+    devices, asks = None, bool(callbacks)
+    if mesh is not None:
+        devices = Devices.over(mesh)
+        steering = {"method": method, "bounds": bounds, "stop": stop, "batch": batch}
+        steering |= {"checkpoint": checkpoint is not None, "snapshots": snapshots}
+        devices.check(problem, theta0, **steering)
+        asks = devices.any(asks)
     check_instance("method", method, Method)
     check_instance("stop", stop, Stop)
     if not all(callable(callback) for callback in callbacks):
         raise InputError("callbacks", "are not all callable", "callbacks=[function]")
-    devices, given = None, (problem, method)
-    if mesh is not None:
-        devices = Devices.over(mesh)
-        devices.check(problem, theta0, method=method)
+    given = (problem, method)
+    if devices is not None:
         problem, spread_metric = devices.spread(problem, theta0)
         method, theta0 = method.map_metric(spread_metric), devices.replicate(theta0)
     known = method.check(problem, theta0, bounds=bounds)
@@ -111,7 +116,7 @@ def minimize(
         file = RunFile(checkpoint, identity, devices)
     run = Run(theta0, Snapshots(snapshots, theta0), devices)
     run.count(forward=int(known is not None))  # the check at θ₀
-    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
+    loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw)
     shown = progress if devices is None or devices.leads else False
     try:
         with (
@@ -171,6 +176,7 @@ class _Loop:
     stop: Stop
     bounds: Bounds | None
     callbacks: Sequence[Callback]
+    asks: bool  # whether any process has callbacks
     draw: Draw | None
     unchecked: bool = False  # L-BFGS hands on no evaluation, so its state is checked at the end
 
@@ -187,11 +193,11 @@ class _Loop:
             if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
                 status = None
             status = status or self.stop.find_spent(run)
-            if watch is not None:
-                watch.update(run.iteration, run.loss, dict(run.rows[-1]))
             if file is not None:
                 saved = run.save(status)
                 file.offer(lambda saved=saved: saved)
+            if watch is not None:
+                watch.update(run.iteration, run.loss, dict(run.rows[-1]))
         return status
 
     def _start(self, known: Evaluation | None, file: RunFile | None) -> Status | None:
@@ -271,7 +277,7 @@ class _Loop:
             return self.stop.find_spent(run) or _explain_rejection(record, run.loss, promised)
         run.theta, run.loss = theta, float(record.value)
         run.snapshots.note(run.iteration, theta)
-        if self.callbacks and self._ask_callbacks():
+        if self.asks and self._ask_callbacks():
             return Status.STOPPED
         return self.stop.find_goal(run.loss, float(record.step_norm), float(record.theta_norm))
 

@@ -75,7 +75,9 @@ class Watch:
         self._last_line = time.monotonic()
 
     def update(self, iteration: int, loss: float, row: Mapping[str, Any]) -> None:
-        """An iteration is done; `row` is that of the history."""
+        """An iteration is done; `row` is that of the history. A safe point to end the run."""
+        if BOARD.ending.is_set():
+            raise KeyboardInterrupt
         self.view.update(iteration, loss, row)
         now = time.monotonic()
         if self._log is not None and now - self._last_line >= SECONDS_BETWEEN_LINES:
@@ -191,11 +193,12 @@ def _of(count: int, limit: float | None) -> str:
 class Board:
     """All that a process shows: one live display, a moment after the first run begins, or lines.
 
-    With `asked` runs are shown as if each of them had asked for it.
+    With `asked` runs are shown as if each of them had asked for it. A program that catches signals
+    sets the event `ending`: every run then raises `KeyboardInterrupt` between two iterations.
     """
 
     def __init__(self, console: Any = None):
-        self.asked = False
+        self.asked, self.ending = False, threading.Event()
         if console is not None:
             self.console = console
         self._shown: list[View | Busy] = []

@@ -44,10 +44,10 @@ def natural_gradient(
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
+    devices = Devices.over(mesh)
+    devices.check(problem, theta, metric=metric, solver=solver, damping=damping)
     check_instance("metric", metric, Metric)
     if mesh is not None:
-        devices = Devices.over(mesh)
-        devices.check(problem, theta, metric=metric)
         problem, spread_metric = devices.spread(problem, theta)
         metric, theta = spread_metric(metric), devices.replicate(theta)
     rule = as_damping(damping)

@@ -61,17 +61,17 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     if not found:
         raise InputError("runs", "there are none", "folders of studies, or files by `result.save`")
     results: dict[str, Result] = {}
-    pages: dict[str, Page] = {}
+    named: dict[str, Page] = {}
     for name, place in zip(_names(found), found, strict=True):
         try:
-            pages[name] = _load(name, place, results)
+            named[name] = _load(name, place, results)
         except InputError as error:
             if place in map(Path, runs) or len(found) == 1:
                 raise
             warnings.warn(f"{place} is left out. {error}", RuntimeWarning, stacklevel=2)
-    if not pages:
+    if not named:
         raise InputError("runs", "none of them can be read", "those of the warnings one by one")
-    pages = _with_own_titles(list(pages.values()), list(pages))
+    pages = _with_own_titles(list(named.values()), list(named))
     if len(results) > 1:
         page = comparison_page(Comparison(results, Stop()))
         # the present versions and machine are not those of the runs

@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,25 @@ class ResultFolder:
             )
         except OSError as error:
             raise FolderError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    @contextmanager
+    def claimed(self, study: str, settings: Any) -> Iterator[None]:
+        """Claim the folder for what happens inside; given back if the input is refused there.
+
+        A folder in which something was computed is kept.
+        """
+        existed, in_use = self.path.exists(), self._in_use()
+        self.claim(study, settings)
+        try:
+            yield
+        except InputError:
+            files = [path for path in self.path.rglob("*") if path.is_file()]
+            if not in_use and {path.stem for path in files} <= {"settings"}:
+                for path in self.path.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if not existed:
+                    self.path.rmdir()
+            raise
 
     def _in_use(self) -> bool:
         if not os.path.lexists(self.path):

@@ -3,6 +3,7 @@
 import io
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -229,7 +230,7 @@ class Shots(eqx.Module):
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
         try:
-            arrays = read_arrays(path)
+            arrays: dict[str, Any] = read_arrays(path)
             data, settings = arrays["data"], {name: arrays[name] for name in FIELDS}
             return cls(Survey(**settings), data)
         except InputError:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..stopping import check_ending
+
 
 class UsageError(ValueError):
     """Arguments that make no command; the message says why in one line."""
@@ -16,12 +18,13 @@ class Output:
     """With `as_json` stdout gets one object and nothing else; lines go to stderr."""
 
     def __init__(self, as_json: bool):
-        self.as_json = as_json
+        self.as_json, self._is_done = as_json, False
         self.go_on: Callable[[], str | None] = lambda: None
         """The command that goes on after a stop, asked for when it is needed."""
 
     def line(self, text: str) -> None:
-        """A line of text, at once."""
+        """A line of text, at once, unless the program is to end."""
+        check_ending()
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def table(self, table: Any) -> None:
@@ -44,6 +47,7 @@ class Output:
 
     def done(self, **found: Any) -> None:
         """The object; for people, where the report is."""
+        self._is_done = True
         if self.as_json:
             print(json.dumps(found, ensure_ascii=False, default=_plain), flush=True)
         elif "report" in found:
@@ -63,7 +67,9 @@ class Output:
         print(f"natgrad: warning: {line}", file=sys.stderr, flush=True)
 
     def stopped(self) -> None:
-        """That a signal ended the run, and how to go on."""
+        """That a signal ended the run, and how to go on; nothing where all was done by then."""
+        if self._is_done:
+            return
         if (progress := sys.modules.get("natgrad.descent.progress")) is not None:
             progress.BOARD.close()  # threads that are left would keep it open
         command = self.go_on()

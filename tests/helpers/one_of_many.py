@@ -2,15 +2,17 @@
 
 `python one_of_many.py NUMBER COUNT PORT TASK FOLDER`: the task `run` prints the results of all
 problems as JSON, `rival` that of L-BFGS; `die` is a run with a checkpoint that the last process
-does not survive; `differ` gives every process another start.
+does not survive; `differ` gives the second process another argument, each in turn.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -117,11 +119,58 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
             sys.stdout.flush()
             os._exit(3)  # no farewell to a process that is gone
     elif task == "differ":
-        problem, theta, method = PROBLEMS["transport"]()
-        try:
-            ng.minimize(problem, theta + 0.01 * number, method, mesh=mesh)
-        except ng.InputError as error:
-            print(json.dumps(str(error)))
+        print(json.dumps({name: differ(name, number, mesh, folder) for name in DIFFERENT}))
+
+
+def differ(name: str, number: int, mesh: jax.sharding.Mesh, folder: Path) -> list[Any]:
+    """What becomes of a run for which the second process has another argument, and how soon."""
+    points = np.linspace(0.0, 1.0, 16)
+    shift = 0.5 * number if name == "closure" else 0.0
+    model = lambda theta: jnp.exp(-((points - theta[0] - shift) ** 2) / 0.1) + theta[1] * points
+    target = np.sin(points) + (number if name == "target" else 0.0)
+    rate = 0.2 if name == "method" and number else 0.1
+    given = {
+        "problem": ng.Problem(model, ng.LeastSquares(target)),
+        "theta0": np.array([0.4, 0.4]),
+        "method": ng.NaturalGradient(ng.L2(), damping=1e-2, step=ng.FixedStep(rate)),
+        "stop": ng.Stop(iterations=3, gradient=0.0),
+        "mesh": mesh,
+        "progress": False,
+    }
+    if number:
+        given |= {} if name in ("closure", "target", "method") else OTHER[name](mesh, folder)
+    elif name == "callbacks of the first":
+        given |= {"callbacks": [lambda progress: progress.iteration == 2]}
+    began = time.monotonic()
+    try:
+        result = ng.minimize(**given)
+        found = f"{result.status} {result.iterations}"
+    except ng.InputError as error:
+        found = str(error)
+    return [found, time.monotonic() - began]
+
+
+OTHER = {  # of the second process
+    "theta0": lambda mesh, folder: {"theta0": np.array([0.4, 0.5])},
+    "bounds": lambda mesh, folder: {"bounds": (0.0, 1.0)},
+    "iterations": lambda mesh, folder: {"stop": ng.Stop(iterations=4, gradient=0.0)},
+    "seconds": lambda mesh, folder: {"stop": ng.Stop(iterations=3, gradient=0.0, seconds=60.0)},
+    "damping": lambda mesh, folder: {"method": ng.NaturalGradient(ng.L2(), damping=1e-3)},
+    "batch": lambda mesh, folder: {"batch": ng.MiniBatch(4)},
+    "checkpoint": lambda mesh, folder: {"checkpoint": folder / "run.npz"},
+    "snapshots": lambda mesh, folder: {"snapshots": 2},
+    "no method": lambda mesh, folder: {"method": None},
+    "mesh": lambda mesh, folder: {"mesh": jax.sharding.Mesh(mesh.devices[::-1], mesh.axis_names)},
+    "callbacks": lambda mesh, folder: {"callbacks": [lambda progress: True]},
+    "callbacks of the first": lambda mesh, folder: {},
+    "progress": lambda mesh, folder: {"progress": None},
+}
+REFUSED = {  # the argument that each is refused by; the others go on
+    **{name: name for name in ("theta0", "bounds", "batch", "checkpoint", "snapshots", "mesh")},
+    **{"closure": "problem", "target": "problem", "method": "method", "damping": "method"},
+    **{"iterations": "stop", "seconds": "stop", "no method": "method"},
+}
+DIFFERENT = ("closure", "target", "method", *OTHER)
 
 
 if __name__ == "__main__":

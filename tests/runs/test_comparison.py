@@ -139,6 +139,26 @@ def test_what_cannot_run_is_listed_and_the_rest_goes_on():
         ng.compare(signed, START, {"FisherRao": methods["FisherRao"]})
 
 
+def test_ctrl_c_hands_out_what_is_finished():
+    def interrupt(progress):
+        seen.append(progress.loss)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+
+    seen = []
+    slow = ng.GradientDescent(step=ng.FixedStep(0.1))
+    methods = {"first": slow, "second": slow, "third": slow}
+    stop = ng.Stop(iterations=3)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        ng.compare(PROBLEM, START, methods, stop=stop, callbacks=[interrupt])
+    found = stopped.value.natgrad_comparison
+    assert {name: result.status for name, result in found.results.items()} == {
+        "first": "max_iterations",
+        "second": "failed",
+    }
+    assert "first" in str(found)
+
+
 def test_a_folder_keeps_the_runs(tmp_path):
     few, more = ng.Stop(iterations=3), ng.Stop(iterations=6)
     ng.compare(PROBLEM, START, rivals(), stop=few, folder=tmp_path)
@@ -160,7 +180,7 @@ STOP = ng.Stop()
         ({"L2": ng.L2(GRID)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({"L2": (L2, PROBLEM)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({1: L2, "1": L2}, STOP, "same name twice"),
-        ({"L2": L2}, 10, "stop: is 10"),
+        ({"L2": L2}, 10, "stop: is a int"),
     ],
 )
 def test_bad_input(methods, stop, message):

@@ -20,7 +20,7 @@ from natgrad.core.sharding import InParts, in_parts, row_mesh
 from natgrad.devices import Devices
 from natgrad.metrics.elliptic.spectral import inverse_transform, transform
 from natgrad.solvers import Kernel
-from one_of_many import PROBLEMS, START, bumps, numbers
+from one_of_many import DIFFERENT, PROBLEMS, REFUSED, START, bumps, numbers
 from problems_for_tests import with_slow
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "one_of_many.py"
@@ -268,5 +268,13 @@ def test_two_processes_give_the_l_bfgs_of_one(tmp_path):
 @pytest.mark.slow
 def test_processes_that_differ_are_told_so(tmp_path):
     lines, codes = finished(launch("differ", tmp_path))
-    assert codes == [0, 0]
-    assert all("theta0: differs from process to process" in line for line in lines)
+    assert codes == [0, 0], lines
+    for found in map(json.loads, lines):
+        for name in DIFFERENT:
+            said, seconds = found[name]
+            assert seconds < 30
+            if name in REFUSED:
+                assert said.startswith(f"{REFUSED[name]}: differs from process to process"), name
+            else:  # the leader's word counts
+                stopped = name == "callbacks of the first"
+                assert said == ("stopped 2" if stopped else "max_iterations 3"), name

@@ -1,5 +1,6 @@
 """The command line, run in a process of its own where that matters."""
 
+import gc
 import io
 import json
 import os
@@ -14,10 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-import natgrad
+import natgrad as ng
+import stopped_study
+from natgrad.descent import BOARD
 from natgrad.report import ResultFolder
+from natgrad_studies import stopping
 from natgrad_studies.cli import main
 from natgrad_studies.cli.commands import COMMANDS, STUDY_EXAMPLES, Listing
 from natgrad_studies.cli.parsing import EXAMPLES, parse
@@ -391,6 +396,66 @@ def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, ca
     assert len(began) == 1
 
 
+def test_a_signal_that_comes_to_no_safe_point_raises_in_the_end(monkeypatch):
+    monkeypatch.setattr(stopping, "GRACE", 0.05)
+    with stopping.Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            stopping.check_ending()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(5.0)
+        assert stop.caused()
+        assert stop.code == 143
+    assert not stopping.ENDING.is_set()
+
+
+def test_a_signal_inside_of_a_garbage_collection_is_not_lost(monkeypatch):
+    def collect():  # an exception here would be dropped
+        gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT) if not begun else None)
+        gc.callbacks.append(lambda *_: begun.append(True))
+        gc.collect()
+
+    begun: list[bool] = []
+    callbacks = list(gc.callbacks)
+    with stopping.Stop():
+        try:
+            collect()
+        finally:
+            gc.callbacks[:] = callbacks
+        with pytest.raises(KeyboardInterrupt):
+            stopping.check_ending()
+
+
+def test_a_second_signal_raises_at_once_and_runs_end_between_iterations(monkeypatch):
+    with stopping.Stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr(BOARD, "ending", stopping.ENDING)
+    seen = []
+
+    def watch(progress):
+        seen.append(progress.iteration)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    problem = ng.Problem(lambda theta: theta, ng.LeastSquares(jnp.ones(2)))
+    method = ng.GradientDescent(step=ng.FixedStep(0.1))
+    with stopping.Stop(), pytest.raises(KeyboardInterrupt) as stopped:
+        ng.minimize(problem, jnp.zeros(2), method, callbacks=[watch])
+    assert seen == [1]
+    assert stopped.value.natgrad_result.iterations == 1
+
+
+@pytest.mark.slow
+def test_two_hundred_signals_end_as_many_programs(tmp_path):
+    command = [sys.executable, stopped_study.__file__, "200", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["codes"] == [143] * 200, found["said"]
+    assert found["finished"] == 0
+
+
 def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypatch, capsys):
     def interrupted(*arguments):
         raise KeyboardInterrupt
@@ -479,7 +544,7 @@ def test_a_tiny_run_already_shows_the_defect_of_the_collocated_scheme(numbers):
 def test_a_warning_is_a_line_without_the_code_it_comes_from(monkeypatch, capsys):
     def warned(self, output):
         warnings.simplefilter("always")
-        warnings.warn("the waves\nare short", natgrad.errors.PrecisionWarning, stacklevel=1)
+        warnings.warn("the waves\nare short", ng.errors.PrecisionWarning, stacklevel=1)
 
     monkeypatch.setattr(Listing, "run", warned)
     main(["list"])

@@ -100,6 +100,7 @@ def test_solvers_that_are_asked_for_replace_those_of_the_study(small, tmp_path, 
         (("darcy", "--metrics", "LBFGS"), "L-BFGS is alone"),
         (("darcy", "--solvers", "qrr"), "'qr', or another of"),
         (("darcy", "--seconds", "-1"), "seconds: -1"),
+        (("darcy", "--iterations", "0"), "iterations: 0"),
         (("darcy", "--preset", "papr"), "did you mean 'paper'?"),
         (("darcy", "--itrations", "3"), "did you mean '--iterations'?"),
     ],
@@ -110,3 +111,26 @@ def test_what_cannot_be_compared(arguments, message, tmp_path, capsys):
     assert message in printed
     assert "\n" not in printed
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_given_back_where_the_input_is_refused_late(
+    small, tmp_path, monkeypatch, capsys
+):
+    command = ("compare", "gaussian-mixture", "--config", str(small), "--metrics", "L2")
+    compare, folder = ng.compare, tmp_path / "out"
+
+    def refuse(*arguments, **options):
+        raise ng.InputError("methods", "cannot run", "another")
+
+    monkeypatch.setattr(ng, "compare", refuse)
+    assert _exit_code(*command, "--iterations", "2", "--output", str(folder)) == 2
+    assert not folder.exists()
+    folder.mkdir()
+    assert _exit_code(*command, "--iterations", "2", "--output", str(folder)) == 2
+    assert not any(folder.iterdir())
+    monkeypatch.setattr(ng, "compare", compare)
+    main([*command, "--iterations", "1", "--output", str(folder)])  # other settings than before
+    monkeypatch.setattr(ng, "compare", refuse)
+    assert _exit_code("resume", str(folder)) == 2
+    assert (folder / "index.html").exists()
+    capsys.readouterr()
