@@ -84,7 +84,8 @@ class CG(KrylovSolver):
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
     "converged", "max_iterations", "breakdown" (without damping, a gradient with a part that G does
     not see: η is then the shortest of least residual, found without the preconditioner) or
-    "not_finite" (η is the last good iterate). "recycled" is a direction without products, see `Recycled`.
+    "not_finite" (η is the last good iterate). "recycled" is a direction without products, see
+    `Recycled`.
 
     ```python
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)

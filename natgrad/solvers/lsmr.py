@@ -136,8 +136,8 @@ def start(system: System, precondition: Product) -> LSMRState:
     gradient has a part that no b accounts for it starts from v₁ = −∂_θ f/‖∂_θ f‖ instead, with
     α₁ = 0 and u₁ = 0: the same recurrence, then with the bidiagonalisation's second form, and the
     same Krylov space, for any right-hand side of the normal equations. What G amplifies beyond
-    1/eps is then noise, or a part of the gradient that G does not see: a breakdown, after which η is
-    the shortest of least residual.
+    1/eps is then noise, or a part of the gradient that G does not see: a breakdown, after
+    which η is the shortest of least residual.
     """
     scale, unit, reason = scale_gradient(system.gradient)
     size, q, v = _normalise_in(unit, precondition(unit))
