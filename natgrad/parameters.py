@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from .core.compiled import is_traced
+from .core.dense import in_row_order
 from .core.operators import Structure, as_dense
 from .errors import InputError
 
@@ -195,7 +196,7 @@ class Product(ParameterOperator):
     def triangle(self) -> Array:
         flat = ravel_pytree(self.structure.zeros())[0]
         matrix = as_dense(lx.FunctionLinearOperator(self.apply, jax.eval_shape(lambda: flat)))
-        return jnp.linalg.cholesky(0.5 * (matrix + matrix.T)).T
+        return jnp.linalg.cholesky(in_row_order(0.5 * (matrix + matrix.T))).T
 
     def root(self, eta: Array) -> Array:
         raise InputError(
