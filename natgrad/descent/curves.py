@@ -47,7 +47,7 @@ def bend(
     2ⁿ evaluations. Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
     """
     responder = local.responder(damping)
-    counts = Counts(forward=responder.products.evaluations)
+    counts = Counts(forward=responder.evaluations)
     if momentum is not None:
         assert previous is not None
         solution, spent = _carry_momentum(local, solution, responder, momentum * previous)

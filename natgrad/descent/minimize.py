@@ -275,8 +275,10 @@ class _Loop:
         status, run = STATUSES[int(record.status)], self.run
         if status is Status.NO_DECREASE and promised >= 0 and self.draw is None:
             problem, g = local.setup.problem, local.gradient
-            rho = evaluate(problem.model, run.theta).rho
-            run.count(forward=1)
+            rho = local.rho
+            if rho is None:
+                rho = evaluate(problem.model, run.theta).rho
+                run.count(forward=1)
             rounding = float(_measure_rounding(local, rho))
             if promised <= rounding:
                 solution = Solution(-g, record.info)

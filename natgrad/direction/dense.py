@@ -101,7 +101,7 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree, counts: Counts) -> Den
     D, free = setup.damping.operator, None
     triangle = None if D is None else D.triangle()
     if setup.bounds is not None:
-        free = find_free(flat, gradient, setup.bounds)
+        free = find_free(flat, gradient, setup.bounds, loss)
         r, gradient = r * free, gradient * free
         triangle = None if triangle is None else restrict_triangle(triangle, free)
     if isinstance(solver, InformationSolver):

@@ -22,7 +22,6 @@ from ..core.settings import Number, count, setting
 from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
-
 UNSEEN = 16  # a curvature of so many eps, relative to the largest met, is none
 
 

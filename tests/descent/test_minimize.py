@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 import natgrad as ng
 from problems_for_tests import (
@@ -444,3 +445,36 @@ def test_kullback_leibler_is_infinite_for_negative_densities():
     loss = ng.KullbackLeibler(jnp.array([1.0, 0.0, 1.0, 1.0]), grid)
     assert np.isinf(float(loss(jnp.array([1.0, -0.5, 1.0, 1.0]))))
     assert np.isfinite(float(loss(jnp.array([1.0, 0.0, 1.0, 1.0]))))
+
+
+def check_a_start_near_a_bound(seed: int, exponents: list[float]) -> None:
+    """However near a bound a run begins, it ends where the active set says."""
+    root = np.random.default_rng(seed).normal(size=(6, 3))
+    y = np.random.default_rng(seed + 1).normal(size=6) * 2
+    theta = np.array([10.0**e for e in exponents])
+    problem = ng.Problem(Linear(root), ng.LeastSquares(jnp.asarray(y)))
+    method = ng.NaturalGradient(ng.L2())
+    result = ng.minimize(problem, jnp.asarray(theta), method, bounds=(0.0, 10.0))
+    best, _ = nnls(root, y)
+    assert result.converged, result
+    loss = lambda t: 0.5 * np.sum((root @ t - y) ** 2)
+    assert result.loss <= loss(best) * (1 + 1e-7)
+
+
+near = {
+    "seed": st.integers(0, 10_000),
+    "exponents": st.lists(st.floats(-16, 0), min_size=3, max_size=3),
+}
+
+
+@settings(max_examples=10)
+@given(**near)
+def test_a_parameter_near_its_bound_does_not_stop_the_run(seed, exponents):
+    check_a_start_near_a_bound(seed, exponents)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(**near)
+def test_no_parameter_near_its_bound_stops_the_run(seed, exponents):
+    check_a_start_near_a_bound(seed, exponents)
