@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from .core.compiled import is_traced
+from .core.dense import in_row_order
 from .core.operators import Structure, as_dense
 from .errors import InputError
 
@@ -26,11 +27,20 @@ class Bounds(NamedTuple):
     upper: Array
 
 
-def find_free(flat: Array, gradient: Array, bounds: Bounds | None) -> Array:
-    """1 for parameters that may move, 0 for those that a descent would push out of the box."""
-    if bounds is None:
-        return jnp.ones_like(flat)
-    held = ((flat <= bounds.lower) & (gradient > 0)) | ((flat >= bounds.upper) & (gradient < 0))
+NEAR = 2.0**-30  # of the width of a box: as far as a step is ever shortened
+
+
+def find_free(flat: Array, gradient: Array, bounds: Bounds, loss: Array) -> Array:
+    """1 for parameters that may move, 0 for those that a descent would push out of the box.
+
+    Those that are all but on a bound count too, if the way there is worth next to nothing: they
+    would shorten the step of all the others to that way.
+    """
+    lower, upper = bounds
+    width = jnp.where(jnp.isfinite(upper - lower), upper - lower, 1.0)
+    room = jnp.where(gradient > 0, flat - lower, upper - flat)
+    close = (room <= NEAR * width) & (jnp.abs(gradient) * room <= NEAR * jnp.abs(loss))
+    held = (gradient != 0) & ((room <= 0) | close)
     return jnp.where(held, 0.0, 1.0).astype(flat.dtype)
 
 
@@ -195,7 +205,7 @@ class Product(ParameterOperator):
     def triangle(self) -> Array:
         flat = ravel_pytree(self.structure.zeros())[0]
         matrix = as_dense(lx.FunctionLinearOperator(self.apply, jax.eval_shape(lambda: flat)))
-        return jnp.linalg.cholesky(0.5 * (matrix + matrix.T)).T
+        return jnp.linalg.cholesky(in_row_order(0.5 * (matrix + matrix.T))).T
 
     def root(self, eta: Array) -> Array:
         raise InputError(

@@ -347,3 +347,11 @@ def minimum_norm_factor(Y: Array, rtol: Number | None = None) -> MinimumNormFact
     filling = jnp.where(rank > 0, R1[0, 0], 1) * jnp.eye(len(R), dtype=Y.dtype)
     R1 = jnp.where(kept[:, None] & kept, R1, filling)
     return MinimumNormFactor(rank, R1, permutation, Q_tall, Q_core, Q1)
+
+
+def in_row_order(matrix: Array) -> Array:
+    """The same matrix, in memory row by row.
+
+    LAPACK takes columns, and XLA hands that order on to what made the matrix; an FFT refuses it.
+    """
+    return jax.lax.optimization_barrier(matrix.ravel()).reshape(matrix.shape)

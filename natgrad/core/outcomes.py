@@ -49,6 +49,10 @@ class Status(StrEnum):
         "not_descent",
         "the direction found does not descend: G is singular or not positive",
     )
+    BLIND = (
+        "blind",
+        "the metric does not see what is left of the gradient; damping or another metric would",
+    )
     METRIC_NOT_CONVERGED = (
         "metric_not_converged",
         "an iteration inside the metric did not converge; the direction is not a number",

@@ -19,8 +19,6 @@ from ..parameters import flatten
 from ..solvers.base import Solution
 from .steps import Path, offset
 
-SHRINKAGE = 0.375  # each coefficient of the curve relative to the one before it, at most
-
 
 def bend(
     local: Local,
@@ -42,13 +40,14 @@ def bend(
         aₙ = argmin ‖L(tₙ + Z aₙ)‖² + λ‖aₙ‖².
 
     Order 2 is the geodesic acceleration of Levenberg–Marquardt. Where a coefficient is not well
-    below the one before it, it and those after it are left out.
+    below the one before it, at the first length τ that the step tries, it and those after it are
+    left out: a metric times a constant gives the same path.
 
     Cost: for each order n one solve with the factors that η was found with, one product Zᵀξ, and
     2ⁿ evaluations. Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
     """
     responder = local.responder(damping)
-    counts = Counts(forward=responder.products.evaluations)
+    counts = Counts(forward=responder.evaluations)
     if momentum is not None:
         assert previous is not None
         solution, spent = _carry_momentum(local, solution, responder, momentum * previous)
@@ -60,8 +59,7 @@ def bend(
     for n in range(2, order + 1):
         tangent = _taylor_coefficient(local.setup.problem.model, unravel, flat, coefficients, n)
         coefficient, spent = responder.respond(tangent)
-        small = jnp.linalg.norm(coefficient) < SHRINKAGE * jnp.linalg.norm(coefficients[-1])
-        coefficients.append(jnp.where(small, coefficient, 0.0))
+        coefficients.append(coefficient)
         counts = counts.plus(*spent).plus(forward=2**n)
     return Path(local, solution, damping, jnp.stack(coefficients), counts)
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -23,15 +25,17 @@ from ..direction.local import Local
 from ..errors import InputError
 from ..identity import identify
 from ..models.base import Evaluation, evaluate
-from ..parameters import Bounds, as_bounds, strengthen
-from ..problem import Problem
+from ..parameters import Bounds, as_bounds, flatten, strengthen
+from ..problem import Problem, differentiate_loss
 from ..result import Progress, Result
+from ..solvers.base import Solution
 from .checkpoint import Checkpoint, RunFile, as_checkpoint
 from .methods import Method, Record, State
 from .progress import Watch, show_run
 from .run import Run, Snapshots
 from .stop import Stop
 
+MARGIN = 1000  # how much more than rounding the gradient may promise in a run that has converged
 PATIENCE = 10  # selections in a row that must agree before they end a run
 Draw = Callable[[int], tuple[Problem, Method]]
 Callback = Callable[[Progress], Any]
@@ -274,12 +278,35 @@ class _Loop:
         known = bool(record.accepted) and self.draw is None
         run.state = state if known else state.without_evaluation()
         if not record.accepted:
-            return self.stop.find_spent(run) or _explain_rejection(record, run.loss, promised)
+            return self.stop.find_spent(run) or self._explain_rejection(local, record, promised)
         run.theta, run.loss = theta, float(record.value)
         run.snapshots.note(run.iteration, theta)
         if self.asks and self._ask_callbacks():
             return Status.STOPPED
         return self.stop.find_goal(run.loss, float(record.step_norm), float(record.theta_norm))
+
+    def _explain_rejection(self, local: Local, record: Record, promised: float) -> Status:
+        """Why no step was taken; at the rounding level of the loss, whether the gradient agrees.
+
+        It agrees where the quadratic model promises no more along the gradient itself.
+        """
+        if record.failed:
+            return Status.NOT_FINITE
+        status, run = STATUSES[int(record.status)], self.run
+        if status is Status.NO_DECREASE and promised >= 0 and self.draw is None:
+            problem, g = local.setup.problem, local.gradient
+            rho = local.rho
+            if rho is None:
+                rho = evaluate(problem.model, run.theta).rho
+                run.count(forward=1)
+            rounding = float(_measure_rounding(local, rho))
+            if promised <= rounding:
+                solution = Solution(-g, record.info)
+                run.count(linearised=1)
+                curvature, square = float(local.curvature(solution)[0]), float(g @ g)
+                left = 0.5 * square**2 / abs(curvature) if curvature else square
+                return Status.PRECISION if left <= MARGIN * rounding else Status.BLIND
+        return Status.NOT_DESCENT if float(record.slope) >= 0 else status
 
     def _ask_callbacks(self) -> bool:
         """Whether a callback wants to stop; in every process what the leader's say."""
@@ -295,13 +322,13 @@ class _Loop:
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
 
 
-def _explain_rejection(record: Record, loss: float, promised: float) -> Status:
-    if record.failed:
-        return Status.NOT_FINITE
-    if float(record.slope) >= 0:
-        return Status.NOT_DESCENT
-    status = STATUSES[int(record.status)]
-    rounding = 8 * float(np.finfo(record.value.dtype).eps) * abs(loss)
-    if status is Status.NO_DECREASE and 0 <= promised <= rounding:
-        return Status.PRECISION
-    return status
+@eqx.filter_jit
+def _measure_rounding(local: Local, rho: PyTree) -> Array:
+    """How uncertain the loss is, from θ, ρ and the loss itself having so many digits."""
+    flat, _ = flatten(local.setup.theta)
+    size = lambda x, slope: jnp.finfo(x.dtype).eps * jnp.sum(jnp.abs(x * slope))
+    _, covector, _ = differentiate_loss(local.setup.problem, local.setup.theta, rho)
+    parts = [size(local.loss, 1.0), size(flat, local.gradient)]
+    if covector is not None:
+        parts += jax.tree.leaves(jax.tree.map(size, rho, covector))
+    return 8 * sum(parts)

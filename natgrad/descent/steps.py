@@ -18,6 +18,7 @@ from ..parameters import flatten
 from ..problem import Problem
 from ..solvers.base import Solution
 
+SHRINKAGE = 0.375  # each term of a curve relative to the one before it, at most
 OK, NO_DECREASE = Status.OK.code, Status.NO_DECREASE.code
 NOT_FINITE, INADMISSIBLE = Status.NOT_FINITE.code, Status.INADMISSIBLE.code
 
@@ -36,8 +37,11 @@ class Path:
     """The points θ(τ) = θ + τη + τ²a₂ + … that a step may lead to, put back into the bounds.
 
     `coefficients` are the rows η, a₂, …, or None for a straight line; `damping` is the λ that η
-    was found with; `counts` has the products spent on the path.
+    was found with; `counts` has the products spent on the path. `first` is the first length tried,
+    at which the terms of the curve must shrink.
     """
+
+    first: Array | None = None
 
     def __init__(
         self,
@@ -58,7 +62,12 @@ class Path:
         straight = self.flat + tau.astype(self.flat.dtype) * self.eta
         ahead = straight
         if self.coefficients is not None:
-            ahead = self.flat + offset(self.coefficients, tau).astype(self.flat.dtype)
+            first = jnp.abs(tau if self.first is None else self.first)
+            sizes = jnp.linalg.norm(self.coefficients, axis=1)
+            shrinking = first.astype(sizes.dtype) * sizes[1:] < SHRINKAGE * sizes[:-1]
+            kept = jnp.append(True, jnp.cumprod(shrinking).astype(bool))[:, None]
+            curve = offset(jnp.where(kept, self.coefficients, 0.0), tau)
+            ahead = self.flat + curve.astype(self.flat.dtype)
         bounds = self.local.setup.bounds
         if bounds is not None:
             straight, ahead = (jnp.clip(x, bounds.lower, bounds.upper) for x in (straight, ahead))
@@ -153,6 +162,7 @@ class FixedStep(Step):
             length = jnp.linalg.norm(path.eta)
             longest = jnp.asarray(self.limit) / jnp.where(length > 0, length, 1.0)
             tau = jnp.minimum(tau, longest.astype(tau.dtype))
+        path.first = tau
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
         return conclude(path, tau, trial, sufficient, 0, trial.linear_decrease, 0), memory
@@ -237,6 +247,7 @@ def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearis
         tau, _, halvings = carry
         return tau * shrink, path.trial(tau * shrink), halvings + 1
 
+    path.first = tau
     first = path.trial(tau)
     start = (tau, first, jnp.zeros((), int))
     tau, trial, halvings = loop(searching, halve, start)

@@ -13,6 +13,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import PyTree
 
 from ..core.compiled import jit_forwarding
+from ..core.dense import in_row_order
 from ..core.outcomes import Counts
 from ..parameters import find_free, flatten
 from ..problem import differentiate_loss
@@ -100,7 +101,7 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree, counts: Counts) -> Den
     D, free = setup.damping.operator, None
     triangle = None if D is None else D.triangle()
     if setup.bounds is not None:
-        free = find_free(flat, gradient, setup.bounds)
+        free = find_free(flat, gradient, setup.bounds, loss)
         r, gradient = r * free, gradient * free
         triangle = None if triangle is None else restrict_triangle(triangle, free)
     if isinstance(solver, InformationSolver):
@@ -141,7 +142,7 @@ def _assemble(setup: Setup, rho: PyTree, columns: PyTree, counts: Counts) -> Den
 
 def to_coordinates(rows: Array, triangle: Array) -> Array:
     """F⁻ᵀ rows, for the triangle F of D = FᵀF: in the coordinates Fη, D is the identity."""
-    return solve_triangular(triangle, rows, trans="T")
+    return solve_triangular(triangle, in_row_order(rows), trans="T")
 
 
 def restrict_triangle(triangle: Array, free: Array) -> Array:

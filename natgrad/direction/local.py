@@ -45,10 +45,14 @@ class Setup(eqx.Module):
 
 
 class Responder(NamedTuple):
-    """ζ ↦ −(G + λD)⁻¹ ZᵀAζ with the products spent on it, and the products of the model."""
+    """ζ ↦ −(G + λD)⁻¹ ZᵀAζ with the products spent on it, and the products of the model.
+
+    `evaluations` of the model were spent on these.
+    """
 
     respond: Callable[[PyTree], tuple[Array, Counts]]
     products: Products
+    evaluations: int
 
 
 class Local(eqx.Module):
@@ -102,8 +106,7 @@ class Local(eqx.Module):
         """The answers of θ to tangents of the state, by the factors that η was found with."""
         metric = self.setup.metric
         assert metric is not None
-        flat, unravel = flatten(self.setup.theta)
-        products = self.setup.problem.model.products(unravel, flat)
+        products, evaluations = self._make_products()
         L = self._tangent_factor(metric.at(products.rho))
 
         def respond(zeta: PyTree) -> tuple[Array, Counts]:
@@ -112,7 +115,16 @@ class Local(eqx.Module):
             answer = self.aim(image, self.hold(g)).solve(damping)
             return answer.eta, answer.info.counts.plus(adjoint=1)
 
-        return Responder(respond, products)
+        return Responder(respond, products, evaluations)
+
+    def _make_products(self) -> tuple[Products, int]:
+        """The products of the model, and the evaluations spent on them: none if they were kept."""
+        if self.products is not None:
+            return self.products, 0
+        flat, unravel = flatten(self.setup.theta)
+        known = None if self.rho is None else Evaluation(self.rho)
+        products = self.setup.problem.model.products(unravel, flat, known)
+        return products, products.evaluations
 
     def hold(self, vector: Array) -> Array:
         """The vector on the parameters that may move, zero on those held by bounds."""
@@ -132,10 +144,7 @@ class Local(eqx.Module):
             # a recycled direction was made without Zη
             recycled = solution.info.reason == Status.RECYCLED.code
             return jnp.where(recycled, -(self.gradient @ solution.eta), found), 0
-        products = self.products
-        if products is None:
-            flat, unravel = flatten(self.setup.theta)
-            products = problem.model.products(unravel, flat)
+        products, _ = self._make_products()
         moved = products.rho, products.push(solution.eta)
         return _curve_loss(problem, self.setup.theta, solution.eta, moved), 1
 

@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..metrics.base import Metric, Report
+from ..models.base import Products
 from ..parameters import find_free, flatten
 from ..problem import LossDerivatives, differentiate_loss
 from ..solvers.base import Factor, Gram, LinearSystem, MatrixFreeSolver, Parts, Solution, System
@@ -52,6 +53,12 @@ class Iterative(Local):
 class MatrixFree(Iterative):
     """The system from the products Zη and Zᵀξ of the model and those of the metric."""
 
+    @property
+    def products(self) -> Products | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of the system, where the solver has kept it."""
+        system = getattr(self.prepared, "system", None)
+        return None if system is None else system.products
+
     @classmethod
     def prepare(cls, setup: Setup) -> "MatrixFree":
         flat, unravel = flatten(setup.theta)
@@ -63,7 +70,7 @@ class MatrixFree(Iterative):
         value, covector, direct = derivatives
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
-        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
+        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
         operators, energy, report = set_up_metric(metric, products.rho, derivatives, solver.uses)
         system = System(
             gradient if free is None else gradient * free,

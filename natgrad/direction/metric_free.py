@@ -35,7 +35,8 @@ class PlainGradient(Local):
         """From a value and a gradient that are known already."""
         flat, gradient = flatten(setup.theta)[0], found.gradient
         if setup.bounds is not None:
-            gradient = gradient * find_free(flat, gradient, setup.bounds)
+            none = jnp.zeros(())  # parameters do not hinder each other along the gradient
+            gradient = gradient * find_free(flat, gradient, setup.bounds, none)
         return cls(
             setup=setup,
             loss=found.value,
@@ -62,7 +63,7 @@ class Hessian(Iterative):
     def prepare(cls, setup: Setup) -> "Hessian":
         flat = flatten(setup.theta)[0]
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
-        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds)
+        free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
         system = HessianSystem(
             gradient if free is None else gradient * free,
             parts=parts,

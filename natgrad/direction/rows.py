@@ -222,7 +222,7 @@ class ByRows(Factorised):
             gradient, r = gradient + direct, r + direct
         triangle, free = None if D is None else D.triangle(), None
         if setup.bounds is not None:
-            free = find_free(flat, gradient, setup.bounds)
+            free = find_free(flat, gradient, setup.bounds, loss)
             gradient, r = gradient * free, r * free
             triangle = None if triangle is None else restrict_triangle(triangle, free)
             Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)

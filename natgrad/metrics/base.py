@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from ..core.compiled import is_traced
 from ..core.dense import gram
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
@@ -276,6 +277,14 @@ def check_pair(metric: Metric, a: PyTree, b: PyTree) -> None:
     shapes = [jax.tree.map(jnp.shape, state) for state in (a, b)]
     if shapes[0] != shapes[1]:
         raise InputError("b", f"has shape {shapes[1]} and a has {shapes[0]}", "states of one shape")
+
+
+def check_densities(a: Array, b: Array, axes: tuple[int, ...] | None) -> Array:
+    """Refuse what is no density; whether both are, where their values are not there yet."""
+    for name, density in (("a", a), ("b", b)):
+        if not is_traced(density):
+            check_density(name, density, axes)
+    return admissible_density(jnp.asarray(a), axes) & admissible_density(jnp.asarray(b), axes)
 
 
 def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -> None:

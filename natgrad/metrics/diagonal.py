@@ -19,6 +19,7 @@ from .base import (
     PyTree,
     Report,
     admissible_density,
+    check_densities,
     check_density,
     check_grid,
     check_on_grid,
@@ -136,8 +137,10 @@ class FisherRao(DiagonalMetric):
 
     def squared_distance(self, a: Array, b: Array) -> Array:
         check_pair(self, a, b)
+        defined = check_densities(a, b, self._axes)
         difference = jnp.sqrt(self.density(a)) - jnp.sqrt(self.density(b))
-        return 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
+        square = 4 * self.grid.cell_volume * jnp.sum(jnp.square(difference))
+        return jnp.where(defined, square, jnp.nan)
 
     def density(self, rho: Array) -> Array:
         """ρ, raised to the floor."""

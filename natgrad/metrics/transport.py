@@ -19,6 +19,7 @@ from .base import (
     PyTree,
     Report,
     admissible_density,
+    check_densities,
     check_density,
     check_grid,
     check_on_grid,
@@ -118,6 +119,7 @@ class Mobility(PotentialMetric):
         if self.exponent != 0.5:
             return super().squared_distance(a, b)
         check_pair(self, a, b)
+        defined = check_densities(a, b, grid_axes(self.grid))
 
         def each(density: Array) -> Array:
             raised = density + jax.lax.stop_gradient(self.mobility(density) - density)
@@ -126,9 +128,10 @@ class Mobility(PotentialMetric):
         one = partial(squared_wasserstein, self.grid)
         pairs = each(jnp.asarray(a)), each(jnp.asarray(b))
         if self.grid.dimension == 1:  # one formula
-            return jnp.sum(jax.vmap(one)(*pairs))
-        # a Sinkhorn iteration ends for each density in its own time
-        return jnp.sum(jax.lax.map(lambda pair: one(*pair), pairs))
+            squares = jax.vmap(one)(*pairs)
+        else:  # a Sinkhorn iteration ends for each density in its own time
+            squares = jax.lax.map(lambda pair: one(*pair), pairs)
+        return jnp.where(defined, jnp.sum(squares), jnp.nan)
 
     def potential(self, rho: Array, zeta: Array) -> Solution:
         """φ with −∇·(a∇φ) = ζ, its weighted mean ∫aφ dx zero, with the solver's diagnosis.

@@ -240,6 +240,8 @@ def from_numpy(name: str, tree: PyTree, like: PyTree) -> PyTree:
         plain = lambda found: found[0] if len(found) == 1 else found
         what = f"returns shape {plain(shapes)}"
         raise InputError(name, what, f"an array of shape {plain(wanted)}")
+    if any(np.iscomplexobj(leaf) for leaf in leaves):
+        raise InputError(name, "returns complex numbers", "real ones, as the state and theta are")
     arrays = [jnp.array(a, b.dtype) for a, b in zip(leaves, expected, strict=True)]
     return jax.tree.unflatten(treedef, arrays)
 

@@ -14,16 +14,20 @@ from ..batches import Batch, Mappable
 from ..core.settings import check_integer
 from ..errors import InputError
 from ..metrics.base import Metric
+from ..metrics.combine import Blocks
 from ..models.base import Evaluation
 from ..problem import Problem
 from .collocation import Collocation, Residual
+
+Follower = Callable[[Any], Metric]
 
 
 class Resampled(Batch):
     """New points for the blocks of a `Collocation`, every `period` iterations.
 
     `draw(key)` returns a dict with the points of the blocks that move, in the same number each
-    time; the others stay. Points drawn from a fixed set make it a mini-batch.
+    time; the others stay. Points drawn from a fixed set make it a mini-batch. The weights of
+    `pinn.metric` follow their number, also in what is made of it: multiples, sums, single blocks.
 
     ```python
     draw = lambda key: {"interior": jax.random.uniform(key, (256, 2))}
@@ -55,17 +59,17 @@ class Resampled(Batch):
         if problem.objective is not None:
             what = "an objective of theta has no points to draw"
             raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
-        own: list[bool] = []  # whether the metric is the model's, whose weights follow the points
+        followers: list[Follower] = []
 
-        def compare(metric: Metric) -> Metric:
-            own.append(bool(eqx.tree_equal(metric, model.metric)))
+        def prepare(metric: Metric) -> Metric:
+            followers.append(_prepare_to_follow(metric, model.metric))
             return metric
 
-        method.map_metric(compare)
+        method.map_metric(prepare)
         draws = Draws(
             self,
             problem,
-            own_metric=all(own),
+            followers=followers,
             own_loss=bool(eqx.tree_equal(problem.loss, model.loss)),
             method=method,
         )
@@ -86,6 +90,21 @@ def _check_points(name: str, block: Residual, points: Any) -> None:
         raise InputError("draw", what, "as many points, or a single weight")
 
 
+def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
+    """The model's new metric ↦ this one, with what it has of the model's `own` metric replaced."""
+    if eqx.tree_equal(metric, own):
+        return lambda new: new
+    parts = metric.metrics if isinstance(metric, Blocks) else {}
+    if isinstance(own, Blocks) and parts.keys() == own.metrics.keys():
+        found = {key: _prepare_to_follow(parts[key], own.metrics[key]) for key in parts}
+        replace = lambda new: {key: found[key](new.metrics[key]) for key in parts}
+        return lambda new: eqx.tree_at(lambda blocks: blocks.metrics, metric, replace(new))
+    inner = lambda x: isinstance(x, Metric) and x is not metric
+    leaves, structure = jax.tree.flatten(metric, is_leaf=inner)
+    followers = [_prepare_to_follow(x, own) if inner(x) else lambda new, x=x: x for x in leaves]
+    return lambda new: structure.unflatten([follow(new) for follow in followers])
+
+
 @dataclass(frozen=True)
 class Draws:
     """iteration ↦ the problem and the method at its points; the model's own move with them."""
@@ -94,14 +113,14 @@ class Draws:
     problem: Problem
     method: Mappable
     own_loss: bool
-    own_metric: bool
+    followers: list[Follower]
 
     def __call__(self, iteration: int) -> tuple[Problem, Any]:
         model = cast(Collocation, self.problem.model).at(self.points(iteration))
         loss = model.loss if self.own_loss else self.problem.loss
         problem = Problem(model, loss, regulariser=self.problem.regulariser)
-        follow = lambda metric: model.metric if self.own_metric else metric
-        return problem, self.method.map_metric(follow)
+        followers = iter(self.followers)  # one for each metric of the method
+        return problem, self.method.map_metric(lambda _: next(followers)(model.metric))
 
     def points(self, iteration: int) -> Mapping[str, Array]:
         """The points of this iteration, from (seed, iteration) alone."""

@@ -22,6 +22,8 @@ from ..core.settings import Number, count, setting
 from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
+UNSEEN = 16  # a curvature of so many eps, relative to the largest met, is none
+
 
 class Stop(NamedTuple):
     """When to stop: the residual relative to the right-hand side, and the steps at most."""
@@ -79,9 +81,10 @@ class CG(KrylovSolver):
     it. Stopped at any step, η descends and ⟨η, (G + λD) η⟩ = −⟨∂_θ f, η⟩.
 
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
-    "converged", "max_iterations", "breakdown" (a curvature that is not positive: without damping,
-    a gradient with a part that G does not see) or "not_finite"; η is then the last good iterate.
-    "recycled" is a direction without products, see `Recycled`.
+    "converged", "max_iterations", "breakdown" (without damping, a gradient with a part that G does
+    not see: η is then the shortest of least residual, found without the preconditioner) or
+    "not_finite" (η is the last good iterate). "recycled" is a direction without products, see
+    `Recycled`.
 
     ```python
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
@@ -120,12 +123,18 @@ class CG(KrylovSolver):
             damped = system.damp(d)
             damped_image, curvature = image + damping * damped, curvature + damping * (d @ damped)
             moved = advance(state, motion, damped_image, curvature, prepared.stop)
-            new = turn(state, moved, precondition(moved.residual))
+            plain, preconditioned = moved.residual, precondition(moved.residual)
+            new = turn(state, moved, jnp.where(state.plain, plain, preconditioned))
             if pairs is not None:
                 pairs = pick(was_taken(new.reason), pairs.record(d, image), pairs)
+            if not system.indefinite:
+                new = settle(new, motion, fresh, prepared.stop)
             return new, pairs
 
-        state = start(system, precondition)
+        M = self.preconditioner
+        plain = M is None or (isinstance(M, Recycled) and memory is None)
+        fresh = start(system, lambda r: r)
+        state = start(system, precondition)._replace(plain=jnp.asarray(plain))
         if memory is not None and memory.last is not None:
             state = skip_products(state, memory.last.served)
         state, memory = loop(lambda carry: carry[0].reason == Status.OK.code, step, (state, memory))
@@ -145,9 +154,14 @@ class ConjugateGradients(NamedTuple):
     residual: Array
     direction: Array
     energy: Array  # ⟨residual, M residual⟩
+    smooth: Array  # the combination of the iterates so far whose residual is the least
+    Zsmooth: PyTree
+    weight: Array  # Σ 1/energy over them
     relative_residual: Array
     stiffness: Array  # the largest Rayleigh quotient met, in size
+    softness: Array  # the smallest along which a step was taken
     scale: Array
+    plain: Array  # whether M is left out
     iterations: Array
     reason: Array
 
@@ -162,9 +176,14 @@ def start(system: LinearSystem, precondition: Product) -> ConjugateGradients:
         residual=unit,
         direction=direction,
         energy=unit @ direction,
+        smooth=jnp.zeros_like(unit),
+        Zsmooth=system.zero_motion(),
+        weight=jnp.zeros_like(length),
         relative_residual=jnp.where(length > 0, jnp.ones_like(length), 0),
         stiffness=jnp.zeros_like(length),
+        softness=jnp.full_like(length, jnp.inf),
         scale=length,
+        plain=jnp.asarray(True),
         iterations=jnp.zeros((), jnp.int32),
         reason=reason,
     )
@@ -177,17 +196,20 @@ def advance(
     """The step of Hestenes and Stiefel along d, with the reason to stop after it.
 
     It is given Zd, (G + λD)d and ⟨d, (G + λD)d⟩. A curvature that is not positive, up to rounding,
-    is a breakdown.
+    is a breakdown, also one of an earlier step, which only the curvatures after it show for noise.
     """
     d, eps = state.direction, jnp.finfo(state.eta.dtype).eps
     size = d @ d
     quotient = curvature / jnp.where(size > 0, size, 1.0)
     stiffness = jnp.maximum(state.stiffness, jnp.abs(quotient))
-    positive = (quotient > eps * stiffness) & (stiffness > 0) & (state.energy > 0)
+    least = jnp.minimum(state.softness, quotient)  # what was taken may now turn out to be noise
+    positive = (least > UNSEEN * eps * stiffness) & (stiffness > 0) & (state.energy > 0)
     alpha = state.energy / jnp.where(positive, curvature, 1.0)
     residual = state.residual - alpha * image
     length = jnp.linalg.norm(residual)
     count = state.iterations + 1
+    weight = state.weight + 1.0 / jnp.where(state.energy > 0, state.energy, 1.0)
+    share = 1.0 / (jnp.where(state.energy > 0, state.energy, 1.0) * weight)
     reason = find_reason(
         (~jnp.isfinite(curvature) | ~jnp.isfinite(state.energy), Status.NOT_FINITE),
         (~positive, Status.BREAKDOWN),
@@ -199,8 +221,12 @@ def advance(
         eta=state.eta + alpha * d,
         motion=axpy(alpha, motion, state.motion),
         residual=residual,
+        smooth=state.smooth + share * (state.eta - state.smooth),
+        Zsmooth=axpy(share, state.motion, scale(1.0 - share, state.Zsmooth)),
+        weight=weight,
         relative_residual=length,
         stiffness=stiffness,
+        softness=least,
         iterations=count,
         reason=reason,
     )
@@ -214,8 +240,30 @@ def turn(
     energy = new.residual @ preconditioned
     ratio = energy / jnp.where(old.energy > 0, old.energy, 1.0)
     new = new._replace(direction=preconditioned + ratio * old.direction, energy=energy)
-    told = {"iterations": new.iterations, "reason": new.reason, "stiffness": new.stiffness}
+    kept = ("smooth", "Zsmooth", "weight", "stiffness", "iterations", "reason")
+    told = {name: getattr(new, name) for name in kept}
     return pick(was_taken(new.reason), new, old._replace(**told))
+
+
+@jax.jit
+def settle(
+    state: ConjugateGradients, motion: PyTree, fresh: ConjugateGradients, stop: Stop
+) -> ConjugateGradients:
+    """The solution of least norm and residual, where G was found not to see the direction d.
+
+    d is then the part of the gradient that G does not see: Σ M rⱼ/energyⱼ over the residuals rⱼ is
+    proportional to d, and to M times the least residual that a combination of them has. That
+    combination of the iterates is `smooth`; it has no need of a part along d. `motion` is Zd.
+    """
+    d, floor = state.direction, UNSEEN * jnp.finfo(state.eta.dtype).eps * state.stiffness
+    size, unseen = d @ d, state.reason == Status.BREAKDOWN.code
+    along = -(state.smooth @ d) / jnp.where(size > 0, size, 1.0)
+    settled = state._replace(
+        eta=state.smooth + along * d,
+        motion=axpy(along, motion, state.Zsmooth),
+        relative_residual=jnp.linalg.norm(d) / (state.energy * state.weight),
+    )
+    return restart(pick(unseen, settled, state), fresh, unseen, state.softness <= floor, stop)
 
 
 def skip_products(state: ConjugateGradients, served: Array) -> ConjugateGradients:
@@ -264,6 +312,18 @@ def find_reason(*cases: tuple[Array, Status]) -> Array:
     conditions, reasons = zip(*cases, strict=True)
     codes = [jnp.int32(reason.code) for reason in reasons]
     return jnp.select(conditions, codes, jnp.int32(Status.OK.code))
+
+
+def restart(state: Any, fresh: Any, unseen: Array, late: Array, stop: Stop) -> Any:
+    """The start without M, where G does not see a part of the gradient; else the state.
+
+    M would decide what is the least residual, and the least norm. And where it is `late`, a step
+    has been taken along that part; with the stiffness known, it is not taken again.
+    """
+    again = unseen & (late | ~state.plain) & (state.iterations < stop.max_iterations)
+    known = jnp.where(state.plain, state.stiffness, 0.0)  # M may have spoilt it
+    told = {"iterations": state.iterations, "stiffness": known}
+    return pick(again, fresh._replace(**told), state)
 
 
 def was_taken(reason: Array) -> Array:

@@ -17,11 +17,13 @@ from ..core.outcomes import Status
 from ..errors import InputError
 from .base import Parts, Solution, System
 from .cg import (
+    UNSEEN,
     KrylovSolver,
     PreparedSystem,
     Stop,
     find_reason,
     make_solution,
+    restart,
     scale_gradient,
     was_taken,
 )
@@ -76,9 +78,14 @@ class LSMR(KrylovSolver):
             beta, u = _normalise(axpy(-state.alpha, state.u, y), state.alpha.dtype)
             rows = root * system.rows_transposed(u[1]).astype(g.dtype)
             q = axpy(-beta, state.q, system.pull(factor.rmv(u[0])) + rows)
-            return rotate(state, image, beta, u, q, precondition(q), prepared.stop)
+            v = jnp.where(state.plain, q, precondition(q))
+            new = rotate(state, image, beta, u, q, v, prepared.stop)
+            unseen = ~was_taken(new.reason)  # or a root of what M leaves, which is negative noise
+            late = new.softness <= new.floor * new.stiffness
+            return restart(new, fresh, unseen, late, prepared.stop)
 
-        state = start(system, precondition)
+        fresh = start(system, lambda r: r)
+        state = start(system, precondition)._replace(plain=jnp.asarray(self.preconditioner is None))
         state = loop(lambda state: state.reason == Status.OK.code, step, state)
         condition = jnp.maximum(state.largest / state.smallest, 1.0)
         return make_solution(state, condition)
@@ -110,7 +117,10 @@ class LSMRState(NamedTuple):
     largest: Array
     smallest: Array
     floor: Array  # of the singular values met, relative to the largest
+    stiffness: Array  # the largest ‖Yh‖/‖h‖ met
+    softness: Array  # the smallest along which a step was taken
     scale: Array
+    plain: Array  # whether M is left out
     iterations: Array
     reason: Array
 
@@ -126,7 +136,8 @@ def start(system: System, precondition: Product) -> LSMRState:
     gradient has a part that no b accounts for it starts from v₁ = −∂_θ f/‖∂_θ f‖ instead, with
     α₁ = 0 and u₁ = 0: the same recurrence, then with the bidiagonalisation's second form, and the
     same Krylov space, for any right-hand side of the normal equations. What G amplifies beyond
-    1/eps is then noise, or a part of the gradient that G does not see: a breakdown.
+    1/eps is then noise, or a part of the gradient that G does not see: a breakdown, after
+    which η is the shortest of least residual.
     """
     scale, unit, reason = scale_gradient(system.gradient)
     size, q, v = _normalise_in(unit, precondition(unit))
@@ -135,7 +146,7 @@ def start(system: System, precondition: Product) -> LSMRState:
     flat, motion = jnp.zeros_like(unit), system.zero_motion()
     none, one = jnp.zeros_like(scale), jnp.ones_like(scale)
     eps = jnp.finfo(unit.dtype).eps
-    u, alpha, floor = (system.factor.zero(), flat), none, eps**0.5 * one
+    u, alpha, floor = (system.factor.zero(), flat), none, (UNSEEN * eps) ** 0.5 * one
     if system.whitened is not None:
         floor, whitened = 10 * eps * one, (system.whitened, flat)
         length = norm(whitened).astype(scale.dtype)
@@ -144,8 +155,9 @@ def start(system: System, precondition: Product) -> LSMRState:
     return LSMRState(
         *(flat, motion, u, q, v, flat, flat, motion, motion),
         *(alpha, alpha, none, one, one, one, none, jnp.where(scale > 0, one, 0)),
-        *(none, jnp.full_like(scale, jnp.inf), floor.astype(scale.dtype), scale),
-        *(jnp.zeros((), jnp.int32), reason),
+        *(none, jnp.full_like(scale, jnp.inf), floor.astype(scale.dtype)),
+        *(none, jnp.full_like(scale, jnp.inf), scale),
+        *(jnp.asarray(True), jnp.zeros((), jnp.int32), reason),
     )
 
 
@@ -176,10 +188,14 @@ def rotate(
     h_bar, Zh_bar = axpy(combine, old.h_bar, h), axpy(combine, old.Zh_bar, Zh)
     length = zeta / (safe * safe_bar)
     largest = jnp.maximum(old.largest, jnp.maximum(rho, rho_bar))
+    size = jnp.linalg.norm(h)  # ‖Yh‖ = rho
+    quotient = rho / jnp.where(size > 0, size, 1.0)
+    stiffness, least = jnp.maximum(old.stiffness, quotient), jnp.minimum(old.softness, quotient)
+    unseen = (least <= old.floor * stiffness) | (rho_bar <= old.floor * largest)
     count = old.iterations + 1
     reason = find_reason(
         (~jnp.isfinite(rho + alpha), Status.NOT_FINITE),
-        (jnp.minimum(rho, rho_bar) <= old.floor * largest, Status.BREAKDOWN),
+        (unseen, Status.BREAKDOWN),
         (jnp.abs(zeta_bar) <= jnp.maximum(stop.tolerance, eps), Status.CONVERGED),
         (count >= stop.max_iterations, Status.MAX_ITERATIONS),
     )
@@ -203,10 +219,21 @@ def rotate(
         zeta_bar=zeta_bar,
         largest=largest,
         smallest=jnp.minimum(old.smallest, rho_bar),
+        stiffness=stiffness,
+        softness=least,
         iterations=count,
         reason=reason,
     )
-    return pick(was_taken(reason), new, old._replace(iterations=count, reason=reason))
+    # h is what Y does not see of the gradient
+    along = -(old.eta @ h) / jnp.where(size > 0, size, 1.0) ** 2
+    settled = old._replace(
+        stiffness=stiffness,
+        eta=axpy(along, h, old.eta),
+        motion=axpy(along, Zh, old.motion),
+        iterations=count,
+        reason=reason,
+    )
+    return pick(was_taken(reason), new, settled)
 
 
 def _normalise_in(q: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -118,7 +118,8 @@ class Nystrom(Preconditioner):
     ) -> Product:
         U, values = prepared
         # M stays positive definite where G is singular and there is no damping
-        shifted = jnp.maximum(values + damping, jnp.finfo(values.dtype).eps * values[0])
+        floor = jnp.finfo(values.dtype).eps ** jnp.where(damping > 0, 1.0, 0.5)
+        shifted = jnp.maximum(values + damping, floor.astype(values.dtype) * values[0])
         weights = shifted[-1] / jnp.where(shifted > 0, shifted, 1.0) - 1.0
         weights = jnp.where(shifted > 0, weights, 0.0)
         return lambda r: r + accurate_product(U, weights * accurate_product(U.T, r))

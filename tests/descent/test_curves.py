@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
@@ -178,15 +180,77 @@ def test_the_second_coefficient_is_the_geodesic_acceleration(strength: float):
     close(coefficients[1], -0.5 * np.linalg.solve(G, Z.T @ np.asarray(second)), 1e-10)
 
 
-def test_a_coefficient_that_is_too_large_is_dropped_with_those_after_it():
+@eqx.filter_jit
+def end_of(problem, eta, tau):
+    """Where the curve of order 4 leads at its first length τ."""
+    local = linearise(Setup(problem, START, ng.L2(), ng.QR()))
+    solution = local.solve(jnp.zeros(()))._replace(eta=eta)
+    return bend(local, solution, jnp.zeros(()), 4, None, None).trial(tau).theta
+
+
+@pytest.mark.parametrize("tau", [1.0, 1e-3])
+def test_a_term_that_is_too_large_is_dropped_with_those_after_it(tau: float):
     problem = near(Wavy(), START)
     short, eta = bent(problem, START, ng.L2(), 4, eta=SHORT)
     ratio = np.linalg.norm(short[1]) / np.linalg.norm(eta)  # grows in proportion to η
-    kept, _ = bent(problem, START, ng.L2(), 4, eta=0.37 / ratio * SHORT)
-    close(kept[1], (0.37 / ratio) ** 2 * short[1], 1e-12)
-    dropped, _ = bent(problem, START, ng.L2(), 4, eta=0.38 / ratio * SHORT)
-    close(dropped[0], 0.38 / ratio * SHORT, 1e-15)
-    np.testing.assert_array_equal(dropped[1:], 0.0)
+    end = lambda share: end_of(problem, share / ratio / tau * SHORT, jnp.asarray(tau)) - START
+    straight = 0.38 / ratio * SHORT
+    close(end(0.38), straight, 1e-14)
+    assert np.linalg.norm(end(0.37) - straight) > 0.3 * np.linalg.norm(straight)
+
+
+# Every step, order, momentum and solver; lengths of η belong to the metric, so a τ grows with it.
+SCALED = {
+    "line": (1, 0.0, ng.QR(), None, 0.0),
+    "curve": (3, 0.0, ng.Cholesky(), None, 0.0),
+    "fixed": (2, 0.0, ng.Kernel(), ng.FixedStep, 0.0),
+    "backtracking": (3, 0.0, ng.SVD(), ng.Backtracking, 0.0),
+    "momentum": (1, 0.5, ng.Cholesky(), None, 1e-3),
+    "both": (2, 0.5, ng.Kernel(), ng.Backtracking, 1e-3),
+    "by products": (2, 0.0, ng.CG(1e-12, preconditioner=None), None, 0.0),
+    "by LSMR": (1, 0.3, ng.LSMR(1e-13), ng.FixedStep, 1e-3),
+    "by rank": (1, 0.0, ng.RandomizedSVD(4), None, 0.0),
+    "by proximal steps": (1, 0.0, ng.QR(), ng.ProximalStep, 0.0),
+}
+scaled = {"seed": st.integers(0, 2**31), "exponent": st.floats(-4.0, 4.0), "tau": st.floats(0.1, 1)}
+
+
+def check_the_scale_of_a_metric(name: str, seed: int, exponent: float, tau: float) -> None:
+    """A metric times a constant, without absolute damping, gives the same path."""
+    order, momentum, solver, rule, damping = SCALED[name]
+    rng = np.random.default_rng(seed)
+    start = START + 0.05 * jnp.asarray(rng.normal(size=4))
+    problem = near(Wavy(7), start, 0.3)
+    losses = []
+    for c in (1.0, 10**exponent):
+        step = ng.ModelStep() if rule is None else rule(c * tau)
+        settings = {"solver": solver, "damping": damping, "order": order, "momentum": momentum}
+        method = ng.NaturalGradient(c * ng.L2(), step=step, **settings)
+        result = ng.minimize(problem, start, method, stop=ng.Stop(iterations=3, gradient=0.0))
+        losses.append(result.history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["curve", "by products"])
+@settings(max_examples=6)
+@given(**scaled)
+def test_the_scale_of_a_metric_does_not_change_the_path(name, **case):
+    check_the_scale_of_a_metric(name, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SCALED.keys() - {"by proximal steps"}))
+@settings(max_examples=200)
+@given(**scaled)
+def test_the_scale_of_a_metric_never_changes_the_path(name, **case):
+    check_the_scale_of_a_metric(name, **case)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(**scaled)
+def test_the_scale_of_a_metric_does_not_change_proximal_steps(**case):
+    check_the_scale_of_a_metric("by proximal steps", **case)
 
 
 def test_a_linear_model_needs_no_curve():

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 import natgrad as ng
@@ -11,6 +13,7 @@ from cases import ROSENBROCK, START
 from problems_for_tests import (
     FURTHER_METRICS,
     METRIC_NAMES,
+    Linear,
     all_metrics,
     bumps_problem,
     compiled,
@@ -115,6 +118,53 @@ def test_running_into_rounding_error_is_named():
     )
     assert result.status == ng.Status.PRECISION
     assert result.converged
+
+
+def check_that_success_is_true(name: str, seed: int, offset: float) -> None:
+    """`converged` is said of a minimum only, whatever the metric sees of the tangents."""
+    grid, rng = ng.Grid(0.0, 1.0, 12), np.random.default_rng(seed)
+    Z, target = rng.normal(size=(12, 3)), rng.normal(size=12) + offset
+    Z[:, 2] = 1.0  # which the homogeneous metrics do not see
+    problem = ng.Problem(Linear(Z), ng.LeastSquares(jnp.asarray(target), grid))
+    method = ng.NaturalGradient(all_metrics(grid)[name])
+    result = ng.minimize(problem, jnp.zeros(3), method)
+    rest = target - Z @ np.linalg.lstsq(Z, target)[0]
+    best, first = 0.5 * grid.cell_volume * rest @ rest, result.history["loss"][0]
+    if result.converged:
+        assert result.loss - best <= 1e-9 * first
+    if result.status == "blind":
+        assert result.loss - best > 1e-13 * first
+    assert result.status in ("converged", "precision", "blind", "max_iterations")
+    assert name in ("L2", "H-1") or result.status in ("blind", "max_iterations")
+
+
+blind = {"seed": st.integers(0, 2**31), "offset": st.floats(0.1, 10.0)}
+
+
+@pytest.mark.parametrize("name", ["L2", "dotH1"])
+@settings(max_examples=5)
+@given(**blind)
+def test_converged_means_that_the_gradient_says_so(name, seed, offset):
+    check_that_success_is_true(name, seed, offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["L2", "H-1", "dotH1", "dotH-1"])
+@settings(max_examples=200)
+@given(**blind)
+def test_converged_always_means_that_the_gradient_says_so(name, seed, offset):
+    check_that_success_is_true(name, seed, offset)
+
+
+def test_a_fit_in_single_precision_ends_at_rounding_level():
+    B = jnp.asarray(np.random.default_rng(0).normal(size=(30, 4)), jnp.float32)
+    truth = jnp.asarray([0.3, -0.5, 0.8, 0.1], jnp.float32)
+    model = lambda t: jnp.tanh(B @ t) + 0.1 * (B @ t)
+    problem = ng.Problem(model, ng.LeastSquares(model(truth)))
+    method = ng.NaturalGradient(ng.L2(), solver=ng.CG())
+    result = ng.minimize(problem, truth + 0.25, method, stop=ng.Stop(gradient=0.0))
+    assert result.status in ("precision", "converged")
+    np.testing.assert_allclose(result.theta, truth, atol=1e-5)
 
 
 def test_a_state_that_leaves_the_metric_is_rejected():
@@ -387,3 +437,36 @@ def test_kullback_leibler_is_infinite_for_negative_densities():
     loss = ng.KullbackLeibler(jnp.array([1.0, 0.0, 1.0, 1.0]), grid)
     assert np.isinf(float(loss(jnp.array([1.0, -0.5, 1.0, 1.0]))))
     assert np.isfinite(float(loss(jnp.array([1.0, 0.0, 1.0, 1.0]))))
+
+
+def check_a_start_near_a_bound(seed: int, exponents: list[float]) -> None:
+    """However near a bound a run begins, it ends where the active set says."""
+    root = np.random.default_rng(seed).normal(size=(6, 3))
+    y = np.random.default_rng(seed + 1).normal(size=6) * 2
+    theta = np.array([10.0**e for e in exponents])
+    problem = ng.Problem(Linear(root), ng.LeastSquares(jnp.asarray(y)))
+    method = ng.NaturalGradient(ng.L2())
+    result = ng.minimize(problem, jnp.asarray(theta), method, bounds=(0.0, 10.0))
+    best, _ = nnls(root, y)
+    assert result.converged, result
+    loss = lambda t: 0.5 * np.sum((root @ t - y) ** 2)
+    assert result.loss <= loss(best) * (1 + 1e-7)
+
+
+near = {
+    "seed": st.integers(0, 10_000),
+    "exponents": st.lists(st.floats(-16, 0), min_size=3, max_size=3),
+}
+
+
+@settings(max_examples=10)
+@given(**near)
+def test_a_parameter_near_its_bound_does_not_stop_the_run(seed, exponents):
+    check_a_start_near_a_bound(seed, exponents)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(**near)
+def test_no_parameter_near_its_bound_stops_the_run(seed, exponents):
+    check_a_start_near_a_bound(seed, exponents)

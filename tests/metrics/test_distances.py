@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 import natgrad as ng
@@ -356,3 +358,38 @@ def test_errors():
             metric.squared_distance(a.T, a.T)
     with pytest.raises(ng.InputError, match="entries"):
         ng.Blocks(ng.L2(grid)).squared_distance((a,), (a, a))
+
+
+def check_what_is_no_density(seed: int, low: float, swap: bool) -> None:
+    grid = ng.Grid(0.0, 1.0, 8)
+    good = jnp.asarray(np.exp(np.random.default_rng(seed).normal(size=8)))
+    bad = good.at[seed % 8].set(low)
+    pair = (good, bad) if swap else (bad, good)
+    for metric in (ng.FisherRao(grid), ng.Wasserstein(grid), 2.0 * ng.FisherRao(grid)):
+        with pytest.raises(ng.InputError, match="negative"):
+            metric.distance(*pair)
+        assert np.isnan(traced_distance(metric, *pair))
+        assert np.isfinite(traced_distance(metric, good, good + 0.1))
+
+
+traced_distance = eqx.filter_jit(lambda metric, a, b: metric.squared_distance(a, b))
+no_density = {"seed": st.integers(0, 2**31), "low": st.floats(-5.0, -1e-9), "swap": st.booleans()}
+
+
+@settings(max_examples=5)
+@given(**no_density)
+def test_what_is_no_density_has_no_distance(seed, low, swap):
+    check_what_is_no_density(seed, low, swap)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(**no_density)
+def test_no_negative_density_has_a_distance(seed, low, swap):
+    check_what_is_no_density(seed, low, swap)
+
+
+def test_a_density_without_mass_has_no_distance():
+    grid = ng.Grid(0.0, 1.0, 8)
+    with pytest.raises(ng.InputError, match="zero mass"):
+        ng.Wasserstein(grid).distance(jnp.zeros(8), jnp.ones(8))

@@ -421,3 +421,35 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_message_names_the_argument(case: str):
     assert_input_error(*CASES[case])
+
+
+@pytest.mark.parametrize("name", ["jvp", "vjp"])
+def test_a_complex_product_is_refused(name: str):
+    products = {"jvp": lambda t, eta: 2.0 * eta, "vjp": lambda t, xi: 2.0 * xi}
+    real = products[name]
+    products[name] = lambda t, v: (1 + 0.5j) * real(t, v)
+    model = ng.ExternalModel(lambda t: 2.0 * t, products["jvp"], products["vjp"])
+    problem = ng.Problem(model, ng.LeastSquares(jnp.ones(3)))
+    with pytest.raises(ng.InputError, match=f"{name}: returns complex"):
+        ng.natural_gradient(problem, jnp.ones(3), metric=ng.L2(), solver=ng.CG())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "solver", [ng.CG(1e-3, 3), pytest.param(ng.LSMR(1e-3, 3), marks=pytest.mark.slow)], ids=str
+)
+def test_every_call_is_counted_with_and_without_momentum(momentum, solver):
+    A, calls = np.random.default_rng(0).normal(size=(16, 5)), []
+
+    def forward(t):
+        calls.append(t)
+        return np.exp(0.3 * A @ t)
+
+    push = lambda t, eta: np.exp(0.3 * A @ t) * (0.3 * A @ eta)
+    pull = lambda t, xi: 0.3 * A.T @ (np.exp(0.3 * A @ t) * xi)
+    model = ng.ExternalModel(forward, push, pull)
+    problem = ng.Problem(model, ng.LeastSquares(jnp.asarray(np.exp(0.2 * A.sum(1)))))
+    method = ng.NaturalGradient(ng.L2(), solver=solver, damping=1e-2, momentum=momentum)
+    result = ng.minimize(problem, jnp.zeros(5), method, stop=ng.Stop(iterations=5, gradient=0.0))
+    assert int(result.history["forward"][-1]) == len(calls)
+    assert len(calls) == 1 + np.sum(1 + result.history["halvings"][:-1])

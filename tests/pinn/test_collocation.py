@@ -288,3 +288,64 @@ def test_every_recipe_decreases_the_loss(name: str):
 def test_the_settings_of_a_recipe_may_be_changed(name: str):
     method = RECIPES[name](BENT.metric, damping=ng.AbsoluteDamping(2.0), momentum=0.25)
     assert (float(method.damping.value), float(method.momentum)) == (2.0, 0.25)
+
+
+def wave_residual(t, x):
+    return t[0] * jnp.sin(t[1] * x[0]) + t[2] - x[0] ** 2
+
+
+DERIVED = {
+    "multiple": lambda m, c: c * m,
+    "sum": lambda m, c: m + (c - 1.0) * m,
+    "by block": lambda m, c: ng.Blocks(**{key: c * part for key, part in m.metrics.items()}),
+    "nested": lambda m, c: 0.5 * (c * m + c * m),
+}
+
+
+def check_that_weights_follow(name: str, c: float, count: int, seed: int) -> None:
+    """What is made of the model's metric has the weights of the points drawn, as that has."""
+    pinn = ng.Collocation(
+        inside=ng.Residual(wave_residual, jnp.linspace(0.1, 0.9, 6)[:, None]),
+        edge=ng.Residual(wave_residual, jnp.linspace(0.0, 1.0, 6)[:, None], weight=3.0),
+    )
+    draw = lambda key: {"inside": jax.random.uniform(key, (count, 1))}
+    make = lambda metric: ng.NaturalGradient(metric, damping=1e-6)
+    batch = ng.Resampled(draw, seed=seed)
+    follow = lambda metric: batch.sampler(pinn.problem, make(metric), jnp.ones(3), None)(5)
+    problem, method = follow(DERIVED[name](pinn.metric, c))
+    _, own = follow(pinn.metric)
+    rho = {"inside": jnp.ones(count), "edge": jnp.ones(6)}
+    for key, entries in method.metric.at(rho).diagonal.items():
+        np.testing.assert_allclose(entries, c * own.metric.at(rho).diagonal[key], rtol=1e-14)
+    np.testing.assert_allclose(own.metric.at(rho).diagonal["inside"], 2.0 / count)
+    assert problem.model.blocks["inside"].points.shape == (count, 1)
+
+
+derived = {"c": st.floats(1.1, 10.0), "count": st.integers(1, 20), "seed": st.integers(0, 2**31)}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+@settings(max_examples=5)
+@given(**derived)
+def test_weights_follow_the_points_in_derived_metrics(name, **case):
+    check_that_weights_follow(name, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DERIVED)
+@settings(max_examples=200)
+@given(**derived)
+def test_weights_always_follow_the_points_in_derived_metrics(name, **case):
+    check_that_weights_follow(name, **case)
+
+
+def test_a_multiple_of_the_metric_takes_the_same_resampled_step():
+    pinn = ng.Collocation(inside=ng.Residual(wave_residual, jnp.linspace(0.1, 0.9, 6)[:, None]))
+    batch = ng.Resampled(lambda key: {"inside": jax.random.uniform(key, (12, 1))})
+    start, ends = jnp.array([0.1, -0.2, 0.05]), []
+    for metric, tau in ((pinn.metric, 0.5), (2.0 * pinn.metric, 1.0)):
+        step = ng.FixedStep(tau, require_decrease=False)
+        method = ng.NaturalGradient(metric, damping=1e-6, step=step)
+        stop = ng.Stop(iterations=1, gradient=0.0)
+        ends.append(ng.minimize(pinn.problem, start, method, batch=batch, stop=stop).theta)
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-9)
