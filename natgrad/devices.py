@@ -47,7 +47,7 @@ class Devices(NamedTuple):
         if self.mesh is None:
             return
         check_instance("problem", problem, Problem)
-        check_parameters(flatten(theta)[0])
+        check_parameters(theta)
         if self._alone:
             return
         for name, argument in {"theta0": theta, **settings}.items():

@@ -174,7 +174,7 @@ class _Place:
     def __init__(self, model: Model, theta: PyTree):
         self.model, self.theta = model, strengthen(theta)
         self.flat, self.unravel = flatten(self.theta)
-        check_parameters(self.flat)
+        check_parameters(self.theta)
         if not model.on_host:
             check_model(lambda v: model(self.unravel(v)), self.flat)
         self.known = evaluate(model, self.theta)

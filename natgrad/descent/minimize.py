@@ -1,11 +1,11 @@
 """The loop: linearise, test, try a step, record, stop."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.outcomes import BUDGETS, STATUSES, Status
-from ..core.settings import check_instance
+from ..core.settings import check_instance, refuse_unknown
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local
@@ -43,11 +43,12 @@ def minimize(
     bounds: tuple[PyTree, PyTree] | None = None,
     stop: Stop = Stop(),
     batch: Batch | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
+    **unknown: Never,
 ) -> Result:
     """Minimise the problem from θ₀ by a method: `NaturalGradient` or one of its rivals.
 
@@ -87,9 +88,14 @@ def minimize(
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
     """
+    if unknown:
+        refuse_unknown(unknown, minimize)
     check_instance("method", method, Method)
     check_instance("stop", stop, Stop)
-    if not all(callable(callback) for callback in callbacks):
+    if not isinstance(callbacks, Iterable):
+        raise InputError("callbacks", f"are a {type(callbacks).__name__}", "callbacks=[function]")
+    callbacks = tuple(callbacks)
+    if not all(map(callable, callbacks)):
         raise InputError("callbacks", "are not all callable", "callbacks=[function]")
     devices, given = None, (problem, method)
     if mesh is not None:
@@ -99,14 +105,14 @@ def minimize(
         method, theta0 = method.map_metric(spread_metric), devices.replicate(theta0)
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
-    run = Run(strengthen(theta0), Snapshots(snapshots, theta0), devices)
-    run.count(forward=int(known is not None))  # the check at θ₀
     box = as_bounds(bounds, theta0)
-    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
     file = None
     if checkpoint is not None:
         settings = _settings(given[1]) | {"bounds": box, "batch": batch}
         file = RunFile.of(checkpoint, problem, theta0, known, devices, **settings)
+    run = Run(strengthen(theta0), Snapshots(snapshots, theta0), devices)  # its clock begins here
+    run.count(forward=int(known is not None))  # the check at θ₀
+    loop = _Loop(problem, method, run, stop, box, callbacks, draw)
     shown = progress if devices is None or devices.leads else False
     try:
         with (

@@ -105,7 +105,7 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
     flat, unravel = flatten(setup.theta)
-    check_parameters(flat)
+    check_parameters(setup.theta)
     model, known = setup.problem.model, None
     if model.on_host:
         known = evaluate(setup.problem.model, setup.theta)

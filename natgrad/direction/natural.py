@@ -1,6 +1,7 @@
 """One direction: the natural gradient at θ with its diagnosis, and the information matrix."""
 
 import dataclasses
+from typing import Never
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..core.settings import check_instance
+from ..core.settings import check_instance, refuse_unknown
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..metrics.base import Metric
@@ -31,6 +32,7 @@ def natural_gradient(
     solver: Solver = Auto(),
     damping: Damping | float = 0.0,
     mesh: Mesh | None = None,
+    **unknown: Never,
 ) -> Direction:
     """The natural gradient direction η = −(G + λD)⁻¹ ∂_θ f at θ.
 
@@ -44,6 +46,8 @@ def natural_gradient(
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
     """
+    if unknown:
+        refuse_unknown(unknown, natural_gradient)
     check_instance("metric", metric, Metric)
     if mesh is not None:
         devices = Devices.over(mesh)
