@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
+from ..core.compiled import is_traced
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance, refuse_unknown
 from ..core.sharding import take_local
@@ -92,6 +93,9 @@ def minimize(
         refuse_unknown(unknown, minimize)
     check_instance("method", method, Method)
     check_instance("stop", stop, Stop)
+    if is_traced((problem, theta0, method)):
+        what = "is being traced, and a run is driven from Python"
+        raise InputError("theta0", what, "a loop over method.step under jit, vmap or grad")
     if not isinstance(callbacks, Iterable):
         raise InputError("callbacks", f"are a {type(callbacks).__name__}", "callbacks=[function]")
     callbacks = tuple(callbacks)
