@@ -1,28 +1,34 @@
 """Several methods on one problem, held side by side: who is ahead after so much work."""
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .core.outcomes import BUDGETS
-from .core.settings import check_instance
+from .core.settings import check_instance, refuse_unknown
 from .descent.methods import Method
 from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs
 from .descent.stop import Stop
 from .errors import InputError
+from .models.base import evaluate
 from .problem import Problem
 from .result import AXES, Result
 
 SHARES = (0.25, 0.5, 1.0)
-LEVEL = 1e-6  # losses this close to the lowest are the same
+LEVEL = 1e-6  # losses this close to the lowest are the same, in double precision
 ROUNDING = 1e-14  # and so are those within this of it, relative to the first loss
+QUICK = 0.1  # seconds for an evaluation of a model outside JAX that may be made once more
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Comparison:
     stop: Stop
     failures: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = field(default=None, repr=False)
+    compiling: bool = False  # whether it is part of the seconds of some runs
 
     def lowest(self, name: str, against: str = "iterations", spent: float = np.inf) -> float:
         """The lowest loss of a method within so much."""
@@ -85,7 +92,9 @@ class Comparison:
         at = self.extent(against) if at is None else at
         first = max(float(result.history["loss"][0]) for result in self.results.values())
         lowest = min(self.lowest(name, against, at) for name in self.results)
-        bar = lowest + max(LEVEL * abs(lowest), ROUNDING * abs(first))
+        eps = max(_find_eps(result.theta) for result in self.results.values())
+        level, rounding = max(LEVEL, 100 * eps), max(ROUNDING, 100 * eps**2)
+        bar = lowest + max(level * abs(lowest), rounding * abs(first))
         bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
 
         def reach(name: str) -> float:
@@ -123,7 +132,7 @@ class Comparison:
             ("method", *(f"at {share * extent:.4g}" for share in SHARES), "status", *AXES),
             rows,
             f"The lowest loss within so many {against}, why each run ended, and what it spent; "
-            "seconds without compiling.",
+            f"seconds {'with' if self.compiling else 'without'} compiling.",
         )
 
     def winners(self) -> Table:
@@ -168,10 +177,11 @@ def compare(
     stop: Stop = Stop(),
     bounds: tuple[PyTree, PyTree] | None = None,
     folder: str | Path | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     snapshots: int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
+    **unknown: Never,
 ) -> Comparison:
     """Minimise from θ₀ by every method under one budget, and see who wins.
 
@@ -188,24 +198,31 @@ def compare(
 
     An entry is a method, or a pair (problem, method) with a problem of the same loss whose state
     the method measures. Every method makes one iteration before its run, which compiles, unless the
-    model is outside JAX. In a `folder` every run keeps its checkpoint: the same call goes on there
-    after an interruption. The other arguments are those of `minimize`.
+    model is outside JAX and takes longer than 0.1 s; then seconds are with compiling. In a `folder`
+    every run keeps its checkpoint: the same call goes on there after an interruption. The other
+    arguments are those of `minimize`.
 
     A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
     `failures`; if none can, the reason of the first is raised. After Ctrl-C the comparison until
     then is `error.natgrad_comparison`.
     """
+    if unknown:
+        refuse_unknown(unknown, compare)
     entries = _check_entries(problem, methods)
     check_instance("stop", stop, Stop)
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
     plain = lambda name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")  # for file systems
     settings = {"bounds": bounds, "snapshots": snapshots, "mesh": mesh}
     results: dict[str, Result] = {}
     failures: dict[str, Exception] = {}
+    compiling = False
     for number, (name, (own, method)) in enumerate(entries.items(), 1):
         place = None if folder is None else Path(folder) / f"{number:02}-{plain(name)}.npz"
         try:
             resumes = place is not None and place.exists()
-            if not (own.model.on_host or resumes):
+            slow = own.model.on_host and _time_evaluation(own, theta0) > QUICK
+            compiling |= slow
+            if not (slow or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
                 minimize(own, theta0, method, stop=once, progress=False, **settings)
             shown = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
@@ -217,17 +234,30 @@ def compare(
             if hasattr(error, "natgrad_result"):
                 results[name] = error.natgrad_result  # pyright: ignore
             reasons = _explain(failures)
-            error.natgrad_comparison = Comparison(results, stop, reasons, problem)  # pyright: ignore
+            found = Comparison(results, stop, reasons, problem, compiling)
+            error.natgrad_comparison = found  # pyright: ignore
             raise
     if not results:
         raise next(iter(failures.values()))
-    return Comparison(results, stop, _explain(failures), problem)
+    return Comparison(results, stop, _explain(failures), problem, compiling)
 
 
 def _explain(failures: Mapping[str, Exception]) -> dict[str, str]:
     known = lambda error: isinstance(error, InputError)
     explain = lambda error: str(error) if known(error) else f"{type(error).__name__}: {error}"
     return {name: explain(error) for name, error in failures.items()}
+
+
+def _time_evaluation(problem: Problem, theta: PyTree) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(evaluate(problem.model, theta).rho)
+    return time.perf_counter() - began
+
+
+def _find_eps(theta: PyTree) -> float:
+    """Of the coarsest precision among the parameters."""
+    leaves = filter(eqx.is_inexact_array, jax.tree.leaves(theta))
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in leaves)
 
 
 def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, Method]]:

@@ -66,7 +66,7 @@ class Devices(NamedTuple):
                     what, advice = "differs from process to process", "the same data and seeds"
                     raise InputError(name, what, f"{advice} in every process")
         check_instance("problem", problem, Problem)
-        check_parameters(flatten(theta)[0])
+        check_parameters(theta)
 
     def _exchange(self, mine: dict[str, str]) -> list[dict[str, str]]:
         """What every process of the mesh has to say, by the service that has brought them together.

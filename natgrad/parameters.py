@@ -99,8 +99,13 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
     return Bounds(lower, upper)
 
 
-def check_parameters(flat: Array) -> None:
-    """At least one real parameter, finite as far as its value is known."""
+def check_parameters(theta: PyTree) -> None:
+    """At least one real parameter, finite as far as its value is known, and none left out.
+
+    What is no floating-point array stays as it is. That is right for functions, names, masks, keys
+    and what a module holds, but a number that is not in an array was hardly meant to stay.
+    """
+    flat = flatten(theta)[0]
     if flat.size == 0:
         raise InputError(
             "theta",
@@ -113,6 +118,13 @@ def check_parameters(flat: Array) -> None:
         raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
     if not is_traced(flat) and not np.all(np.isfinite(np.asarray(flat))):
         raise InputError("theta", "has entries that are not finite", "a finite starting point")
+    is_module = lambda x: isinstance(x, eqx.Module)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(theta, is_leaf=is_module):
+        integers = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.signedinteger)
+        if integers or (isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic)):
+            kind = f"an array of {leaf.dtype}" if integers else f"a Python {type(leaf).__name__}"
+            what = f"{jax.tree_util.keystr(path)} is {kind}, which would not be optimised"
+            raise InputError("theta", what, "jnp.asarray(value, float), or a field of the model")
 
 
 class ParameterOperator(eqx.Module):

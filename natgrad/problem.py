@@ -1,7 +1,7 @@
 """A problem is a model and something to minimise over it; losses on states."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Never
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from .core.compiled import jit_forwarding
 from .core.outcomes import Counts
 from .core.selection import Selection
-from .core.settings import Number, setting
+from .core.settings import Number, refuse_unknown, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
@@ -49,7 +49,10 @@ class Problem(eqx.Module):
         *,
         objective: Loss | None = None,
         regulariser: Loss | None = None,
+        **unknown: Never,
     ):
+        if unknown:
+            refuse_unknown(unknown, Problem)
         if (loss is None) == (objective is None):
             raise InputError(
                 "loss, objective", "exactly one of them is needed", "Problem(model, loss)"

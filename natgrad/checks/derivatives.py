@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
+from ..core.compiled import refuse_traced
 from ..core.operators import structure_of
 from ..core.settings import check_instance, check_integer
 from ..errors import InputError
@@ -172,9 +173,10 @@ class _Place:
     """A model at θ as functions of flat NumPy vectors, compiled where it is written in JAX."""
 
     def __init__(self, model: Model, theta: PyTree):
+        refuse_traced("theta", theta)
         self.model, self.theta = model, strengthen(theta)
         self.flat, self.unravel = flatten(self.theta)
-        check_parameters(self.flat)
+        check_parameters(self.theta)
         if not model.on_host:
             check_model(lambda v: model(self.unravel(v)), self.flat)
         self.known = evaluate(model, self.theta)

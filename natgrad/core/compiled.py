@@ -14,6 +14,8 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from ..errors import InputError
+
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
@@ -65,6 +67,12 @@ class _Input(int):
 def is_traced(*trees: PyTree) -> bool:
     """Whether an array among these is being traced, so that a loop over it must be compiled."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def refuse_traced(name: str, *trees: PyTree) -> None:
+    """Raise `InputError` where values are needed and none are there."""
+    if is_traced(*trees):
+        raise InputError(name, "is being traced, and values are needed", "the call outside of jit")
 
 
 def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:

@@ -1,9 +1,13 @@
 """Arguments, checked; numeric settings are array leaves, so that a new value compiles nothing."""
 
 import dataclasses
+import difflib
 import functools
+import inspect
 import math
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,12 +23,30 @@ Module = TypeVar("Module", bound=eqx.Module)
 
 def check_instance(name: str, value: Any, kind: type, advice: str | None = None) -> None:
     """Raise `InputError` unless the argument is an instance of the class."""
-    if not isinstance(value, kind):
-        plain = value is None or isinstance(value, (bool, int, float, str))
-        what = repr(value) if plain else f"a {type(value).__name__}"
-        if isinstance(value, type):
-            what = f"the class {value.__name__}"
-        raise InputError(name, f"is {what}", advice or f"an instance of a {kind.__name__}")
+    if isinstance(value, kind):
+        return
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    what = f"is {value!r}" if plain else f"is a {type(value).__name__}"
+    wanted = advice or f"an instance of a {kind.__name__}"
+    if isinstance(value, type):
+        what = f"is the class {value.__name__}"
+        if issubclass(value, kind):  # and what it takes at least
+            given = inspect.signature(value).parameters.values()
+            needed = [p.name for p in given if p.default is p.empty or p.name == "grid"]
+            wanted = f"ng.{value.__name__}({', '.join(needed)})"
+    raise InputError(name, what, wanted)
+
+
+def refuse_unknown(names: Any, function: Callable) -> NoReturn:
+    """Raise `InputError` for keywords that a function does not know, with the nearest it does."""
+    name, known = next(iter(names)), [*inspect.signature(function).parameters][:-1]
+    near = difflib.get_close_matches(name, known, 1, 0.7)
+    if "method" in known and name in ("metric", "solver", "damping", "step", "order", "momentum"):
+        near = ["ng.NaturalGradient(metric, solver=..., damping=..., step=...) as the method"]
+    elif "stop" in known and re.search("iteration|propagation|second|tolerance|budget", name):
+        near = ["stop=ng.Stop(iterations=..., propagations=..., seconds=..., gradient=...)"]
+    what = f"is no argument of {function.__name__}"
+    raise InputError(name, what, near[0] if near else f"one of {', '.join(known)}")
 
 
 def replace_fields(module: Module, **values: Any) -> Module:

@@ -95,6 +95,8 @@ def take_local(tree: PyTree) -> PyTree:
 def to_host(x: Any) -> Any:
     """An array on the host, or as it is where other processes have parts of it."""
     whole = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+    if whole and jnp.issubdtype(getattr(x, "dtype", float), jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
     return np.asarray(x) if whole else x
 
 

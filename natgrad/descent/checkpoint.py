@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jaxtyping import PyTree
 
 from ..core.archive import named_leaves, read_archive, reading, write_archive
-from ..core.settings import check_instance
+from ..core.settings import check_instance, check_number
 from ..devices import Devices
 from ..errors import InputError
 from ..identity import Identity
@@ -42,9 +41,11 @@ class Checkpoint:
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, Path)):
+            what = f"a {type(self.path).__name__} is no path"
+            raise InputError("path", what, "Checkpoint('run.npz')")
         object.__setattr__(self, "path", Path(self.path))
-        if not (np.isfinite(self.seconds) and self.seconds >= 0):
-            raise InputError("seconds", f"{self.seconds!r} is no time", "seconds=10")
+        check_number(self.seconds, "seconds")
         if self.path.is_dir():
             raise InputError("checkpoint", f"{self.path} is a folder", "the path of a file")
 

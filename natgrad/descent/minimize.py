@@ -1,11 +1,11 @@
 """The loop: linearise, test, try a step, record, stop."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import equinox as eqx
 import jax
@@ -17,8 +17,9 @@ from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.archive import reading
+from ..core.compiled import is_traced
 from ..core.outcomes import BUDGETS, STATUSES, Status
-from ..core.settings import check_instance
+from ..core.settings import check_instance, refuse_unknown
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local
@@ -49,11 +50,12 @@ def minimize(
     bounds: tuple[PyTree, PyTree] | None = None,
     stop: Stop = Stop(),
     batch: Batch | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
+    **unknown: Never,
 ) -> Result:
     """Minimise the problem from θ₀ by a method: `NaturalGradient` or one of its rivals.
 
@@ -94,6 +96,8 @@ def minimize(
     An exception, in a model outside JAX or in a callback, passes through with the run until then as
     `error.natgrad_result`.
     """
+    if unknown:
+        refuse_unknown(unknown, minimize)
     devices, asks = None, bool(callbacks)
     if mesh is not None:
         devices = Devices.over(mesh)
@@ -103,7 +107,13 @@ def minimize(
         asks = devices.any(asks)
     check_instance("method", method, Method)
     check_instance("stop", stop, Stop)
-    if not all(callable(callback) for callback in callbacks):
+    if is_traced((problem, theta0, method)):
+        what = "is being traced, and a run is driven from Python"
+        raise InputError("theta0", what, "a loop over method.step under jit, vmap or grad")
+    if not isinstance(callbacks, Iterable):
+        raise InputError("callbacks", f"are a {type(callbacks).__name__}", "callbacks=[function]")
+    callbacks = tuple(callbacks)
+    if not all(map(callable, callbacks)):
         raise InputError("callbacks", "are not all callable", "callbacks=[function]")
     given = (problem, method)
     if devices is not None:
@@ -118,7 +128,7 @@ def minimize(
         seen = {name: (p, getattr(m, "metric", None)) for name, (p, m) in seen.items()}
         identity = identify(seen, theta0, box, batch=batch, **_settings(given[1]))
         file = RunFile(checkpoint, identity, devices)
-    run = Run(theta0, Snapshots(snapshots, theta0), devices)
+    run = Run(theta0, Snapshots(snapshots, theta0), devices)  # its clock begins here
     run.count(forward=int(known is not None))  # the check at θ₀
     loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw)
     shown = progress if devices is None or devices.leads else False

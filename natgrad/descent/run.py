@@ -138,7 +138,8 @@ class Run:
         iterates, last = {}, len(self.rows) - 1
         if self.snapshots.most > 0:
             unravel, kept = flatten(theta)[1], self.snapshots.kept
-            iterates = {i: unravel(jnp.asarray(x)) for i, x in kept.items() if i < last}
+            earlier = [i for i in kept if i < last][: self.snapshots.most - 1]
+            iterates = {i: unravel(jnp.asarray(kept[i])) for i in earlier}
             iterates[last] = theta
         return Result(theta, float(self.loss), status, self.accepted, history, self.info, iterates)
 

@@ -9,7 +9,7 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from ..core.settings import Number, setting
+from ..core.settings import Number, check_instance, setting
 from ..parameters import ParameterOperator, as_parameter_operator
 
 
@@ -143,6 +143,8 @@ class LevenbergMarquardt(Damping):
 
 def as_damping(damping: Damping | Number) -> Damping:
     """A number r is relative damping; a strength of 0 is none, which `Auto` should know."""
+    if isinstance(damping, type):
+        check_instance("damping", damping, Damping)
     if not isinstance(damping, Damping):
         damping = RelativeDamping(damping)
     value = getattr(damping, "fraction", getattr(damping, "value", None))

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ..core.compiled import jit_forwarding
+from ..core.compiled import is_traced, jit_forwarding
 from ..core.operators import structure_of
 from ..core.settings import check_instance
 from ..errors import InputError, warn_once
 from ..metrics.base import Metric
 from ..models.base import Evaluation, check_model, check_state, evaluate
+from ..models.external import check_concrete
 from ..models.pointwise import RowModel
 from ..parameters import check_parameters, flatten
 from ..problem import Problem
@@ -105,9 +106,10 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
     flat, unravel = flatten(setup.theta)
-    check_parameters(flat)
+    check_parameters(setup.theta)
     model, known = setup.problem.model, None
     if model.on_host:
+        check_concrete(setup.theta)
         known = evaluate(setup.problem.model, setup.theta)
         structure = check_state(structure_of(known.rho))
     else:
@@ -130,7 +132,7 @@ def check(setup: Setup) -> Evaluation | None:
     """
     structure, known = check_structure(setup)
     model, metric = setup.problem.model, setup.metric
-    if setup.solver is None and not model.solves:
+    if (setup.solver is None and not model.solves) or is_traced(setup):
         return None
     known = evaluate(setup.problem.model, setup.theta) if known is None else known
     model.check(setup.theta, known)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..core.compiled import each
+from ..core.compiled import each, refuse_traced
 from ..core.dense import accurate_product
 from ..core.operators import Structure
 from ..core.outcomes import Counts
@@ -187,6 +187,7 @@ def information_spectrum(
     oversampling = check_integer(oversampling, "oversampling", 0)
     power_iterations = check_integer(power_iterations, "power_iterations", 0)
     strength = check_number(strength, "strength", positive=True)
+    refuse_traced("theta", theta)
     setup = set_up(problem, theta, metric, CG())
     if prior is not None:
         _check_prior(prior, theta)

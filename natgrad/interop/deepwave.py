@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start
 from ..waves.outside import OutsideWaves, Propagator
+from ..waves.propagation import refuse_storage
 from ..waves.scheme import locate
 from ..waves.survey import Survey
 
@@ -48,6 +49,7 @@ class Deepwave(OutsideWaves):
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         start = check_start(*arguments)
+        refuse_storage(start.storage, memory, survey.shots)
         if survey.steps % stored_every:
             what = f"{stored_every} does not divide the {survey.steps} steps, as deepwave asks"
             raise InputError("stored_every", what, "stored_every=1, or another number of steps")

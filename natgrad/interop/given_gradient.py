@@ -13,21 +13,13 @@ from ..core.settings import check_instance
 from ..direction.damping import Damping
 from ..direction.linearise import check_structure, linearise
 from ..direction.local import Setup
+from ..direction.traced import Along
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..models.base import Model
 from ..parameters import flatten
 from ..problem import Problem
 from ..solvers import SolveInfo, Solver
-
-
-class Along(eqx.Module):
-    """θ ↦ ⟨g, θ⟩, whose gradient is g."""
-
-    gradient: Array
-
-    def __call__(self, theta: PyTree) -> Array:
-        return self.gradient @ flatten(theta)[0]
 
 
 class NaturalDirection(NamedTuple):

@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.settings import check_integer
+from ..core.settings import check_integer, check_number, replace_fields
 from ..core.sharding import replace_mesh, row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
-from .propagation import Gathers, plan_storage, pull, push, simulate
+from .propagation import Gathers, plan_storage, pull, push, refuse_storage, simulate
 from .scheme import Layer, Medium, Scheme, Storage, halo
 from .survey import Survey
 
@@ -110,6 +110,11 @@ def check_start(
     check_integer(absorbing, "absorbing", 0, example=20)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
+    check_number(memory, "memory", positive=True)
+    if dtype not in (jnp.float32, jnp.float64):
+        raise InputError(
+            "dtype", f"{dtype!r} is not enough for waves", "jnp.float32 or jnp.float64"
+        )
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
     size = np.dtype(dtype).itemsize
@@ -143,7 +148,8 @@ class Acoustic(WaveModel):
     The products need the source field of every shot. It is stored at every n-th step, n the
     smallest that fits into `memory` bytes, or recomputed from checkpoints where none does;
     `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
-    holds two of these fields, that of θ and that of a trial step. The shots are dealt out to the
+    holds two of these fields, that of θ and that of a trial step. Data alone need none of it, and
+    mini-batches of shots that of their own. The shots are dealt out to the
     `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
     before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
@@ -171,6 +177,8 @@ class Acoustic(WaveModel):
     scheme: Scheme = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     storage: Storage = eqx.field(static=True)
+    memory: int = eqx.field(static=True)
+    stored_every: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -188,6 +196,7 @@ class Acoustic(WaveModel):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         self.start, self.update, self.storage = check_start(*arguments)
         self.survey, self.order = survey, order
+        self.memory, self.stored_every = memory, stored_every
         self.scheme = Scheme.of(
             survey.spacing, survey.dt, survey.steps, order, absorbing, self.storage
         )
@@ -200,14 +209,17 @@ class Acoustic(WaveModel):
         return simulate(medium, self.gathers, False, self.mesh)[0]
 
     def evaluate(self, theta: Array) -> Evaluation:
+        keep = self.storage.bytes <= self.memory
         medium = Medium(self.slowness(theta), self.layer, self.scheme)
-        return Evaluation(*simulate(medium, self.gathers, True, self.mesh))
+        return Evaluation(*simulate(medium, self.gathers, keep, self.mesh))
 
     def products(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> "WaveProducts":
         theta = unravel(flat)
         rho, kept = self.evaluate(theta) if known is None else known
+        if kept is None:
+            refuse_storage(self.storage, self.memory, len(self.gathers.wavelet))
         return WaveProducts(rho, int(known is None), self.slowness(theta), kept, self, flat.dtype)
 
     def jacobian(
@@ -220,8 +232,14 @@ class Acoustic(WaveModel):
     def restricted(self, selection: Selection) -> "Acoustic":
         """Some of the shots."""
         rows = take_shots(selection)
-        chosen = jax.tree.map(lambda x: x[rows], self.gathers)
-        return eqx.tree_at(lambda model: model.gathers, self, chosen)
+        chosen = replace_fields(self, gathers=jax.tree.map(lambda x: x[rows], self.gathers))
+        if self.storage.bytes <= self.memory:
+            return chosen
+        old, size = self.scheme, self.start.dtype.itemsize
+        limits = (self.memory, self.stored_every, len(rows))
+        storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
+        numbers = (old.spacing, old.dt, old.steps, old.order, old.absorbing)
+        return replace_fields(chosen, storage=storage, scheme=Scheme.of(*numbers, storage))
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""

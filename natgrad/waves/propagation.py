@@ -28,7 +28,7 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.sharding import AXIS
-from ..errors import InputError
+from ..errors import InputError, warn_once
 from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
 from .survey import Survey
 
@@ -335,16 +335,34 @@ def image_again(
 
 
 def plan_storage(
-    survey: Survey, absorbing: int, halo: int, itemsize: int, memory: int, every: int | None
+    survey: Survey,
+    absorbing: int,
+    halo: int,
+    itemsize: int,
+    memory: int,
+    every: int | None,
+    shots: int | None = None,
 ) -> Storage:
-    """The densest storage that fits into `memory` bytes, else checkpoints, else `InputError`.
+    """The densest storage that fits into `memory` bytes, else checkpoints, whether they fit or not.
 
-    n is 1, 2 or a multiple of 3, for which the loop over time is shortest; `every` prescribes it.
+    n is 1, 2 or a multiple of 3, for which the loop over time is shortest; `every` prescribes it,
+    and is refused where it samples the waves less than twice a period.
     """
+    shots = survey.shots if shots is None else shots
     cells = int(np.prod([n + 2 * absorbing for n in survey.shape]))
-    field = survey.shots * itemsize * cells
+    field = shots * itemsize * cells
     # steps between stored fields that still sample the waves, from dense to thin
-    longest = int(1.0 / (survey.highest_frequency * survey.dt) / SAMPLES_A_PERIOD)
+    period = 1.0 / (survey.highest_frequency * survey.dt)
+    longest = int(period / SAMPLES_A_PERIOD)
+    if every is not None and every > max(1, longest):
+        advice = f"stored_every={max(1, longest)}, or None"
+        if 2 * every * survey.dt * survey.middle_frequency > 1:
+            what = f"{every} steps are more than half a period of the wavelet"
+            raise InputError("stored_every", what, advice)
+        what = (
+            f"{every} is {period / every:.2g} times in the shortest period, so products are rough"
+        )
+        warn_once(f"stored_every {every} {period:.3g}", f"stored_every: {what}. Try: {advice}.")
     possible = [n for n in range(1, max(2, longest + 1)) if n <= 2 or n % 3 == 0]
     wanted = possible if every is None else [every]
     for n in wanted:
@@ -353,20 +371,21 @@ def plan_storage(
     n = wanted[0]
     blocks = -(-survey.steps // n)
     padded = int(np.prod([side + 2 * (absorbing + halo) for side in survey.shape]))
-    two_fields = 2 * survey.shots * itemsize * padded
+    two_fields = 2 * shots * itemsize * padded
     segments = max(1, round(float(np.sqrt(blocks * field / two_fields))))
     length = -(-blocks // segments)
     needed = -(-blocks // length) * two_fields + length * field
-    if needed > memory:
-        stored = -(-survey.steps // wanted[-1]) * field
-        raise InputError(
-            "memory",
-            f"{_format_bytes(memory)} hold neither the source field of {survey.shots} shots "
-            f"({_format_bytes(stored)} at every {wanted[-1]}. step) "
-            f"nor its checkpoints ({_format_bytes(needed)})",
-            "more memory, or mini-batches of shots: batch=ng.MiniBatch(size, of='functions')",
-        )
     return Storage(n, length, needed)
+
+
+def refuse_storage(storage: Storage, memory: int, shots: int) -> None:
+    """Raise `InputError` where the products need more than `memory` bytes."""
+    if storage.bytes > memory:
+        advice = f"memory={storage.bytes:_}, or fewer cells or steps"
+        if shots > 1:
+            advice += ", or mini-batches of shots: batch=ng.MiniBatch(size, of='functions')"
+        what = f"{_format_bytes(memory)} hold neither the source field of {shots} shots nor its "
+        raise InputError("memory", what + f"checkpoints ({_format_bytes(storage.bytes)})", advice)
 
 
 def _format_bytes(count: float) -> str:

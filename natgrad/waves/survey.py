@@ -18,6 +18,7 @@ from .scheme import SECOND
 # Cells for each of the shortest wavelengths below which the difference stencil disperses waves
 # visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
 CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
+LEAST_CELLS = 0.2  # for the middle frequency; with fewer the velocity has other units, surely
 
 FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet")
 
@@ -73,6 +74,9 @@ class Survey(eqx.Module):
             raise InputError("wavelet", what, "(steps,), or one row for each shot")
         if not np.all(np.isfinite(self.wavelet)) or not np.any(self.wavelet):
             raise InputError("wavelet", "is zero or not finite", "ng.waves.ricker(...)")
+        if self.highest_frequency == 0:
+            what = f"does not oscillate in its {self.steps} samples"
+            raise InputError("wavelet", what, "ng.waves.ricker(frequency, dt, steps)")
 
     @classmethod
     def line(
@@ -127,9 +131,18 @@ class Survey(eqx.Module):
     @cached_property
     def highest_frequency(self) -> float:
         """Above it there is only 10⁻⁴ of the wavelets' energy, in Hz."""
+        return self._frequency_below(1e-4)
+
+    @cached_property
+    def middle_frequency(self) -> float:
+        """Half of the wavelets' energy is above it, in Hz."""
+        return self._frequency_below(0.5)
+
+    def _frequency_below(self, share: float) -> float:
+        """Above it there is only this share of the wavelets' energy, in Hz."""
         spectrum = np.abs(np.fft.rfft(np.atleast_2d(self.wavelet), axis=-1)) ** 2
         energy = np.cumsum(spectrum.sum(axis=0)[::-1])[::-1]
-        last = np.flatnonzero(energy > 1e-4 * energy[0])[-1]
+        last = np.flatnonzero(energy > share * energy[0])[-1]
         return float(np.fft.rfftfreq(self.steps, self.dt)[last])
 
     def fastest_stable(self, order: int) -> float:
@@ -162,10 +175,18 @@ class Survey(eqx.Module):
         self.check_stable(float(velocity.max()), order)
         frequency = self.highest_frequency
         cells = float(velocity.min()) / (frequency * max(self.spacing))
+        middle = cells * frequency / max(self.middle_frequency, 0.1 * frequency)
+        if middle < LEAST_CELLS:
+            what = (
+                f"{velocity.min():g} m/s make waves of {middle:.2g} cells, which no grid can carry"
+            )
+            raise InputError(
+                "velocity", what, "1000 * velocity if it is in km/s; theta is in s²/km²"
+            )
         if cells < CELLS_PER_WAVELENGTH[order]:
             finest = float(velocity.min()) / (frequency * CELLS_PER_WAVELENGTH[order])
             warn_once(
-                f"dispersion {self.spacing} {frequency:.3g}",
+                f"dispersion {self.spacing} {frequency:.3g} {cells:.1g}",
                 f"the shortest wave, {frequency:.3g} Hz at {velocity.min():g} m/s, has {cells:.2g} "
                 f"cells, and order {order} needs {CELLS_PER_WAVELENGTH[order]:g}: waves will be "
                 f"dispersed. Try: a spacing of {finest:.3g} m, a lower frequency"

@@ -391,7 +391,7 @@ def test_what_is_no_path_is_refused(given, message, tmp_path):
     given = tmp_path if given == "folder" else given
     with pytest.raises(ng.InputError, match=message):
         run("LM", checkpoint=given)
-    with pytest.raises(ng.InputError, match="no time"):
+    with pytest.raises(ng.InputError, match=r"seconds: -1.0 is not finite and nonnegative"):
         ng.Checkpoint(tmp_path / "a", seconds=-1.0)
 
 
@@ -499,6 +499,17 @@ def test_a_function_is_its_code_and_what_it_refers_to():
     assert inside(closure(1, [1.0], True, "x")) != inside(closure(1, [0.0], True, "x"))
     assert inside(jax.jit(lambda x: x + 1)) != inside(jax.jit(lambda x: x + 2))
     assert inside(np.ones(3).__add__) == inside(np.ones(3).__add__)
+
+
+def test_a_key_among_the_leaves_is_kept_and_seen(tmp_path):
+    model = lambda t: t["w"] * (1 + jax.random.uniform(t["key"]))
+    problem = ng.Problem(model, ng.LeastSquares(jnp.zeros(2)))
+    theta, path = {"w": jnp.ones(2), "key": jax.random.key(3)}, tmp_path / "c.npz"
+    runs = [ng.minimize(problem, theta, ng.GradientDescent(), checkpoint=path) for _ in range(2)]
+    assert runs[0].status == runs[1].status
+    other = theta | {"key": jax.random.key(4)}
+    with pytest.raises(ng.InputError, match="another theta0"):
+        ng.minimize(problem, other, ng.GradientDescent(), checkpoint=path)
 
 
 def test_a_digest_sees_values_and_structure_but_no_addresses():

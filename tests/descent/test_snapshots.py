@@ -29,6 +29,13 @@ def test_a_run_of_any_length_keeps_so_many_evenly(most):
     assert len(numbers) >= most / 2
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_result_has_no_more_than_were_asked_for(most):
+    found = descend(6, snapshots=most)
+    assert len(found.iterates) <= most
+    assert max(found.iterates) == len(found.history["loss"]) - 1
+
+
 def descend(iterations=100, problem=PROBLEM, start=START, **settings):
     stop = ng.Stop(iterations=iterations, gradient=0.0)
     return ng.minimize(problem, start, METHOD, stop=stop, **settings)

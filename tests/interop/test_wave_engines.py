@@ -19,7 +19,7 @@ from natgrad_studies.running import run_study
 from problems_for_tests import assert_input_error, with_slow
 from studies_for_tests import TINY_INVERSION
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed", "ignore:.*products are rough")
 OUTSIDE = {"deepwave": Deepwave, "devito": Devito}
 SHAPE, SPACING = (14, 12), 20.0
 SURVEY = waves.Survey(

@@ -4,13 +4,17 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import natgrad as ng
 from natgrad import errors
+from natgrad.parameters import check_parameters
 from problems_for_tests import assert_input_error, bumps_problem, linear_problem
 
 GRID = ng.Grid((0.0, 0.0), (1.0, 1.0), (4, 5))
@@ -173,14 +177,14 @@ CASES = {
     "matrix not symmetric": ("A", "symmetric", lambda: ng.MatrixMetric(np.array([[1.0, 2.0], [0.0, 1.0]]))),
     "matrix not positive": ("A", "eigenvalue", lambda: ng.MatrixMetric(-np.eye(2))),
     "matrix of another size": ("A", "unknowns", lambda: direction(state, metric=ng.MatrixMetric(np.eye(3)))),
-    "sum with a number": ("metric", "add", lambda: ng.L2(GRID) + 1.0),
+    "sum with a number": ("metric", "both sides", lambda: ng.L2(GRID) + 1.0),
     "no blocks": ("metrics", "positional", lambda: ng.Blocks()),
     "no grid": ("grid", "is a float.*ng.fem", lambda: ng.L2(3.0)),
     "no grid for transport": ("grid", "is a tuple", lambda: ng.Wasserstein((4, 5))),
     "blocks in a dict": ("metrics", "entry 0 is a dict.*Blocks\\(\\*\\*", lambda: ng.Blocks({"u": ng.L2()})),
     "loss and objective": ("loss, objective", "exactly one", lambda: ng.Problem(state)),
     "model not callable": ("model", "callable", lambda: ng.Problem(3.0, jnp.sum)),
-    "sum with a method": ("metric", "add", lambda: ng.L2(GRID) + ng.GradientDescent()),
+    "sum with a method": ("metric", "both sides", lambda: ng.L2(GRID) + ng.GradientDescent()),
     "negative target": ("target", "negative", lambda: ng.KullbackLeibler(-jnp.ones((4, 5)), GRID)),
     "step of zero": ("size", "positive", lambda: ng.FixedStep(0.0)),
     "step of text": ("size", "number", lambda: ng.FixedStep("big")),
@@ -214,6 +218,9 @@ def test_the_message_names_the_argument(case: str):
         ({"bounds": (jnp.nan, 9.0)}, "bounds"),
         ({"stop": 10}, "stop"),
         ({"callbacks": [3]}, "callbacks"),
+        ({"callbacks": print}, "callbacks"),
+        ({"callback": print}, "callback"),
+        ({"max_iterations": 3}, "max_iterations"),
     ],
 )
 def test_minimize_checks_its_own_arguments(settings: dict, argument: str):
@@ -233,6 +240,13 @@ def test_minimize_checks_its_own_arguments(settings: dict, argument: str):
         (lambda: ng.Stop(iterations=0), "iterations"),
         (lambda: ng.Stop(iterations=2.0), "iterations"),  # pyright: ignore
         (lambda: ng.Stop(gradient=-1.0), "gradient"),
+        (lambda: ng.Stop(gradient=jnp.nan), "gradient"),
+        (lambda: ng.Stop(gradient="1e-3"), "gradient"),  # pyright: ignore
+        (lambda: ng.NaturalGradient(ng.L2(), momentum=jnp.nan), "momentum"),
+        (lambda: ng.NaturalGradient(ng.L2(), dampening=1.0), "dampening"),  # pyright: ignore
+        (lambda: ng.Problem(state, losses=jnp.sum), "losses"),  # pyright: ignore
+        (lambda: ng.Checkpoint("x", seconds="1"), "seconds"),  # pyright: ignore
+        (lambda: ng.Checkpoint(3), "path"),  # pyright: ignore
         (lambda: ng.Stop(step=jnp.nan), "step"),
         (lambda: ng.Stop(loss=jnp.nan), "loss"),
     ],
@@ -241,6 +255,85 @@ def test_methods_and_stops_check_what_they_are_made_of(make, argument: str):
     with pytest.raises(ng.InputError) as caught:
         make()
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: ng.NaturalGradient(ng.L2), r"metric: is the class L2. Try: ng.L2\(grid\)"),  # pyright: ignore
+        (lambda: direction(state, metric=ng.Sobolev), r"Try: ng.Sobolev\(grid, s\)"),
+        (lambda: ng.NaturalGradient(ng.L2(), solver=ng.CG), r"Try: ng.CG\(\)"),  # pyright: ignore
+        (lambda: ng.NaturalGradient(ng.L2(), damping=ng.LevenbergMarquardt), "damping: is the class"),  # pyright: ignore
+        (lambda: direction(state, solvers=ng.CG()), "solvers: is no argument .* Try: solver"),
+        (lambda: ng.compare(3, 3, {}, budget=3), r"Try: stop=ng.Stop\("),  # pyright: ignore
+    ],
+)  # fmt: skip
+def test_the_advice_is_what_was_meant(make, advice: str):
+    with pytest.raises(ng.InputError, match=advice):
+        make()
+
+
+def test_callbacks_may_come_from_a_generator():
+    problem, theta, _, _ = linear_problem(6, 3, 3)
+    seen = []
+    given = (add for add in [seen.append])
+    found = ng.minimize(problem, theta, ng.GradientDescent(), callbacks=given)
+    assert len(seen) == found.iterations > 0
+
+
+# --- leaves of theta that would stay as they are
+
+
+class Layer(eqx.Module):
+    """In a module numbers and integers are its own business, as in equinox."""
+
+    weight: jax.Array
+    rate: float
+    places: jax.Array
+
+
+FIXED = ["tanh", jnp.tanh, None, True, 3, jnp.array([True]), jax.random.key(0), jnp.uint32([1, 2])]
+FIXED += [Layer(jnp.ones(2), 0.5, jnp.arange(3))]
+LEFT_OUT = [0.4, 1j, jnp.arange(3), np.arange(2), np.int8(3)]
+FREE = [jnp.ones(2), np.zeros(3), np.float32(2.0), jnp.array(0.0)]
+
+
+def nested(leaves):
+    return st.recursive(
+        leaves,
+        lambda x: st.lists(x, min_size=1, max_size=3) | st.dictionaries(st.sampled_from("abc"), x, min_size=1),
+        max_leaves=6,
+    )  # fmt: skip
+
+
+def refused_if_left_out(theta, left_out: bool):
+    theta = {"first": jnp.ones(1), "rest": theta}
+    if not left_out:
+        check_parameters(theta)
+        return
+    with pytest.raises(ng.InputError, match=r"theta: .*'rest'.* would not be optimised"):
+        check_parameters(theta)
+
+
+ROOM = st.sampled_from(FIXED + FREE)
+
+
+@given(nested(ROOM), st.none() | st.sampled_from(LEFT_OUT))
+def test_no_number_in_theta_stays_as_it_is_unasked(tree, extra):
+    refused_if_left_out(tree if extra is None else [tree, {"x": extra}], extra is not None)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(nested(ROOM), st.none() | st.sampled_from(LEFT_OUT))
+def test_no_number_in_any_theta_stays_as_it_is_unasked(tree, extra):
+    refused_if_left_out(tree if extra is None else [tree, {"x": extra}], extra is not None)
+
+
+def test_a_python_number_beside_an_array_is_refused():
+    theta = {"a": 0.4, "b": jnp.zeros(2)}
+    with pytest.raises(ng.InputError, match=r"theta: \['a'\] is a Python float"):
+        direction(lambda t: state(t["b"]) + t["a"], theta)
 
 
 @pytest.mark.parametrize("method", [ng.GradientDescent, ng.Newton])

@@ -1,6 +1,8 @@
 """Several methods under one budget, and the pictures of what they did."""
 
 import sys
+import time
+from dataclasses import replace
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -8,8 +10,10 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+import natgrad.comparison
 from natgrad.comparison import Comparison
 from natgrad.descent import Method
+from natgrad.descent.checkpoint import RunFile
 from natgrad.report.runs import iterate_plots
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
@@ -167,6 +171,44 @@ def test_a_folder_keeps_the_runs(tmp_path):
     whole = ng.compare(PROBLEM, START, rivals(), stop=more)
     for name in whole.results:
         np.testing.assert_array_equal(resumed.results[name].theta, whole.results[name].theta)
+
+
+def test_what_a_folder_needs_is_on_no_clock(tmp_path, monkeypatch):
+    def slowly(*arguments, made=RunFile.of, **settings):
+        time.sleep(0.5)
+        return made(*arguments, **settings)
+
+    monkeypatch.setattr(RunFile, "of", slowly)
+    found = ng.compare(PROBLEM, START, {"L2": L2}, stop=ng.Stop(iterations=2), folder=tmp_path)
+    assert found.results["L2"].history["seconds"][0] < 0.5
+
+
+def test_outside_models_are_compiled_for_first_where_they_are_quick(monkeypatch):
+    calls, A = [], np.eye(3)
+    count = lambda theta: (calls.append(1), A @ theta)[1]
+    model = ng.ExternalModel(count, lambda t, v: A @ v, lambda t, w: A.T @ w)
+    problem = ng.Problem(model, ng.LeastSquares(jnp.ones(3)))
+    methods, stop = {"GD": ng.GradientDescent(step=ng.FixedStep(0.5))}, ng.Stop(iterations=3)
+    spent = []
+    for quick, caption in ((np.inf, "without compiling"), (-1.0, "with compiling")):
+        monkeypatch.setattr(natgrad.comparison, "QUICK", quick)
+        calls.clear()
+        found = ng.compare(problem, jnp.zeros(3), methods, stop=stop)
+        spent.append(len(calls))
+        assert caption in found.table().caption
+    assert spent[0] > spent[1]
+
+
+def test_losses_within_rounding_are_a_tie():
+    """What single precision cannot tell apart: the first to get there wins."""
+    first = _result([1.0, 1.0e-3, 1.0e-3], [0.0, 1.0, 2.0])
+    later = _result([1.0, 0.5, 0.999995e-3], [0.0, 1.0, 2.0])
+    assert Comparison({"later": later, "first": first}, ng.Stop()).winner() == "later"
+    single = {
+        name: replace(result, theta=jnp.zeros(1, jnp.float32))
+        for name, result in {"later": later, "first": first}.items()
+    }
+    assert Comparison(single, ng.Stop()).winner() == "first"
 
 
 STOP = ng.Stop()

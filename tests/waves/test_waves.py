@@ -1,12 +1,17 @@
 """Waves: products against dense derivatives, storage, devices, surveys, shots, bad input."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import natgrad as ng
+import natgrad.errors
 from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
 from natgrad.core.selection import Functions
@@ -14,7 +19,7 @@ from natgrad.waves.propagation import plan_storage
 from problems_for_tests import with_slow
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
-pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed", "ignore:.*products are rough")
 
 
 def survey_of(shape=SHAPE, between=False, shots=2, steps=STEPS) -> waves.Survey:
@@ -298,8 +303,49 @@ def test_the_storage_is_the_densest_that_fits_then_checkpoints():
     checkpoints = plan(100 * field, 1)
     assert checkpoints.every == 1
     assert checkpoints.bytes <= 100 * field
-    with pytest.raises(ng.InputError, match=r"hold neither .* nor its checkpoints"):
-        plan(20 * field, 1)
+    assert plan(20 * field, 1).bytes > 20 * field
+    with pytest.warns(ng.errors.PrecisionWarning, match=r"stored_every: 20 is 2 times in the"):
+        plan(900 * field, 20)
+    with pytest.raises(ng.InputError, match="stored_every: 90 steps are more than half a period"):
+        plan(900 * field, 90)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(st.floats(5.0, 40.0), st.sampled_from([2, 3, 4, 6, 9, 12, 20, 40]), st.integers(0, 99))
+def test_products_of_a_thinned_field_are_good_or_it_says_otherwise(frequency, every, seed):
+    survey = survey_with(wavelet=waves.ricker(frequency, DT, 200))
+    natgrad.errors._warned.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            thinned = model_of(survey, stored_every=every)
+        except ng.InputError as error:
+            assert str(error).startswith("stored_every: ")  # noqa: PT017
+            return
+    if not any("products are rough" in str(warning.message) for warning in caught):
+        theta = theta_of(thinned)
+        eta = jnp.asarray(np.random.default_rng(seed).normal(size=theta.size))
+        both = thinned, model_of(survey, stored_every=1)
+        found, exact = (push(products_of(model, theta), eta) for model in both)
+        assert jnp.linalg.norm(found - exact) < 0.05 * jnp.linalg.norm(exact)
+
+
+def test_data_and_batches_need_no_memory_for_all_shots():
+    """Where the waves of all shots do not fit, products say so, and those of a batch are had."""
+    least = plan_storage(survey_of(), 5, 2, 8, 1, 1).bytes
+    whole, tight = model_of(stored_every=1), model_of(stored_every=1, memory=least - 1)
+    theta = theta_of(whole)
+    np.testing.assert_array_equal(simulated(tight, theta), simulated(whole, theta))
+    with pytest.raises(ng.InputError, match=f"memory: .* hold neither .*memory={least:_}, .*batch"):
+        products_of(tight, theta)
+    with pytest.raises(
+        ng.InputError, match=r"checkpoints \([^)]*\). Try: memory=[0-9_]*, or fewer"
+    ):
+        products_of(model_of(survey_of(shots=1), memory=1), theta)
+    half, eta = Functions(jnp.array([1]), 2), jnp.ones(theta.size)
+    found, expected = (push(products_of(m.restricted(half), theta), eta) for m in (tight, whole))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -334,7 +380,17 @@ BAD = {
     "nan": (lambda: waves.Acoustic(survey_of(), velocity_with(np.nan)), "velocity: 1 of its 168"),
     "negative": (lambda: waves.Acoustic(survey_of(), velocity_with(-2.0)), "velocity: 1 of"),
     "shape": (lambda: waves.Acoustic(survey_of(), np.ones((3, 3))), "velocity: has shape"),
-    "memory": (lambda: model_of(memory=1000), "memory: .* hold neither"),
+    "memory": (lambda: model_of(memory="2GB"), "memory: '2GB' is not a real number"),
+    "integers": (lambda: model_of(dtype=int), "dtype: .*int"),
+    "half precision": (lambda: model_of(dtype=jnp.float16), "dtype: .*float16"),
+    "km/s": (lambda: waves.Acoustic(survey_of(), np.full(SHAPE, 2.0)), "velocity: 2 m/s .*km/s"),
+    "theta of velocities": (
+        lambda: model_of().check(jnp.full(SHAPE, 2000.0), None),
+        "velocity: 22.*km/s",
+    ),
+    "too few samples": (lambda: model_of(stored_every=40), "stored_every: 40 steps"),
+    "constant wavelet": (lambda: survey_with(wavelet=np.ones(40)), "wavelet: does not oscillate"),
+    "one sample": (lambda: survey_with(wavelet=np.ones(1)), "wavelet: does not oscillate"),
     "order": (lambda: model_of(order=6), "order: 6 is not implemented"),
     "absorbing": (lambda: model_of(absorbing=-1), "absorbing: -1"),
     "stored_every": (lambda: model_of(stored_every=0), "stored_every: 0"),
