@@ -25,8 +25,7 @@ def check_instance(name: str, value: Any, kind: type, advice: str | None = None)
     """Raise `InputError` unless the argument is an instance of the class."""
     if isinstance(value, kind):
         return
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    what = f"is {value!r}" if plain else f"is a {type(value).__name__}"
+    what = f"is a {type(value).__name__}"
     wanted = advice or f"an instance of a {kind.__name__}"
     if isinstance(value, type):
         what = f"is the class {value.__name__}"

@@ -271,8 +271,11 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     previous = None
     if momentum is not None:  # what led nowhere is forgotten
         previous = jnp.where(outcome.accepted, path.eta, jnp.zeros_like(path.eta))
+    strength = damping.astype(state.damping.dtype)
+    if method.damping.adapts:
+        strength = method.damping.update(strength, outcome)
     new = State(
-        damping=method.damping.update(damping.astype(state.damping.dtype), outcome),
+        damping=strength,
         memory=solution.memory,
         previous=previous,
         rule=rule,

@@ -46,7 +46,7 @@ class Damping(eqx.Module):
         """λ for this iteration, given the trace of the p × p matrix G."""
 
     def update(self, strength: Array, outcome: Fate) -> Array:
-        """The state after a step with this outcome, taken with the damping λ = `strength`."""
+        """The state after a step with this outcome, taken with λ = `strength`, where it adapts."""
         return strength
 
 
