@@ -30,6 +30,15 @@ class Linear(eqx.Module):
         return self.matrix @ theta
 
 
+class Ramp(eqx.Module):
+    """θ ↦ θx."""
+
+    x: jax.Array
+
+    def __call__(self, theta):
+        return theta * self.x
+
+
 class Size(eqx.Module):
     """w‖θ‖²."""
 
@@ -105,6 +114,20 @@ def test_a_problem_that_does_something_else_is_another(case, tmp_path):
     with pytest.raises(ng.InputError, match=f"belongs to a run with another {name}"):
         go(other, 2)
     go(one, 2)
+
+
+@pytest.mark.slow
+def test_one_value_of_a_million_is_another_target(tmp_path):
+    x = jnp.linspace(0.0, 1.0, 10**6)
+    go = lambda target: ng.minimize(
+        ng.Problem(Ramp(x), ng.LeastSquares(target)),
+        *(jnp.zeros(()), ng.GradientDescent(step=ng.FixedStep(1e-7))),
+        stop=ng.Stop(iterations=1),
+        checkpoint=tmp_path / "run.npz",
+    )
+    go(x)
+    with pytest.raises(ng.InputError, match="another problem"):
+        go(x.at[7].add(0.1))
 
 
 def test_a_comparison_goes_on_with_its_own_problem_only(tmp_path):
