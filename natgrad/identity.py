@@ -21,10 +21,10 @@ from .core.operators import Structure, dot, norm
 from .core.sharding import to_host
 from .metrics.base import Metric
 from .parameters import Bounds, flatten
-from .problem import Problem
+from .problem import Problem, differentiate_loss
 
 SAME = {64: 1e-5, 32: 1e-3}  # by the bits of θ: the same, compiled by another version of JAX
-CANCELLED = 1e-6  # the part of that which f may be off by where it is much smaller elsewhere
+CANCELLED = 1e-6  # a number that much smaller than at the other point may be all rounding
 AWAY = 0.1  # how far from θ₀ the second point lies, in root mean squares of each array of θ₀
 Actions = list[list[float]]  # numbers, each with the difference that is rounding
 
@@ -55,21 +55,24 @@ def identify(
 ) -> Identity:
     """What a run from θ is known by, with these problems, their metrics, and these settings.
 
-    Of a problem these are f, ρ, Zη, Zᵀξ and Aζ for random η, ξ and ζ at θ and at a point away from
-    it; of an operator among the settings, a product. Cost: two evaluations and two products with
-    each of Z, Zᵀ and A.
+    Of a problem these are f, ∂_ρ f, ρ, Zη, Zᵀξ and Aζ for random η, ξ and ζ at θ and at a point
+    away from it; of an operator among the settings, a product. Cost: two evaluations and two
+    products with each of Z, Zᵀ and A.
     """
     tolerance = SAME.get(jnp.finfo(flatten(theta)[0].dtype).bits, SAME[32])
-    vector = lambda pair: [[float(x), tolerance * float(pair[0])] for x in np.asarray(pair)]
+    about = lambda size, largest: tolerance * max(float(size), CANCELLED * float(largest))
+    vector = lambda pair, most=0.0: [[float(x), about(pair[0], most)] for x in np.asarray(pair)]
     actions: dict[str, Actions] = {name: [] for name in (*problems, "metric")}
     for name, (problem, metric) in problems.items():
         act = _act if problem.model.on_host else _act_compiled
         seen = [_try(act, problem, theta, bounds, np.float64(length)) for length in (0.0, AWAY)]
         values = [np.nan if point is None else float(point.value) for point in seen]
         largest = np.nanmax([*np.abs(values), 0.0])
-        actions[name] += [[f, tolerance * max(abs(f), CANCELLED * largest)] for f in values]
+        actions[name] += [[f, about(abs(f), largest)] for f in values]
         for point in filter(None, seen):
-            actions[name] += [x for pair in point.vectors for x in vector(pair)]
+            for i, pair in enumerate(point.vectors):
+                lengths = [other.vectors[i][0] for other in filter(None, seen)]
+                actions[name] += vector(pair, np.nanmax([*lengths, 0.0]))
             pair = None if metric is None else _try(_measure, metric, point.rho)
             actions["metric"] += [] if pair is None else vector(pair)
     for name, setting in settings.items():
@@ -82,7 +85,7 @@ def identify(
 
 
 class _Point(NamedTuple):
-    """f and ρ at one θ, and of ρ, Zη and Zᵀξ the length and a random component."""
+    """f and ρ at one θ, and of ρ, Zη, Zᵀξ and ∂_ρ f the length and a random component."""
 
     value: Array
     rho: PyTree
@@ -110,6 +113,9 @@ def _act(problem: Problem, theta: PyTree, bounds: Bounds | None, length: Array) 
             vectors.append(_describe(products.push(_draw(keys[1], flat))))
         with suppress(Exception):
             vectors.append(_describe(products.pull(_draw(keys[2], rho))))
+    with suppress(Exception):
+        _, *slopes = differentiate_loss(problem, unravel(flat), rho)
+        vectors += [_describe(slope) for slope in slopes if slope is not None]
     return _Point(problem.value(unravel(flat), rho), rho, vectors)
 
 

@@ -137,3 +137,15 @@ def assert_input_error(argument: str, pattern: str, call: Callable[[], object]) 
         call()
     assert caught.value.argument == argument
     assert ". Try: " in str(caught.value)
+
+
+def assert_same(one: ng.Result, other: ng.Result) -> None:
+    """Two runs that are one, bit for bit, but for their times."""
+    for a, b in zip(jax.tree.leaves(one.theta), jax.tree.leaves(other.theta), strict=True):
+        assert np.array_equal(a, b)
+    assert one.status == other.status
+    assert one.iterations == other.iterations
+    assert one.loss == other.loss
+    for name, column in one.history.items():
+        if name != "seconds":
+            assert np.array_equal(column, other.history[name], equal_nan=True), name
