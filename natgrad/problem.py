@@ -34,7 +34,8 @@ class Problem(eqx.Module):
     ```
 
     The compiled programs are keyed by the identity of these functions: data that changes goes
-    into a field of an `equinox.Module`, not into a closure.
+    into a field of an `equinox.Module`, not into a closure. Of new closures in every call JAX keeps
+    the programs; on Linux they are let go before they are too many for the process.
     """
 
     model: Model

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 
 from ..errors import InputError
 
+MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
@@ -101,6 +102,23 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
     entry = lambda i: jax.tree.map(lambda x: x[i], xs)
     results = [function(entry(i)) for i in range(length)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+def release_programs() -> bool:
+    """Let go of all compiled programs where they are so many that the process would soon die.
+
+    JAX keeps the programs of every function that it has seen, with dozens of memory maps for each
+    closure that is given as a model. Linux allows a process some 65,000 of them; at `MOST_MAPS` of
+    these the caches are cleared, and what is needed again is compiled again.
+    """
+    try:
+        with open("/proc/self/maps", "rb") as maps, open("/proc/sys/vm/max_map_count") as allowed:
+            full = sum(1 for _ in maps) > MOST_MAPS * int(allowed.read())
+    except OSError:  # not on Linux
+        return False
+    if full:
+        jax.clear_caches()
+    return full
 
 
 def can_call_back() -> bool:

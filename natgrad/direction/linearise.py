@@ -1,6 +1,7 @@
 """Where an iteration is put together: what is given is checked, and one of five systems chosen."""
 
 import dataclasses
+import itertools
 import math
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ..core.compiled import is_traced, jit_forwarding
+from ..core.compiled import is_traced, jit_forwarding, release_programs
 from ..core.operators import structure_of
 from ..core.settings import check_instance
 from ..errors import InputError, warn_once
@@ -25,6 +26,9 @@ from .local import Local, Setup
 from .matrix_free import MatrixFree
 from .metric_free import Hessian, PlainGradient
 from .rows import ByRows
+
+BETWEEN_RELEASES = 64  # checks, each of which may have been about a new problem
+_checks = itertools.count(1)
 
 
 def linearise(setup: Setup) -> Local:
@@ -134,6 +138,8 @@ def check(setup: Setup) -> Evaluation | None:
     model, metric = setup.problem.model, setup.metric
     if (setup.solver is None and not model.solves) or is_traced(setup):
         return None
+    if next(_checks) % BETWEEN_RELEASES == 0:
+        release_programs()
     known = evaluate(setup.problem.model, setup.theta) if known is None else known
     model.check(setup.theta, known)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):

@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import natgrad as ng
+import natgrad.core.compiled
+import natgrad.direction.linearise
 from natgrad import errors
+from natgrad.core.compiled import release_programs
 from natgrad.parameters import check_parameters
 from problems_for_tests import assert_input_error, bumps_problem, linear_problem
 
@@ -392,6 +395,44 @@ def test_importing_changes_no_global_setting_and_needs_nothing_of_the_studies():
     arguments = [sys.executable, "-c", code]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("<!doctype html>\nFalse\n", "")
+
+
+def test_programs_are_let_go_before_they_are_too_many(monkeypatch):
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(1))
+    assert not release_programs()
+    monkeypatch.setattr(natgrad.core.compiled, "MOST_MAPS", 0.0)
+    assert release_programs() == sys.platform.startswith("linux") == bool(cleared)
+    cleared.clear()
+    monkeypatch.setattr(natgrad.direction.linearise, "BETWEEN_RELEASES", 1)
+    direction(state)
+    assert cleared or not sys.platform.startswith("linux")
+
+
+NEW_CLOSURES = """
+import jax, jax.numpy as jnp, natgrad as ng, numpy as np, natgrad.core.compiled as compiled
+import natgrad.direction.linearise as linearise
+maps = lambda: sum(1 for _ in open("/proc/self/maps"))
+allowed, grid, seen = int(open("/proc/sys/vm/max_map_count").read()), ng.Grid(0.0, 1.0, 12), []
+linearise.BETWEEN_RELEASES = 4
+for i in range(25):
+    Z = jnp.asarray(np.random.RandomState(i).standard_normal((12, 4)))
+    problem = ng.Problem(lambda t: 1 + Z @ t, lambda r: jnp.sum(r**2))
+    ng.natural_gradient(problem, jnp.zeros(4), metric=ng.Sobolev(grid, 1), solver=ng.SVD())
+    seen.append(maps())
+    if i == 4:
+        compiled.MOST_MAPS = (seen[-1] + 300) / allowed
+print(max(seen) - seen[4], seen[-1] - seen[4])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory maps are Linux's")
+def test_a_new_closure_in_every_call_does_not_fill_the_process():
+    done = subprocess.run([sys.executable, "-c", NEW_CLOSURES], capture_output=True, text=True)
+    most, last = map(int, done.stdout.split())
+    assert most < 1000  # 25 closures would have made 1500
+    assert last < 1000
 
 
 def test_jit_errors_of_the_user_surface():
