@@ -140,6 +140,7 @@ def minimize(
         ):
             status = loop.run_to_the_end(known, file, watch)
             if loop.unchecked:
+                run.count(forward=1)
                 problem.model.check(run.theta, evaluate(problem.model, run.theta))
             if batch is not None:
                 rho = evaluate(problem.model, run.theta).rho
