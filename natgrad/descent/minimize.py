@@ -311,4 +311,4 @@ def _measure_rounding(local: Local, rho: PyTree) -> Array:
     parts = [size(local.loss, 1.0), size(flat, local.gradient)]
     if covector is not None:
         parts += jax.tree.leaves(jax.tree.map(size, rho, covector))
-    return 8 * sum(parts)
+    return 8 * jnp.sum(jnp.stack(parts))
