@@ -51,7 +51,7 @@ class Status(StrEnum):
     )
     BLIND = (
         "blind",
-        "the metric does not see what is left of the gradient; damping or another metric would",
+        "the metric does not see what is left of the gradient, or is not positive; damping helps",
     )
     METRIC_NOT_CONVERGED = (
         "metric_not_converged",

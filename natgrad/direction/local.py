@@ -106,7 +106,12 @@ class Local(eqx.Module):
         """The answers of θ to tangents of the state, by the factors that η was found with."""
         metric = self.setup.metric
         assert metric is not None
-        products, evaluations = self._make_products()
+        products, evaluations = self.products, 0
+        if products is None:
+            flat, unravel = flatten(self.setup.theta)
+            known = None if self.rho is None else Evaluation(self.rho)
+            products = self.setup.problem.model.products(unravel, flat, known)
+            evaluations = products.evaluations
         L = self._tangent_factor(metric.at(products.rho))
 
         def respond(zeta: PyTree) -> tuple[Array, Counts]:
@@ -116,15 +121,6 @@ class Local(eqx.Module):
             return answer.eta, answer.info.counts.plus(adjoint=1)
 
         return Responder(respond, products, evaluations)
-
-    def _make_products(self) -> tuple[Products, int]:
-        """The products of the model, and the evaluations spent on them: none if they were kept."""
-        if self.products is not None:
-            return self.products, 0
-        flat, unravel = flatten(self.setup.theta)
-        known = None if self.rho is None else Evaluation(self.rho)
-        products = self.setup.problem.model.products(unravel, flat, known)
-        return products, products.evaluations
 
     def hold(self, vector: Array) -> Array:
         """The vector on the parameters that may move, zero on those held by bounds."""
@@ -144,7 +140,11 @@ class Local(eqx.Module):
             # a recycled direction was made without Zη
             recycled = solution.info.reason == Status.RECYCLED.code
             return jnp.where(recycled, -(self.gradient @ solution.eta), found), 0
-        products, _ = self._make_products()
+        products = self.products
+        if products is None:
+            flat, unravel = flatten(self.setup.theta)
+            known = None if self.rho is None else Evaluation(self.rho)
+            products = problem.model.products(unravel, flat, known)
         moved = products.rho, products.push(solution.eta)
         return _curve_loss(problem, self.setup.theta, solution.eta, moved), 1
 

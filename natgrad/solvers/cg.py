@@ -133,7 +133,7 @@ class CG(KrylovSolver):
 
         M = self.preconditioner
         plain = M is None or (isinstance(M, Recycled) and memory is None)
-        fresh = start(system, lambda r: r)
+        fresh = start(system, jnp.asarray)  # M = I
         state = start(system, precondition)._replace(plain=jnp.asarray(plain))
         if memory is not None and memory.last is not None:
             state = skip_products(state, memory.last.served)
@@ -254,6 +254,9 @@ def settle(
     d is then the part of the gradient that G does not see: Σ M rⱼ/energyⱼ over the residuals rⱼ is
     proportional to d, and to M times the least residual that a combination of them has. That
     combination of the iterates is `smooth`; it has no need of a part along d. `motion` is Zd.
+
+    M would decide what is the least residual, and the least norm: with M, all begins again without.
+    So it does where a step along d was taken before its curvature was known to be noise.
     """
     d, floor = state.direction, UNSEEN * jnp.finfo(state.eta.dtype).eps * state.stiffness
     size, unseen = d @ d, state.reason == Status.BREAKDOWN.code
@@ -263,7 +266,11 @@ def settle(
         motion=axpy(along, motion, state.Zsmooth),
         relative_residual=jnp.linalg.norm(d) / (state.energy * state.weight),
     )
-    return restart(pick(unseen, settled, state), fresh, unseen, state.softness <= floor, stop)
+    late = state.softness <= floor
+    again = unseen & (late | ~state.plain) & (state.iterations < stop.max_iterations)
+    known = jnp.where(state.plain, state.stiffness, 0.0)  # M may have spoilt it
+    fresh = fresh._replace(iterations=state.iterations, stiffness=known)
+    return pick(again, fresh, pick(unseen, settled, state))
 
 
 def skip_products(state: ConjugateGradients, served: Array) -> ConjugateGradients:
@@ -312,18 +319,6 @@ def find_reason(*cases: tuple[Array, Status]) -> Array:
     conditions, reasons = zip(*cases, strict=True)
     codes = [jnp.int32(reason.code) for reason in reasons]
     return jnp.select(conditions, codes, jnp.int32(Status.OK.code))
-
-
-def restart(state: Any, fresh: Any, unseen: Array, late: Array, stop: Stop) -> Any:
-    """The start without M, where G does not see a part of the gradient; else the state.
-
-    M would decide what is the least residual, and the least norm. And where it is `late`, a step
-    has been taken along that part; with the stiffness known, it is not taken again.
-    """
-    again = unseen & (late | ~state.plain) & (state.iterations < stop.max_iterations)
-    known = jnp.where(state.plain, state.stiffness, 0.0)  # M may have spoilt it
-    told = {"iterations": state.iterations, "stiffness": known}
-    return pick(again, fresh._replace(**told), state)
 
 
 def was_taken(reason: Array) -> Array:

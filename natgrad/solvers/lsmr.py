@@ -23,7 +23,6 @@ from .cg import (
     Stop,
     find_reason,
     make_solution,
-    restart,
     scale_gradient,
     was_taken,
 )
@@ -82,9 +81,11 @@ class LSMR(KrylovSolver):
             new = rotate(state, image, beta, u, q, v, prepared.stop)
             unseen = ~was_taken(new.reason)  # or a root of what M leaves, which is negative noise
             late = new.softness <= new.floor * new.stiffness
-            return restart(new, fresh, unseen, late, prepared.stop)
+            again = unseen & (late | ~new.plain) & (new.iterations < prepared.stop.max_iterations)
+            known = jnp.where(new.plain, new.stiffness, 0.0)  # as in `cg.settle`
+            return pick(again, fresh._replace(iterations=new.iterations, stiffness=known), new)
 
-        fresh = start(system, lambda r: r)
+        fresh = start(system, jnp.asarray)  # M = I
         state = start(system, precondition)._replace(plain=jnp.asarray(self.preconditioner is None))
         state = loop(lambda state: state.reason == Status.OK.code, step, state)
         condition = jnp.maximum(state.largest / state.smallest, 1.0)

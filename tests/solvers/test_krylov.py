@@ -346,7 +346,7 @@ def test_a_breakdown_is_a_status_and_the_iterate_so_far():
     assert float(d.gradient @ d.eta) < 0
     metric = Given(-jnp.eye(20))
     result = ng.minimize(problem, theta, ng.NaturalGradient(metric, solver=ng.CG(1e-13)))
-    assert result.status == ng.Status.NOT_DESCENT
+    assert result.status == "blind"
     assert result.info is not None
     assert (result.info.status, result.info.iterations) == ("breakdown", 2)  # with and without M
     np.testing.assert_array_equal(result.theta, theta)
