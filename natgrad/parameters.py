@@ -110,9 +110,10 @@ def check_parameters(theta: PyTree) -> None:
         raise InputError("theta", "has entries that are not finite", "a finite starting point")
     is_module = lambda x: isinstance(x, eqx.Module)
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta, is_leaf=is_module):
-        integers = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.signedinteger)
+        dtype = leaf.dtype if eqx.is_array(leaf) else None
+        integers = dtype is not None and jnp.issubdtype(dtype, jnp.signedinteger)
         if integers or (isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic)):
-            kind = f"an array of {leaf.dtype}" if integers else f"a Python {type(leaf).__name__}"
+            kind = f"an array of {dtype}" if integers else f"a Python {type(leaf).__name__}"
             what = f"{jax.tree_util.keystr(path)} is {kind}, which would not be optimised"
             raise InputError("theta", what, "jnp.asarray(value, float), or a field of the model")
 
