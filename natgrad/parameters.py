@@ -102,8 +102,8 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
 def check_parameters(theta: PyTree) -> None:
     """At least one real parameter, finite as far as its value is known, and none left out.
 
-    What is no floating-point array stays as it is. That is right for functions, names, masks, keys
-    and what a module holds, but a number that is not in an array was hardly meant to stay.
+    What is no floating-point array stays as it is. That is right for functions, names, masks, keys,
+    unsigned indices and what a module holds; other numbers were hardly meant to stay.
     """
     flat = flatten(theta)[0]
     if flat.size == 0:
@@ -120,12 +120,14 @@ def check_parameters(theta: PyTree) -> None:
         raise InputError("theta", "has entries that are not finite", "a finite starting point")
     is_module = lambda x: isinstance(x, eqx.Module)
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta, is_leaf=is_module):
-        integers = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.signedinteger)
+        dtype = leaf.dtype if eqx.is_array(leaf) else None
+        integers = dtype is not None and jnp.issubdtype(dtype, jnp.signedinteger)
         if integers or (isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic)):
-            kind = f"a Python {type(leaf).__name__}"
-            kind = f"an array of {leaf.dtype}" if eqx.is_array(leaf) else kind
+            kind = f"an array of {dtype}" if integers else f"a Python {type(leaf).__name__}"
             what = f"{jax.tree_util.keystr(path)} is {kind}, which would not be optimised"
-            raise InputError("theta", what, "jnp.asarray(value, float), or a field of the model")
+            raise InputError(
+                "theta", what, "jnp.asarray(value, float); unsigned integers stay fixed"
+            )
 
 
 class ParameterOperator(eqx.Module):

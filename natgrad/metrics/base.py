@@ -326,4 +326,9 @@ def find_floor(density: Array, floor: float | None, axes: tuple[int, ...] | None
     """
     if floor is None:
         floor = 1e-14 if jnp.finfo(density.dtype).bits == 64 else 1e-8
-    return floor * jnp.max(density, axis=axes, keepdims=True)
+    largest = jnp.max(density, axis=axes, keepdims=True)
+    if (
+        floor <= 1e-6
+    ):  # a derivative out of sight, and 0/0 where XLA computes ρ twice, rounded twice
+        largest = jax.lax.stop_gradient(largest)
+    return floor * largest

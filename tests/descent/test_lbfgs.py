@@ -32,7 +32,8 @@ def test_it_finds_the_minimiser_and_counts_exactly(kind: str):
     history = result.history
     assert np.all(np.diff(history["loss"]) < 0)
     assert len(history["loss"]) == result.iterations + 1
-    assert history["forward"][-1] == history["adjoint"][-1]
+    last = kind in ("host", "lu")  # the residual of the equation is checked at the end
+    assert history["forward"][-1] == history["adjoint"][-1] + last
     assert history["linearised"][-1] == 0
     assert history["gradient_norm"][-1] <= 1e-7 * history["gradient_norm"][0]
     assert np.all(history["step_norm"][:-1] > 0)

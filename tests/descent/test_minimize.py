@@ -401,7 +401,7 @@ def test_bounds_with_an_operator_as_damping():
 
 
 def test_bounds_of_a_network_leave_its_other_leaves_alone():
-    theta = {"w": jnp.zeros(2), "n": jnp.arange(3), "f": jnp.tanh}
+    theta = {"w": jnp.zeros(2), "n": jnp.arange(3, dtype=jnp.uint32), "f": jnp.tanh}
     problem = ng.Problem(lambda t: t["w"] + 0.0, ng.LeastSquares(5.0 * jnp.ones(2)))
     metric = ng.MatrixMetric(np.eye(2))
     upper = {"w": jnp.array([1.0, 2.0]), "n": None, "f": None}

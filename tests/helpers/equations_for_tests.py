@@ -155,7 +155,12 @@ def two_fields(fields, theta):
 
 
 def split(theta):
-    return {"a": theta[:3], "b": theta[3:], "name": "split", "number": np.arange(2)}
+    return {
+        "a": theta[:3],
+        "b": theta[3:],
+        "name": "split",
+        "number": np.arange(2, dtype=np.uint32),
+    }
 
 
 def outside_split_forward(theta):
