@@ -205,6 +205,8 @@ class Drawn:
         inverse = (vectors[:, seen] / values[seen]) @ vectors[:, seen].T
         eta = -inverse @ g
         condition = values[seen].max() / values[seen].min() if seen.any() else 1.0
+        if choice["solver"] == "Kernel" and strength > 0:  # of YYᵀ + λ, which may have λ alone
+            condition = max(condition, values.max() / strength)
         tolerance = max(1e-6, 1e3 * eps * condition)
         if not seen.any() or tolerance > 0.1:
             return  # nothing can move, or no digit can be right
