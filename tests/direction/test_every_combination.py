@@ -42,6 +42,7 @@ SOLVERS = {
     "LSMR": ng.LSMR(1e-14),
     "RandomizedSVD": ng.RandomizedSVD(4),
 }
+BY_PRODUCTS = ("CG", "LSMR", "RandomizedSVD")  # these estimate trace G
 DAMPINGS = ("none", "relative", "absolute", "diagonal", "matrix", "adaptive")
 STEPS = ("fixed", "backtracking", "model")
 CHOICES: dict[str, tuple] = {
@@ -195,7 +196,7 @@ class Drawn:
         strength, D = float(record.damping), np.eye(p)
         if choice["damping"] in ("diagonal", "matrix"):
             D = self.D
-        if choice["damping"] == "relative" and choice["solver"] not in ("CG", "LSMR"):
+        if choice["damping"] == "relative" and choice["solver"] not in BY_PRODUCTS:
             assert strength == pytest.approx(0.01 * np.trace(G) / p, rel=1e-4)
         damped = G + strength * D * np.outer(free, free)
         eps = float(np.finfo(self.dtype).eps)
@@ -204,6 +205,8 @@ class Drawn:
         inverse = (vectors[:, seen] / values[seen]) @ vectors[:, seen].T
         eta = -inverse @ g
         condition = values[seen].max() / values[seen].min() if seen.any() else 1.0
+        if choice["solver"] == "Kernel" and strength > 0:  # of YYᵀ + λ, which may have λ alone
+            condition = max(condition, values.max() / strength)
         tolerance = max(1e-6, 1e3 * eps * condition)
         if not seen.any() or tolerance > 0.1:
             return  # nothing can move, or no digit can be right
@@ -235,6 +238,8 @@ class Drawn:
 
 def check_combination(choice: dict[str, Any], seeds: range) -> int:
     """How many problems of a combination were checked; none where it is refused."""
+    if choice["solver"] == "RandomizedSVD" and choice["shape"] == "wide":
+        return 0  # its rank is too low, which it says
     for checked, seed in enumerate(seeds):
         try:
             Drawn(choice, seed).check()
@@ -288,4 +293,4 @@ def test_every_combination_gives_the_direction_of_the_oracle(seed, **choice):
 def test_ten_thousand_problems():
     rng, checked = np.random.default_rng(0), 0
     while checked < 10_000:
-        checked += check_combination(draw_choice(rng), range(checked, checked + 80))
+        checked += check_combination(draw_choice(rng), range(checked, checked + 150))
