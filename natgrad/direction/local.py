@@ -109,8 +109,9 @@ class Local(eqx.Module):
         products, evaluations = self.products, 0
         if products is None:
             flat, unravel = flatten(self.setup.theta)
-            known = None if self.rho is None else Evaluation(self.rho)
-            products = self.setup.problem.model.products(unravel, flat, known)
+            model = self.setup.problem.model
+            known = Evaluation(self.rho) if model.starts_from_state else None
+            products = model.products(unravel, flat, known)
             evaluations = products.evaluations
         L = self._tangent_factor(metric.at(products.rho))
 
@@ -143,8 +144,7 @@ class Local(eqx.Module):
         products = self.products
         if products is None:
             flat, unravel = flatten(self.setup.theta)
-            known = None if self.rho is None else Evaluation(self.rho)
-            products = problem.model.products(unravel, flat, known)
+            products = problem.model.products(unravel, flat)
         moved = products.rho, products.push(solution.eta)
         return _curve_loss(problem, self.setup.theta, solution.eta, moved), 1
 

@@ -44,6 +44,7 @@ class Model(eqx.Module):
     | `any_mesh` | the state may be in unequal parts over the devices of a mesh |
     | `solves` | every product is a solve with a PDE of the model |
     | `rechecks` | `check` is asked at every accepted θ, not at the first alone |
+    | `starts_from_state` | of an evaluation ρ alone is enough to have the products |
 
     A model that solves is differentiated by its products alone, a known evaluation saves it the
     forward solve, and `Auto` forms no large Z of it.
@@ -53,6 +54,7 @@ class Model(eqx.Module):
     any_mesh: ClassVar[bool] = False
     solves: ClassVar[bool] = False
     rechecks: ClassVar[bool] = False
+    starts_from_state: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, theta: PyTree) -> PyTree:

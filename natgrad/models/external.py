@@ -88,6 +88,8 @@ class ExternalModel(HostModel):
     Cost: that of the calls, which are driven from Python. A dense solver takes min(p, k) products.
     """
 
+    starts_from_state: ClassVar[bool] = True
+
     forward: Callable[[PyTree], PyTree] | None = eqx.field(static=True)
     jvp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)
     vjp: Callable[[Any, PyTree], PyTree] = eqx.field(static=True)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 import dense_oracle as oracle
 import natgrad as ng
 
+pytestmark = pytest.mark.filterwarnings("ignore:the state is in single precision")
+
 SHAPES = {"tall": (10, 4), "wide": (6, 9)}  # k, p
 METRICS = {
     "L2": (ng.L2, lambda grid, rho: grid.cell_volume * np.eye(grid.size)),
