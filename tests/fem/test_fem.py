@@ -437,7 +437,7 @@ def flat_cell():
         ("s: True is not", lambda s: ng.fem.HomogeneousSobolev(s, True)),
         ("floor: 0", lambda s: ng.fem.Wasserstein(s, floor=0)),
         ("elliptic: 'line' is for grids", lambda s: ng.fem.Wasserstein(s, elliptic=ng.metrics.Elliptic("line"))),
-        ("elliptic: is 'sparse'", lambda s: ng.fem.Wasserstein(s, elliptic="sparse")),
+        ("elliptic: is a str", lambda s: ng.fem.Wasserstein(s, elliptic="sparse")),
         ("elliptic: meshes are solved in double", lambda s: ng.fem.Wasserstein(s, elliptic=ng.metrics.Elliptic(precision="single"))),
         ("state: has shape", lambda s: s.integral(jnp.ones(3))),
         ("model: the state has shape", lambda s: ng.natural_gradient(ng.Problem(lambda t: t, jnp.sum), jnp.ones(3), metric=ng.fem.L2(s))),

@@ -48,6 +48,14 @@ def no_programs_kept(monkeypatch):
     monkeypatch.setenv("NATGRAD_CACHE", "")
 
 
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """Ctrl-C arrives also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _exit_code(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -78,7 +79,11 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     config.write_text(to_toml(settings, "tiny"))
     command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
     process = subprocess.Popen(
-        [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*command, "--config", config],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # not as of a background
     )
     log = settings.output / "runs" / "L2_secants.csv"
     deadline = time.monotonic() + 120
