@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -78,13 +77,12 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(to_toml(settings, "tiny"))
     command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
+    # a signal that is ignored, as in the background, would be ignored in the child too
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
-        [*command, "--config", config],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # not as of a background
+        [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
+    signal.signal(signal.SIGINT, before)
     log = settings.output / "runs" / "L2_secants.csv"
     deadline = time.monotonic() + 120
     while not (log.exists() and len(log.read_text().splitlines()) > 2):
