@@ -228,8 +228,11 @@ class _Loop:
         with reading(file.checkpoint.path, "checkpoint"):
             ended = run.restore(*saved)
         run.theta = run.theta if run.devices is None else run.devices.replicate(run.theta)
-        if ended is not None and ended not in BUDGETS and not self.stop.asks_for_more(run, ended):
-            return ended
+        if ended is not None and ended not in BUDGETS:
+            if not self.stop.asks_for_more(run, ended):
+                return ended
+            if ended is Status.CONVERGED:
+                run.take_back()
         if spent := self.stop.find_spent(run):
             return spent
         if hands_on:

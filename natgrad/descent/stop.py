@@ -78,14 +78,11 @@ class Stop:
         return None
 
     def asks_for_more(self, run: Run, ended: Status) -> bool:
-        """Whether the goal that a saved run has reached is none any more; then it can go on."""
+        """Whether the goal that a saved run had reached no longer counts, so that it goes on."""
         row, flat = run.rows[-1], flatten(run.theta)[0]
         if ended is Status.CONVERGED:
             assert run.state is not None
-            more = not row["gradient_norm"] <= self.gradient * float(run.state.first_norm)
-            if more:
-                run.take_back()
-            return more
+            return not row["gradient_norm"] <= self.gradient * float(run.state.first_norm)
         if ended in (Status.LOSS_REACHED, Status.SMALL_STEP):
             length = float(jnp.linalg.norm(flat))
             return self.find_goal(run.loss, row["step_norm"], length) is None

@@ -90,8 +90,8 @@ class CG(KrylovSolver):
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
     ```
 
-    Cost: one linearised and one adjoint product and one with A per iteration; memory for four
-    vectors like θ and one like ρ besides what the model stores. The condition number is that
+    Cost: one linearised and one adjoint product and one with A per iteration; memory for five
+    vectors like θ and two like ρ besides what the model stores. The condition number is that
     of Y squared, as in `Cholesky`; the iterations grow with that of Y.
 
     Reference: Algorithm 3 of the paper; Hestenes and Stiefel 1952; for the forcing term Eisenstat
