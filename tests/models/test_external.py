@@ -152,7 +152,7 @@ def test_an_objective_of_the_parameters_with_the_metric_of_an_outside_model():
 def aligned(*shape: int, offset: int) -> np.ndarray:
     """An array that begins so many bytes past a multiple of 64, where JAX would share its memory."""
     size = 8 * int(np.prod(shape))
-    room = np.empty(size + 128, np.uint8)
+    room = np.zeros(size + 128, np.uint8)  # the start of a Newton iteration too
     start = -room.ctypes.data % 64 + offset
     return room[start : start + size].view(float).reshape(shape)
 
