@@ -79,11 +79,16 @@ def refuse_traced(name: str, *trees: PyTree) -> None:
 def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
     """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
 
+    Leaves that are no arrays, such as the activation of a network, stay what they are.
+
     >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
     3
     """
     if is_traced(start):
-        return jax.lax.while_loop(going, step, start)
+        arrays, rest = eqx.partition(start, eqx.is_array)
+        ahead = lambda arrays: eqx.filter(step(eqx.combine(arrays, rest)), eqx.is_array)
+        end = jax.lax.while_loop(lambda arrays: going(eqx.combine(arrays, rest)), ahead, arrays)
+        return eqx.combine(end, rest)
     state = start
     while bool(going(state)):
         state = step(state)

@@ -43,8 +43,9 @@ def bend(
     below the one before it, at the first length τ that the step tries, it and those after it are
     left out: a metric times a constant gives the same path.
 
-    Cost: for each order n one solve with the factors that η was found with, one product Zᵀξ, and
-    2ⁿ evaluations. Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
+    Cost: for each order n one solve with the factors that η was found with, one product Zᵀξ where
+    the rows of Z are not at hand, and 2ⁿ evaluations.
+    Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
     """
     responder = local.responder(damping)
     counts = Counts(forward=responder.evaluations)
@@ -70,10 +71,10 @@ def _carry_momentum(
     """η with the damping pulling towards `centre`; of its motion nothing is known then."""
     eta = solution.eta
     centre = local.hold(centre.astype(eta.dtype))
-    answer, spent = responder.respond(responder.products.push(centre))
+    answer, spent = responder.carry(centre)
     carried = eta + centre + answer
     eta = jnp.where(local.gradient @ carried < 0, carried, eta)  # else it would not descend
-    return solution._replace(eta=eta, motion=None), spent.plus(linearised=1)
+    return solution._replace(eta=eta, motion=None), spent
 
 
 def _taylor_coefficient(

@@ -87,6 +87,7 @@ class LBFGS(Method):
             previous=None,
             rule=None,
             first_norm=jnp.asarray(jnp.nan, float),
+            one_program=not (problem.model.solves or problem.model.on_host),
         )
 
     def linearise(
@@ -363,5 +364,6 @@ def _conclude(pairs: Pairs, start: Point, search: Search) -> tuple[Array, Memory
         theta_norm=jnp.linalg.norm(theta),
         info=SolveInfo(nan, nan, jnp.zeros((), bool)),
         counts=Counts(*search.spent),
+        failed=~(jnp.abs(interval.start.slope) < jnp.inf),
     )
     return theta, Memory(pairs, value, gradient, _as_arrays(Counts())), record

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Never, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -45,7 +46,8 @@ class State(eqx.Module):
     λ, what the solver remembers, the last direction where there is momentum, the memory of the
     step rule, and the gradient norm that tolerances refer to: the first of a run, or with
     `batches` the largest. `known` is an evaluation of the model at θ, handed on to the next
-    linearisation; it is not part of a checkpoint.
+    linearisation; it is not part of a checkpoint. `one_program` says that an iteration can be
+    compiled as a whole, because nothing in it is outside JAX, or so dear that it waits for a test.
     """
 
     damping: Array
@@ -55,13 +57,7 @@ class State(eqx.Module):
     first_norm: Array
     known: Evaluation | None = None
     batches: bool = eqx.field(static=True, default=False)
-
-    def note(self, gradient_norm: Array) -> "State":
-        """The state once a gradient of this length was seen."""
-        first = jnp.asarray(self.first_norm)
-        largest = jnp.fmax(first, gradient_norm)
-        noted = largest if self.batches else jnp.where(jnp.isnan(first), largest, first)
-        return dataclasses.replace(self, first_norm=noted)
+    one_program: bool = eqx.field(static=True, default=False)
 
     def without_evaluation(self) -> "State":
         """The part that is kept in a checkpoint."""
@@ -72,7 +68,8 @@ class Record(NamedTuple):
     """What became of one try: numbers, and the code of a `Status`.
 
     `predicted` is the decrease promised by the first length tried, `slope` is ⟨∂_θ f, η⟩, `reach`
-    the share of the whitened gradient that the tangent space can answer to.
+    the share of the whitened gradient that the tangent space can answer to; `failed` says that the
+    direction was not finite, which another λ does not mend.
     """
 
     accepted: Array
@@ -89,12 +86,7 @@ class Record(NamedTuple):
     theta_norm: Array
     info: SolveInfo
     counts: Counts
-
-    @property
-    def failed(self) -> Array:
-        """Whether the direction was not finite, which another λ does not mend."""
-        finite = abs(self.slope) < np.inf
-        return ~finite | (self.info.reason == Status.NOT_FINITE.code)
+    failed: Array
 
 
 class Method(eqx.Module):
@@ -154,25 +146,55 @@ class Method(eqx.Module):
         step = eqx.filter_jit(lambda theta, state: method.step(problem, theta, state)[:2])
         ```
         """
-        bounds = as_bounds(bounds, theta)
-        local = self.linearise(problem, theta, state, bounds=bounds)
-        state = state.note(local.gradient_norm)
-        tries = jnp.zeros((), int)
-        compiled = is_traced((theta, state))
-        fresh = lambda state: state.without_evaluation() if compiled else state
+        local = self.linearise(problem, theta, state, bounds=as_bounds(bounds, theta))
+        return self.try_steps(local, state)
 
-        def again(carry: tuple[PyTree, State, Record, Array]) -> Array:
-            _, _, record, tries = carry
-            return ~(record.accepted | record.failed) & (tries < self.tries)
+    def try_steps(
+        self, local: Local, state: State, limits: Array | np.ndarray | None = None
+    ) -> tuple[PyTree, State, Record]:
+        """Try steps until one is accepted or none can be.
 
-        def retry(carry: tuple[PyTree, State, Record, Array]) -> Any:
-            _, state, _, tries = carry
+        With `limits`, a tolerance and a number of propagations, none is tried where the gradient is
+        within the tolerance, and no more than these are spent on all of the iteration. The record
+        is that of the last try, with the propagations of all and the decrease that the first one
+        predicted. In a compiled program the tries are one loop, traced once.
+        """
+        compiled, tries = is_traced((local, state)), jnp.zeros((), int)
+        norm, first = local.gradient_norm, jnp.asarray(state.first_norm)
+        largest = jnp.fmax(first, norm)
+        first = largest if state.batches else jnp.where(jnp.isnan(first), largest, first)
+        state = dataclasses.replace(state, first_norm=first)
+        left = None
+        if limits is not None:
+            tolerance, most = limits
+            left = jnp.where(norm <= tolerance * first, 0, most - sum(local.counts))
+        fresh = lambda state: dataclasses.replace(state, known=None) if compiled else state
+
+        def again(tried: tuple[PyTree, State, Record, Array]) -> Array:
+            _, _, record, tries = tried
+            going = ~(record.accepted | record.failed) & (tries < self.tries)
+            return going if left is None else going & (sum(record.counts) < left)
+
+        def retry(tried: tuple[PyTree, State, Record | None, Array]) -> Any:
+            _, state, last, tries = tried
             theta, state, record = self.try_step(local, state)
+            record = jax.tree.map(jnp.asarray, record)
+            if last is not None:
+                promised = jnp.where(tries == 0, record.predicted, last.predicted)
+                counts = record.counts.plus(*last.counts)
+                record = record._replace(counts=counts, predicted=promised)
             return theta, fresh(state), record, tries + 1
 
-        start = retry((theta, fresh(state), None, tries))  # pyright: ignore[reportArgumentType]
-        theta, state, record, _ = start if self.tries == 1 else loop(again, retry, start)
-        if compiled or not bool(record.accepted):
+        theta, record, state = local.setup.theta, None, fresh(state)
+        once = self.tries == 1 and limits is None
+        if compiled and not once:
+            _, _, shapes, _ = eqx.filter_eval_shape(retry, (theta, state, None, tries))
+            record = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        start = theta, state, record, tries
+        start = retry(start) if record is None else start  # a loop traces its body once
+        theta, state, record, _ = start if once else loop(again, retry, start)
+        assert record is not None
+        if not (compiled or bool(record.accepted)):
             state = state.without_evaluation()
         return theta, state, record
 
@@ -218,7 +240,8 @@ class LinearMethod(Method):
     ) -> State:
         flat = flatten(theta)[0]
         _, solver = choose(dataclasses.replace(self.put_together(problem, theta), known=known))
-        memory = None
+        model, memory = problem.model, None
+        own = type(self).try_step is LinearMethod.try_step  # else it may be plain Python
         if isinstance(solver, MatrixFreeSolver):
             memory = solver.initial_memory(flat.size, flat.dtype, batches)
         return State(
@@ -227,8 +250,9 @@ class LinearMethod(Method):
             previous=None if self.momentum is None else jnp.zeros(flat.size, flat.dtype),
             rule=self.step_rule.init(flat),
             first_norm=jnp.asarray(jnp.nan, float),
-            known=known if problem.model.solves and not batches else None,
+            known=known if model.solves and not batches else None,
             batches=batches,
+            one_program=not (model.solves or model.on_host or self.step_rule.on_host) and own,
         )
 
     def linearise(
@@ -282,6 +306,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         first_norm=state.first_norm,
         known=outcome.known,
         batches=state.batches,
+        one_program=state.one_program,
     )
     info = path.solution.info
     info = info._replace(counts=path.counts.plus(*info.counts))
@@ -300,6 +325,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         theta_norm=jnp.linalg.norm(outcome.theta),
         info=info,
         counts=info.counts.plus(*outcome.counts),
+        failed=~(jnp.abs(path.slope) < jnp.inf) | (info.reason == Status.NOT_FINITE.code),
     )
     theta = path.unravel(jnp.where(outcome.accepted, outcome.theta, path.flat))
     return theta, new, record

@@ -22,7 +22,7 @@ from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance, refuse_unknown
 from ..core.sharding import take_local
 from ..devices import Devices
-from ..direction.local import Local
+from ..direction.local import Local, Setup
 from ..errors import InputError
 from ..identity import identify
 from ..models.base import Evaluation, evaluate
@@ -250,35 +250,61 @@ class _Loop:
                 run.count(forward=1)
         first, run.before = run.iteration == 0, run.counts
         run.iteration += 1
-        local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
-        loss, norm, counts, reference = jax.device_get(
-            (local.loss, local.gradient_norm, local.counts, run.state.first_norm)
-        )
-        run.count(*counts)
+        if run.state.one_program and run.devices is None:
+            limit = self.stop.propagations
+            left = np.inf if limit is None else limit - sum(run.counts)
+            limits = np.array([self.stop.gradient, left])
+            made = _iterate(problem, method, run.theta, run.state, self.bounds, limits)
+            numbers, local, theta, state = made
+            loss, norm, reference, seen, record = numbers.fetch()
+        else:
+            local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
+            spent, noted = (local.counts, local.report), run.state.first_norm
+            loss, norm, reference, seen = jax.device_get(
+                (local.loss, local.gradient_norm, noted, spent)
+            )
+            if first or run.state.batches:
+                reference = np.fmax(reference, norm, dtype=reference.dtype)
+            record = None
+        run.count(*seen[0])
         run.begin(loss, norm)
         run.loss = float(loss)
         if first and not np.isfinite(loss):
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
-        if run.state.batches or np.isnan(reference):
-            reference = np.fmax(reference, norm, dtype=reference.dtype)
+        if first or run.state.batches:
             run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
         if norm <= self.stop.gradient * reference:
             return Status.CONVERGED
-        return self._try(method, local)
+        if record is None:
+            theta, state, record = self._try(method, local)
+        else:
+            run.count(*record.counts)
+        run.finish(record)
+        finite = np.isfinite(record.slope)
+        run.info = local.describe(record.info, record.damping, finite, record.reach, seen)
+        known = bool(record.accepted) and self.draw is None
+        run.state = state if known else state.without_evaluation()
+        if not record.accepted:
+            local = dataclasses.replace(local, setup=Setup(problem, run.theta))
+            return self.stop.find_spent(run) or self._explain_rejection(local, record)
+        run.theta, run.loss = theta, float(record.value)
+        run.snapshots.note(run.iteration, theta)
+        if self.asks and self._ask_callbacks():
+            return Status.STOPPED
+        return self.stop.find_goal(run.loss, float(record.step_norm), float(record.theta_norm))
 
-    def _try(self, method: Method, local: Local) -> Status | None:
-        """Try steps from θ until one is accepted, or none can be."""
-        run, state = self.run, self.run.state
+    def _try(self, method: Method, local: Local) -> tuple[PyTree, State, Record]:
+        """Try steps from θ until one is accepted, none can be, or a budget is used up."""
+        run, state, promised = self.run, self.run.state, None
         assert state is not None
-        promised = np.nan  # the decrease predicted by the first try, before λ grew
         for _ in range(method.tries):
             theta, state, record = method.try_step(local, state)
             if run.devices is not None:
                 theta, state = self._replicate(run.devices, theta, state)
             record: Record = jax.device_get(record)
             run.count(*record.counts)
-            promised = float(record.predicted) if np.isnan(promised) else promised
+            promised = record.predicted if promised is None else promised
             if record.accepted or record.failed or self.stop.find_spent(run) is not None:
                 break
         model = local.setup.problem.model
@@ -286,27 +312,16 @@ class _Loop:
             self.unchecked = state.known is None
             if state.known is not None:
                 model.check(theta, state.known)
-        run.finish(record)
-        finite = np.isfinite(record.slope)
-        run.info = local.describe(record.info, record.damping, finite, record.reach)
-        known = bool(record.accepted) and self.draw is None
-        run.state = state if known else state.without_evaluation()
-        if not record.accepted:
-            return self.stop.find_spent(run) or self._explain_rejection(local, record, promised)
-        run.theta, run.loss = theta, float(record.value)
-        run.snapshots.note(run.iteration, theta)
-        if self.asks and self._ask_callbacks():
-            return Status.STOPPED
-        return self.stop.find_goal(run.loss, float(record.step_norm), float(record.theta_norm))
+        return theta, state, record._replace(predicted=promised)
 
-    def _explain_rejection(self, local: Local, record: Record, promised: float) -> Status:
+    def _explain_rejection(self, local: Local, record: Record) -> Status:
         """Why no step was taken; at the rounding level of the loss, whether the gradient agrees.
 
         It agrees where the quadratic model promises no more along the gradient itself.
         """
         if record.failed:
             return Status.NOT_FINITE
-        status, run = STATUSES[int(record.status)], self.run
+        status, run, promised = STATUSES[int(record.status)], self.run, float(record.predicted)
         if status is Status.NO_DECREASE and promised >= 0 and self.draw is None:
             problem, g = local.setup.problem, local.gradient
             rho = local.rho
@@ -334,6 +349,45 @@ class _Loop:
         """θ and the state whole on every device; the evaluation of the model stays in parts."""
         whole = devices.replicate(state.without_evaluation())
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
+
+
+@eqx.filter_jit
+def _iterate(
+    problem: Problem,
+    method: Method,
+    theta: PyTree,
+    state: State,
+    bounds: Bounds | None,
+    limits: np.ndarray,
+) -> tuple["Numbers", Local, PyTree, State]:
+    """An iteration as one program: linearise, and try steps unless the gradient is small enough.
+
+    `limits` are the tolerance of the gradient and the propagations left. All numbers come back in
+    one array; a GPU waits for the host once in an iteration.
+    """
+    local = method.linearise(problem, theta, state, bounds=bounds)
+    theta, state, record = method.try_steps(local, state, limits)
+    spent = (local.counts, local.report)
+    seen = (local.loss, local.gradient_norm, state.first_norm, spent, record)
+    leaves, structure = jax.tree.flatten(seen)
+    numbers = [jnp.asarray(leaf).astype(float) for leaf in leaves if eqx.is_array_like(leaf)]
+    kinds = (jnp.result_type(x) if eqx.is_array_like(x) else x for x in leaves)
+    numbers = Numbers(jnp.stack(numbers), structure, tuple(kinds))
+    return numbers, dataclasses.replace(local, **dict.fromkeys(local.system)), theta, state
+
+
+class Numbers(eqx.Module):
+    """Scalars in any structure as one array: one transfer from the device instead of dozens."""
+
+    values: Array
+    structure: Any = eqx.field(static=True)
+    kinds: tuple[Any, ...] = eqx.field(static=True)  # a dtype, or what is no number
+
+    def fetch(self) -> Any:
+        """The scalars in their structure, NumPy's, on the host."""
+        host = iter(np.asarray(self.values))
+        take = lambda kind: next(host).astype(kind) if isinstance(kind, np.dtype) else kind
+        return self.structure.unflatten(map(take, self.kinds))
 
 
 @eqx.filter_jit

@@ -28,6 +28,8 @@ class Factorised(Local):
     ρ and the columns of Z are kept where each column is a solve with a PDE, so that Zη costs none.
     """
 
+    system: ClassVar[tuple[str, ...]] = ("setup", "prepared", "triangle")
+
     solver: DenseSolver
     prepared: Any
     triangle: Array | None

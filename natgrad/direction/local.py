@@ -2,12 +2,11 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -45,14 +44,14 @@ class Setup(eqx.Module):
 
 
 class Responder(NamedTuple):
-    """ζ ↦ −(G + λD)⁻¹ ZᵀAζ with the products spent on it, and the products of the model.
+    """The η that answers a tangent ζ of the state: −(G + λD)⁻¹ ZᵀAζ, with the products it took.
 
-    `evaluations` of the model were spent on these.
+    `respond` is given ζ, `carry` a v, for ζ = Zv. `evaluations` of the model were spent before.
     """
 
     respond: Callable[[PyTree], tuple[Array, Counts]]
-    products: Products
-    evaluations: int
+    carry: Callable[[Array], tuple[Array, Counts]]
+    evaluations: int = 0
 
 
 class Local(eqx.Module):
@@ -65,6 +64,8 @@ class Local(eqx.Module):
     `free` is 0 for parameters held by bounds, None without bounds. `energy` is ⟨∂_ρ f, A⁻¹∂_ρ f⟩
     where that is known, else NaN. `counts` has the propagations spent so far.
     """
+
+    system: ClassVar[tuple[str, ...]] = ("setup",)  # what is of no use once steps were tried
 
     rho: eqx.AbstractVar[PyTree | None]  # the state, where it was kept
     products: eqx.AbstractVar[Products | None]  # those that gave the gradient, where kept
@@ -98,10 +99,6 @@ class Local(eqx.Module):
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
         raise InputError("order", "there are no tangents of a state to answer to", "order=1")
 
-    def _tangent_factor(self, geometry: Geometry) -> lx.AbstractLinearOperator:
-        """The L that the prepared Y was made with."""
-        return geometry.factor
-
     def responder(self, damping: Array) -> Responder:
         """The answers of θ to tangents of the state, by the factors that η was found with."""
         metric = self.setup.metric
@@ -113,15 +110,25 @@ class Local(eqx.Module):
             known = Evaluation(self.rho) if model.starts_from_state else None
             products = model.products(unravel, flat, known)
             evaluations = products.evaluations
-        L = self._tangent_factor(metric.at(products.rho))
+        L = metric.at(products.rho).factor
 
         def respond(zeta: PyTree) -> tuple[Array, Counts]:
             image = L.mv(zeta)
-            g = products.pull(L.T.mv(image)).astype(self.gradient.dtype)
-            answer = self.aim(image, self.hold(g)).solve(damping)
-            return answer.eta, answer.info.counts.plus(adjoint=1)
+            return self.answer(image, products.pull(L.T.mv(image)), damping, adjoint=1)
 
-        return Responder(respond, products, evaluations)
+        def carry(v: Array) -> tuple[Array, Counts]:
+            eta, counts = respond(products.push(v))
+            return eta, counts.plus(linearised=1)
+
+        return Responder(respond, carry, evaluations)
+
+    def answer(
+        self, image: PyTree, gradient: Array, damping: Array, adjoint: int = 0
+    ) -> tuple[Array, Counts]:
+        """−(G + λD)⁻¹ `gradient` for `gradient` = Yᵀ`image`, and the products spent on it."""
+        held = self.hold(gradient.astype(self.gradient.dtype))
+        found = self.aim(image, held).solve(damping)
+        return found.eta, found.info.counts.plus(adjoint=adjoint)
 
     def hold(self, vector: Array) -> Array:
         """The vector on the parameters that may move, zero on those held by bounds."""
@@ -148,13 +155,22 @@ class Local(eqx.Module):
         moved = products.rho, products.push(solution.eta)
         return _curve_loss(problem, self.setup.theta, solution.eta, moved), 1
 
-    def describe(self, info: SolveInfo, damping: Any, finite: Any, reach: Any) -> Info:
+    def describe(
+        self,
+        info: SolveInfo,
+        damping: Any,
+        finite: Any,
+        reach: Any,
+        seen: tuple[Counts, Report] | None = None,
+    ) -> Info:
         """The solve as a user reads it, in one transfer from the device.
 
-        `reach` is −⟨∂_θ f, η⟩/⟨∂_ρ f, A⁻¹∂_ρ f⟩.
+        `reach` is −⟨∂_θ f, η⟩/⟨∂_ρ f, A⁻¹∂_ρ f⟩; `seen` are counts and report, if on the host.
         """
-        fetched = jax.device_get((info, damping, finite, reach, self.counts, self.report))
-        info, damping, finite, reach, counts, report = fetched
+        seen = (self.counts, self.report) if seen is None else seen
+        info, damping, finite, reach, (counts, report) = jax.device_get(
+            (info, damping, finite, reach, seen)
+        )
         status = STATUSES[int(info.reason)]
         if status is Status.OK and info.rank_deficient:
             status = Status.RANK_DEFICIENT

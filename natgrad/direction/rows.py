@@ -6,12 +6,11 @@ put together from blocks of rows, and products with Y are those of the linearise
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
@@ -20,7 +19,6 @@ from ..core.dense import gram
 from ..core.outcomes import Counts
 from ..core.sharding import on_each_device
 from ..errors import InputError
-from ..metrics.base import Geometry
 from ..models.base import Products
 from ..models.pointwise import Part, RowModel, is_part
 from ..parameters import ParameterOperator, find_free, flatten
@@ -28,7 +26,7 @@ from ..problem import differentiate_loss
 from ..solvers.base import DenseSolver, InformationSolver, Solver
 from ..solvers.kernel import Kernel, transposed_product
 from .dense import Factorised, restrict_triangle, to_coordinates
-from .local import Setup, measure_energy
+from .local import Responder, Setup, measure_energy
 
 
 class Rows:
@@ -54,17 +52,6 @@ class Rows:
         ]
         self._parts = list(zip(parts, roots, strict=True))
         self._dtype = jnp.result_type(flat, *roots)
-        self.shape = sum(root.size for root in roots), flat.size
-        self.nbytes = math.prod(self.shape) * self._dtype.itemsize  # what all of them take
-
-    def whole(self) -> Array:
-        """Y."""
-
-        def make(part: Part, root: Array) -> Array:
-            local = lambda points, root: self._rows(part, points, root)
-            return on_each_device(local, self.mesh)(part.points, root)
-
-        return jnp.concatenate([make(part, root) for part, root in self._parts])
 
     def gram(self) -> Array:
         """YᵀY, the sum over blocks of rows. Cost: that of the rows, and kp².
@@ -180,40 +167,59 @@ class ProductMatrix(eqx.Module):
 
 
 class ByRows(Factorised):
-    """The system of a pointwise model in a diagonal metric, from Y = A^½ Z or from blocks of it."""
+    """The system of a pointwise model in a diagonal metric, from Y = A^½ Z or from blocks of it.
 
-    def _tangent_factor(self, geometry: Geometry) -> lx.AbstractLinearOperator:
-        """L = A^½: square, also where the metric's own factor is not."""
-        return lx.DiagonalLinearOperator(jax.tree.map(jnp.sqrt, geometry.diagonal))
+    `Y` are the rows, or what multiplies by them; `scale` is the diagonal of A^½.
+    """
+
+    system: ClassVar[tuple[str, ...]] = (*Factorised.system, "Y", "scale")
+
+    Y: Any = None
+    scale: Array | None = None
+
+    def responder(self, damping: Array) -> Responder:
+        """By L = A^½, which is square also where the metric's own factor is not."""
+        Y, scale, spent = self.Y, self.scale, 0 if isinstance(self.Y, Array) else 1
+        assert scale is not None
+
+        def answer(image: Array) -> tuple[Array, Counts]:
+            return self.answer(image, transposed_product(Y, image), damping, adjoint=spent)
+
+        def carry(v: Array) -> tuple[Array, Counts]:
+            eta, counts = answer(Y @ v.astype(Y.dtype))
+            return eta, counts.plus(linearised=spent)
+
+        return Responder(lambda zeta: answer(scale * ravel_pytree(zeta)[0]), carry)
 
     @classmethod
     def prepare(cls, setup: Setup) -> "ByRows":
         """From all rows of Y at once or from blocks of them."""
         flat, unravel = flatten(setup.theta)
         model = cast(RowModel, setup.problem.model)
-        rho = model(setup.theta)
         assert setup.metric is not None
         assert setup.solver is not None
+        state = jax.tree.leaves(jax.eval_shape(lambda v: model(unravel(v)), flat))
+        shape = k, p = sum(math.prod(leaf.shape) for leaf in state), flat.size
+        solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
+        D = setup.damping.operator
+        blocks = isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
+        # G or K is then enough, and over several devices rows would have to be sent around
+        size = k * p * jnp.result_type(flat, *state).itemsize
+        whole = size <= model.memory and not (blocks and model.mesh is not None)
+        if not whole and not blocks:
+            raise _does_not_fit(solver, D, shape, size, model.memory)
+
+        rho, Z = model.rows(unravel, flat) if whole else (model(setup.theta), None)
         geometry = setup.metric.at(rho)
         root = jax.tree.map(jnp.sqrt, geometry.diagonal)
         scale = ravel_pytree(root)[0]
-        shape = k, p = scale.size, flat.size
-        solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
-        D = setup.damping.operator
-        rows = Rows(model, unravel, flat, root)
-        blocks = isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
-        # G or K is then enough, and over several devices rows would have to be sent around
-        whole = rows.nbytes <= rows.memory and not (blocks and model.mesh is not None)
-        if not whole and not blocks:
-            raise _does_not_fit(solver, D, rows)
-
         derivatives = differentiate_loss(setup.problem, setup.theta, rho)
         loss, c, direct = derivatives
         dtype = jnp.result_type(flat, scale)  # θ and the state may differ in precision
         b = jnp.zeros_like(scale) if c is None else ravel_pytree(c)[0] / scale
         b = b.astype(dtype)
-        if whole:
-            Y: Any = rows.whole()
+        if Z is not None:
+            Y: Any = jnp.concatenate([rows.reshape(-1, p) for rows in Z]) * scale[:, None]
         else:
             Y = ProductMatrix(model.products(unravel, flat), scale, None, shape)
         gradient = jnp.zeros(p, dtype) if c is None else transposed_product(Y, b)
@@ -226,8 +232,8 @@ class ByRows(Factorised):
             gradient, r = gradient * free, r * free
             triangle = None if triangle is None else restrict_triangle(triangle, free)
             Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
-            rows = Rows(model, unravel, flat, root, free)
 
+        given, rows = Y, Rows(model, unravel, flat, root, free)
         if isinstance(solver, InformationSolver):
             G = gram(Y) if whole else rows.gram()
             slope = gradient
@@ -256,16 +262,19 @@ class ByRows(Factorised):
             solver=solver,
             prepared=prepared,
             triangle=triangle,
+            Y=given,
+            scale=scale,
         )
 
 
-def _does_not_fit(solver: Solver, D: ParameterOperator | None, rows: Rows) -> InputError:
-    k, p = rows.shape
+def _does_not_fit(
+    solver: Solver, D: ParameterOperator | None, shape: tuple[int, int], size: int, memory: int
+) -> InputError:
+    k, p = shape
     name = type(solver).__name__
     what = name if D is None else f"{name} with an operator D"
     return InputError(
         "solver",
-        f"{what} needs all {k} × {p} entries of Y, {rows.nbytes} bytes, and the model has "
-        f"memory={rows.memory}",
+        f"{what} needs all {k} × {p} entries of Y, {size} bytes, and the model has memory={memory}",
         "damping with Cholesky or Kernel, which take blocks of rows; CG; or more memory",
     )

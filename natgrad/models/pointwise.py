@@ -84,14 +84,21 @@ class RowModel(Model):
     def __call__(self, theta: PyTree) -> PyTree:
         return self.as_state(jax.tree.map(lambda p: p.values(theta), self.parts(), is_leaf=is_part))
 
+    def rows(self, unravel: Unravel, flat: Array) -> tuple[PyTree, list[Array]]:
+        """The state, and the rows of Z for each of its arrays, parameters along the last axis."""
+        parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
+        both = [part.all_rows(unravel, flat, self.memory) for part in parts]
+        values = jax.tree.unflatten(treedef, [values for values, _ in both])
+        return self.as_state(values), [rows for _, rows in both]
+
     def jacobian(
         self, unravel: Unravel, flat: Array, known: Evaluation | None = None
     ) -> tuple[PyTree, PyTree, Counts]:
-        parts, treedef = jax.tree.flatten(self.parts(), is_leaf=is_part)
-        both = [part.all_rows(unravel, flat, self.memory) for part in parts]
+        rho, rows = self.rows(unravel, flat)
+        treedef = jax.tree.structure(self.parts(), is_leaf=is_part)
         collect = lambda arrays: self.as_state(jax.tree.unflatten(treedef, arrays))
-        columns = jax.vmap(collect)([jnp.moveaxis(rows, -1, 0) for _, rows in both])
-        return collect([values for values, _ in both]), columns, Counts(forward=1, adjoint=1)
+        columns = jax.vmap(collect)([jnp.moveaxis(array, -1, 0) for array in rows])
+        return rho, columns, Counts(forward=1, adjoint=1)
 
     def products(self, unravel: Unravel, flat: Array, known: Evaluation | None = None) -> Products:
         return differentiate(lambda v: self(unravel(v)), flat)

@@ -75,3 +75,38 @@ def test_what_is_driven_from_python_is_refused_in_a_compiled_program():
     step = eqx.filter_jit(lambda theta, state: method.step(problem, theta, state))
     with pytest.raises(ng.InputError, match="outside"):
         step(START, state)
+
+
+def test_an_iteration_is_the_same_in_one_program_and_in_two_halves():
+    """Losses, λ and counts of `minimize`, of compiled steps and of `linearise` with `try_step`."""
+    points = jnp.linspace(-1.0, 1.0, 9)[:, None]
+    net = eqx.nn.MLP(1, "scalar", 3, 1, jnp.tanh, key=jax.random.key(0))
+    pinn = ng.Collocation(
+        interior=ng.Residual(lambda net, x: net(x) - jnp.sin(3 * x[0]), points),
+        boundary=ng.Residual(lambda net, x: net(x), points[:1], weight=10.0),
+    )
+    damping, step = ng.LevenbergMarquardt(1e-9, decrease=1e-3), ng.FixedStep(1.9)
+    problem = pinn.problem
+    method = ng.NaturalGradient(pinn.metric, damping=damping, step=step, order=2)
+    result = ng.minimize(problem, net, method, stop=ng.Stop(iterations=6, gradient=0.0))
+    step = eqx.filter_jit(lambda theta, state: method.step(problem, theta, state))
+    one = two = net
+    states = [method.init(problem, net)] * 2
+    rejected = 0
+    for i in range(6):
+        one, states[0], record = step(one, states[0])
+        local, promised, counts = method.linearise(problem, two, states[1]), None, 0
+        while True:
+            moved, states[1], tried = method.try_step(local, states[1])
+            promised = tried.predicted if promised is None else promised
+            counts = counts + np.array(tried.counts)
+            if tried.accepted:
+                break
+            rejected += 1
+        two = moved
+        np.testing.assert_array_equal(record.counts, counts)
+        for found in (record, tried):
+            np.testing.assert_allclose(found.value, result.history["loss"][i + 1], rtol=1e-9)
+            np.testing.assert_allclose(found.damping, result.history["damping"][i], rtol=1e-12)
+        np.testing.assert_allclose(record.predicted, promised, rtol=1e-9)
+    assert rejected > 0

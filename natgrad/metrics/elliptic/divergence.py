@@ -62,7 +62,8 @@ class Divergence(eqx.Module):
             if self.periodic:
                 terms.append(flow - jnp.roll(flow, 1, axis))
             else:
-                terms.append(_pad(flow, axis, (0, 1)) - _pad(flow, axis, (1, 0)))
+                none = jnp.zeros((), flow.dtype)
+                terms.append(jnp.diff(flow, axis=axis, prepend=none, append=none))
         return -sum(terms[1:], terms[0])
 
     def apply_transpose(self, phi: Array) -> Fluxes:
@@ -80,18 +81,13 @@ class Divergence(eqx.Module):
     @property
     def conductances(self) -> Fluxes:
         """(s_i/h_i)² at the lower cell of each link; zero at the upper end of an axis with ends."""
-        axes = range(-len(self.spacing), 0)
-        pad = lambda square, axis: square if self.periodic else _pad(square, axis, (0, 1))
-        return tuple(
-            pad(jnp.square(s * (1.0 / h)), axis)
-            for axis, s, h in zip(axes, self.weights, self.spacing, strict=True)
-        )
-
-
-def _pad(values: Array, axis: int, width: tuple[int, int]) -> Array:
-    padding = [(0, 0)] * values.ndim
-    padding[axis] = width
-    return jnp.pad(values, padding)
+        pairs = zip(self.weights, self.spacing, strict=True)
+        squares = [jnp.square(s * (1.0 / h)) for s, h in pairs]
+        if self.periodic:
+            return tuple(squares)
+        end = lambda x, axis: [(0, int(a == axis)) for a in range(-x.ndim, 0)]
+        axes = range(-len(squares), 0)
+        return tuple(jnp.pad(x, end(x, axis)) for x, axis in zip(squares, axes, strict=True))
 
 
 class Solution(NamedTuple):
