@@ -19,11 +19,11 @@ from ..batches import Batch
 from ..core.archive import reading
 from ..core.compiled import is_traced
 from ..core.outcomes import BUDGETS, STATUSES, Status
-from ..core.settings import check_instance, refuse_unknown
+from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local
-from ..errors import InputError
+from ..errors import InputError, refuse_unknown
 from ..identity import identify
 from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, flatten, strengthen

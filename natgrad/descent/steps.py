@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, setting
+from ..core.settings import Number, Public, setting
 from ..direction.local import Local
 from ..metrics.base import Metric
 from ..models.base import Evaluation
@@ -120,7 +120,7 @@ class Outcome(NamedTuple):
     known: Evaluation | None = None
 
 
-class Step(eqx.Module):
+class Step(Public, eqx.Module):
     """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next.
 
     `on_host` says that the step is driven from Python, `follows_curves` that it is taken along a
