@@ -34,8 +34,10 @@ class Problem(Public, eqx.Module):
     ```
 
     The compiled programs are keyed by the identity of these functions: data that changes goes
-    into a field of an `equinox.Module`, not into a closure. Of new closures in every call JAX keeps
-    the programs; on Linux they are let go before they are too many for the process.
+    into a field of an `equinox.Module`, not into a closure. A new closure is traced again, since
+    it may read what has changed meanwhile; with JAX's cache, `jax_compilation_cache_dir`, it is
+    compiled again only if its program is another. Programs are kept; on Linux they are let go
+    before they are too many for the process.
     """
 
     model: Model

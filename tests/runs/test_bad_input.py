@@ -466,6 +466,28 @@ def test_a_new_closure_in_every_call_does_not_fill_the_process():
     assert last < 1000
 
 
+EQUAL_CLOSURES = """
+import os, sys, jax, jax.numpy as jnp, natgrad as ng
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+for factor in (2.0, 2.0, 3.0):
+    problem = ng.Problem(lambda t: factor * jnp.sin(t), lambda r: jnp.sum((r - 1.0) ** 2))
+    method = ng.NaturalGradient(ng.L2(), solver=ng.Cholesky())
+    result = ng.minimize(problem, jnp.ones(2), method, stop=ng.Stop(iterations=2, gradient=0.0))
+    print(sum(name.endswith("-cache") for name in os.listdir(sys.argv[1])), result.loss < 1.0)
+"""
+
+
+@pytest.mark.slow
+def test_closures_of_one_program_are_compiled_once_with_the_cache_of_jax(tmp_path):
+    """As the quickstart says; another number in the closure is another program."""
+    arguments = [sys.executable, "-c", EQUAL_CLOSURES, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    first, second, other = (line.split() for line in done.stdout.splitlines())
+    assert first[1] == second[1] == other[1] == "True"
+    assert int(other[0]) > int(second[0]) == int(first[0]) > 0
+
+
 def test_jit_errors_of_the_user_surface():
     def broken(theta):
         raise RuntimeError("my solver failed")
