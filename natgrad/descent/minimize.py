@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.archive import reading
 from ..core.compiled import is_traced
+from ..core.operators import dot
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
 from ..core.sharding import take_local
@@ -25,6 +27,7 @@ from ..devices import Devices
 from ..direction.local import Local
 from ..errors import InputError, refuse_unknown
 from ..identity import identify
+from ..metrics.base import Metric
 from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, flatten, strengthen
 from ..problem import Problem, differentiate_loss
@@ -319,7 +322,13 @@ class _Loop:
                 run.count(linearised=1)
                 curvature, square = float(local.curvature(solution)[0]), float(g @ g)
                 left = 0.5 * square**2 / abs(curvature) if curvature else square
-                return Status.PRECISION if left <= MARGIN * rounding else Status.BLIND
+                if left <= MARGIN * rounding:
+                    return Status.PRECISION
+                metric, broken = local.setup.metric, record.info.reason == Status.BREAKDOWN.code
+                if metric is not None and broken and (square := _measure(metric, rho)) < 0:
+                    what = f"is not positive: ⟨ζ, Aζ⟩ = {square:.3g} for a random ζ at this state"
+                    raise InputError("metric", what, "the other sign, so that A = LᵀL")
+                return Status.BLIND
         return Status.NOT_DESCENT if float(record.slope) >= 0 else status
 
     def _ask_callbacks(self) -> bool:
@@ -334,6 +343,14 @@ class _Loop:
         """θ and the state whole on every device; the evaluation of the model stays in parts."""
         whole = devices.replicate(state.without_evaluation())
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
+
+
+@eqx.filter_jit
+def _measure(metric: Metric, rho: PyTree) -> Array:
+    """⟨ζ, Aζ⟩ at ρ for a random ζ."""
+    flat, unravel = ravel_pytree(rho)
+    zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
+    return dot(zeta, metric.at(rho).gram.mv(zeta))
 
 
 @eqx.filter_jit
