@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .core.operators import structure_of
 from .core.selection import Functions, Points, Selection, Sublattice
-from .core.settings import check_integer
+from .core.settings import Public, check_integer
 from .errors import InputError
 from .metrics.base import Metric
 from .models.base import Evaluation
@@ -30,7 +30,7 @@ class Mappable(Protocol):
     def map_metric(self, function: Callable[[Metric], Metric]) -> Any: ...
 
 
-class Batch(eqx.Module):
+class Batch(Public, eqx.Module):
     """A random part of the problem in every iteration."""
 
     @abc.abstractmethod

@@ -15,12 +15,12 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .core.outcomes import BUDGETS
-from .core.settings import check_instance, refuse_unknown
+from .core.settings import check_instance
 from .descent.methods import Method
 from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs
 from .descent.stop import Stop
-from .errors import InputError
+from .errors import InputError, refuse_unknown
 from .models.base import evaluate
 from .problem import Problem
 from .result import AXES, Result

@@ -3,6 +3,8 @@
 import functools
 import json
 import re
+import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +31,9 @@ from .problem import Problem
 LOST = re.compile(
     r"gloo|nccl|coordination ?service|heartbeat|UNAVAILABLE|DEADLINE_EXCEEDED|peer", re.IGNORECASE
 )
-MEETING = 600  # seconds that processes wait for each other before a run
+# Seconds until a process that waits for others before a run says so, and until it gives up. The
+# others may be reading data or compiling what comes before the run, which is not ours to limit.
+LATE, ABSENT = 60.0, 600.0
 _meetings: Counter[tuple[int, ...]] = Counter()  # of these processes until now
 
 
@@ -81,8 +85,22 @@ class Devices(NamedTuple):
         key = lambda process: f"natgrad/{processes}/{number}/{process}"
         client: Any = global_state.client
         client.key_value_set(key(jax.process_index()), json.dumps(mine))
-        wait = lambda process: client.blocking_key_value_get(key(process), 1000 * MEETING)
-        return [json.loads(wait(process)) for process in processes]
+        began, said = time.monotonic(), {}
+        for limit in (LATE, ABSENT):
+            for process in sorted({*processes} - {*said}):
+                left = max(began + limit - time.monotonic(), 1e-3)
+                try:
+                    said[process] = client.blocking_key_value_get(key(process), int(1000 * left))
+                except RuntimeError as error:
+                    if "DEADLINE_EXCEEDED" not in str(error):
+                        raise
+            if len(said) == len(processes):
+                return [json.loads(said[process]) for process in processes]
+            missing = ", ".join(str(process) for process in processes if process not in said)
+            what = f"process {missing} did not make this call within {limit:g} s"
+            if limit < ABSENT:
+                warnings.warn(f"{what}; waiting until {ABSENT:g} s", RuntimeWarning, stacklevel=4)
+        raise InputError("mesh", what, "the same call, with the same mesh, in every process of it")
 
     def any(self, value: bool) -> bool:
         """Whether it is so in any process."""

@@ -1,8 +1,12 @@
 """Errors and warnings: every message names the argument, what was wrong and what to try."""
 
+import difflib
 import importlib
+import inspect
+import re
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 
 class InputError(ValueError):
@@ -19,6 +23,20 @@ class PeerError(RuntimeError):
 
 class PrecisionWarning(UserWarning):
     """A result will carry fewer digits than the method can give."""
+
+
+def refuse_unknown(names: Iterable[str], function: Callable) -> NoReturn:
+    """Raise `InputError` for keywords that a function does not know, with the nearest it does."""
+    parameters = inspect.signature(function).parameters.values()
+    name, known = next(iter(names)), [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    near = difflib.get_close_matches(name, known, 1) or [k for k in known if name in k]
+    if "method" in known and name in ("metric", "solver", "damping", "step", "order", "momentum"):
+        near = ["ng.NaturalGradient(metric, solver=..., damping=..., step=...) as the method"]
+    elif "stop" in known and re.search("iteration|propagation|second|tolerance|budget", name):
+        near = ["stop=ng.Stop(iterations=..., propagations=..., seconds=..., gradient=...)"]
+    what = f"is no argument of {function.__name__}"
+    others = f"one of {', '.join(known)}" if known else "no arguments"
+    raise InputError(name, what, near[0] if near else others)
 
 
 _warned: set[str] = set()

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .core.selection import Sublattice
+from .core.settings import Public
 from .errors import InputError
 
 Boundary = Literal["neumann", "dirichlet", "periodic"]
@@ -37,7 +39,7 @@ class Domain(Protocol):
 
 @jax.tree_util.register_static  # a pytree without leaves, where a space has arrays
 @dataclass(frozen=True, init=False)
-class Grid:
+class Grid(Public):
     """A uniform grid on the box [lower, upper] with `shape` unknowns.
 
     | boundary | unknowns | spacing h | transform |
@@ -133,6 +135,21 @@ class Grid:
     def integrate(self, function: Callable[..., Array], *states: Array) -> Array:
         """∫ function(u, v, …) dx, summed over leading axes; the states may be at fewer points."""
         return self.cell_volume * jnp.sum(function(*states))
+
+    def coarsen(self, selection: Sublattice) -> "Grid":
+        """The same box with as many points as the sublattice.
+
+        Exact on a periodic grid; at a zero-flux boundary the lattice is off by less than a coarse
+        cell.
+        """
+        if self.shape != selection.shape or self.boundary == "dirichlet":
+            raise InputError(
+                "batch",
+                f"a {self.boundary} grid of shape {self.shape} has no sublattices that are grids "
+                f"for a state of shape {selection.shape}",
+                "one function on a neumann or periodic grid, or of='points'",
+            )
+        return Grid(self.lower, self.upper, tuple(selection.rows.shape), self.boundary)
 
 
 def _floats(name: str, value: float | Sequence[float]) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 from .core.compiled import is_traced
 from .core.dense import in_row_order
 from .core.operators import Structure, as_dense
+from .core.settings import Public
 from .errors import InputError
 
 
@@ -130,7 +131,7 @@ def check_parameters(theta: PyTree) -> None:
             )
 
 
-class ParameterOperator(eqx.Module):
+class ParameterOperator(Public, eqx.Module):
     """D = CᵀC on flattened parameters. What is not given is made where it is asked for."""
 
     @property

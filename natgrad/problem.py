@@ -1,7 +1,7 @@
 """A problem is a model and something to minimise over it; losses on states."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Never
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from .core.compiled import jit_forwarding
 from .core.outcomes import Counts
 from .core.selection import Selection
-from .core.settings import Number, refuse_unknown, setting
+from .core.settings import Number, Public, setting
 from .errors import InputError
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
@@ -24,7 +24,7 @@ from .models.explicit import as_model
 from .parameters import flatten
 
 
-class Problem(eqx.Module):
+class Problem(Public, eqx.Module):
     """min over θ of f(ρ(θ)) + R(θ), or of any F(θ) with ρ(θ) carrying only the metric.
 
     ```python
@@ -34,8 +34,10 @@ class Problem(eqx.Module):
     ```
 
     The compiled programs are keyed by the identity of these functions: data that changes goes
-    into a field of an `equinox.Module`, not into a closure. Of new closures in every call JAX keeps
-    the programs; on Linux they are let go before they are too many for the process.
+    into a field of an `equinox.Module`, not into a closure. A new closure is traced again, since
+    it may read what has changed meanwhile; with JAX's cache, `jax_compilation_cache_dir`, it is
+    compiled again only if its program is another. Programs are kept; on Linux they are let go
+    before they are too many for the process.
     """
 
     model: Model
@@ -50,10 +52,7 @@ class Problem(eqx.Module):
         *,
         objective: Loss | None = None,
         regulariser: Loss | None = None,
-        **unknown: Never,
     ):
-        if unknown:
-            refuse_unknown(unknown, Problem)
         if (loss is None) == (objective is None):
             raise InputError(
                 "loss, objective", "exactly one of them is needed", "Problem(model, loss)"
@@ -96,7 +95,7 @@ class Problem(eqx.Module):
             )
 
 
-class _Loss(eqx.Module):
+class _Loss(Public, eqx.Module):
     """A loss against a target of the state's shape."""
 
     target: eqx.AbstractVar[PyTree]

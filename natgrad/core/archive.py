@@ -125,8 +125,16 @@ def read_kind(path: Path) -> str | None:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays in an .npz file by name, no more of them than what is there can hold."""
-    with _open_zip(Path(path)) as archive:
+    """The arrays in an .npz file by name, no more of them than what is there can hold.
+
+    That of an .npy file has the name "".
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        start = file.read(len(np.lib.format.MAGIC_PREFIX))
+    if start == np.lib.format.MAGIC_PREFIX:
+        return {"": _as_array(path.read_bytes())}
+    with _open_zip(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
         return {name[:-4]: _as_array(archive.read(name)) for name in names}
 
@@ -154,10 +162,11 @@ def _open_zip(source: Path | io.BytesIO) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(source)
     members = archive.infolist()
     there = source.stat().st_size if isinstance(source, Path) else len(source.getbuffer())
-    if sum(member.compress_size for member in members) > there:
+    packed = sum(member.compress_size for member in members)
+    if packed > there:
         raise ValueError("its members are larger than the file")
-    if any(m.file_size > max(FREE, MOST_COMPRESSED * m.compress_size) for m in members):
-        raise ValueError("a member is packed more closely than numbers can be")
+    if sum(member.file_size for member in members) > max(FREE, MOST_COMPRESSED * packed):
+        raise ValueError("its members are packed more closely than numbers can be")
     return archive
 
 

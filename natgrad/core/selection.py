@@ -11,9 +11,6 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
-from ..errors import InputError
-from ..grids import Grid
-
 
 class Selection(eqx.Module):
     """A random S: `take` is S, `spread` is Sᵀ, and `scale` is k/k′, so that k/k′ E[SᵀS] = I.
@@ -72,21 +69,6 @@ class Sublattice(Points):
 
     stride: int = eqx.field(static=True)
     of: ClassVar[str] = "sublattice"
-
-    def coarse(self, grid: Grid) -> Grid:
-        """The box of `grid` with as many points as the sublattice.
-
-        Exact on a periodic grid; at a zero-flux boundary the lattice is off by less than a coarse
-        cell.
-        """
-        if grid.shape != self.shape or grid.boundary == "dirichlet":
-            raise InputError(
-                "batch",
-                f"a {grid.boundary} grid of shape {grid.shape} has no sublattices that are grids "
-                f"for a state of shape {self.shape}",
-                "one function on a neumann or periodic grid, or of='points'",
-            )
-        return Grid(grid.lower, grid.upper, tuple(self.rows.shape), grid.boundary)
 
 
 class Functions(Selection):

@@ -1,13 +1,10 @@
 """Arguments, checked; numeric settings are array leaves, so that a new value compiles nothing."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
-import re
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,10 +12,26 @@ import jax.core
 import numpy as np
 from jax import Array
 
-from ..errors import InputError
+from ..errors import InputError, refuse_unknown
 
 Number = Array | np.ndarray | float
 Module = TypeVar("Module", bound=eqx.Module)
+
+
+class Public:
+    """A class that users make: its constructor refuses keywords that it does not know.
+
+    ```python
+    ng.Stop(iteration=5)      # InputError: iteration: is no argument of Stop. Try: iterations.
+    ```
+    """
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        known = inspect.signature(cls).parameters if given else {}
+        unknown = [name for name in given if name not in known]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            refuse_unknown(unknown, cls)
+        return super().__new__(cls)
 
 
 def check_instance(name: str, value: Any, kind: type, advice: str | None = None) -> None:
@@ -34,18 +47,6 @@ def check_instance(name: str, value: Any, kind: type, advice: str | None = None)
             needed = [p.name for p in given if p.default is p.empty or p.name == "grid"]
             wanted = f"ng.{value.__name__}({', '.join(needed)})"
     raise InputError(name, what, wanted)
-
-
-def refuse_unknown(names: Any, function: Callable) -> NoReturn:
-    """Raise `InputError` for keywords that a function does not know, with the nearest it does."""
-    name, known = next(iter(names)), [*inspect.signature(function).parameters][:-1]
-    near = difflib.get_close_matches(name, known, 1, 0.7)
-    if "method" in known and name in ("metric", "solver", "damping", "step", "order", "momentum"):
-        near = ["ng.NaturalGradient(metric, solver=..., damping=..., step=...) as the method"]
-    elif "stop" in known and re.search("iteration|propagation|second|tolerance|budget", name):
-        near = ["stop=ng.Stop(iterations=..., propagations=..., seconds=..., gradient=...)"]
-    what = f"is no argument of {function.__name__}"
-    raise InputError(name, what, near[0] if near else f"one of {', '.join(known)}")
 
 
 def replace_fields(module: Module, **values: Any) -> Module:

@@ -10,7 +10,7 @@ from typing import Any
 from jaxtyping import PyTree
 
 from ..core.archive import named_leaves, read_archive, reading, write_archive
-from ..core.settings import check_instance, check_number
+from ..core.settings import Public, check_instance, check_number
 from ..devices import Devices
 from ..errors import InputError
 from ..identity import Identity
@@ -19,7 +19,7 @@ KIND = "checkpoint"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Public):
     """Keep a run in the file `path`, written between iterations, at most every `seconds`.
 
     If the file is there when the run starts, the run goes on from it, and ends with the same

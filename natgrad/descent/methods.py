@@ -8,7 +8,7 @@ takes a step. `step` is both, for loops of one's own.
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Never, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import is_traced, loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, check_instance, check_number, refuse_unknown, replace_fields
+from ..core.settings import Number, Public, check_instance, check_number, replace_fields
 from ..direction.damping import Damping, as_damping
 from ..direction.linearise import check, choose, linearise
 from ..direction.local import Local, Setup
@@ -89,7 +89,7 @@ class Record(NamedTuple):
     failed: Array
 
 
-class Method(eqx.Module):
+class Method(Public, eqx.Module):
     """What makes an iteration. A new method has `check`, `init`, `linearise` and `try_step`.
 
     ```python
@@ -370,10 +370,7 @@ class NaturalGradient(LinearMethod):
         step: Step = ModelStep(),
         order: int = 1,
         momentum: Number = 0.0,
-        **unknown: Never,
     ):
-        if unknown:
-            refuse_unknown(unknown, NaturalGradient)
         check_instance("metric", metric, Metric)
         check_instance("solver", solver, Solver)
         check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")

@@ -12,19 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.archive import reading
 from ..core.compiled import is_traced
+from ..core.operators import dot
 from ..core.outcomes import BUDGETS, STATUSES, Status
-from ..core.settings import check_instance, refuse_unknown
+from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local, Setup
-from ..errors import InputError
+from ..errors import InputError, refuse_unknown
 from ..identity import identify
+from ..metrics.base import Metric
 from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, flatten, strengthen
 from ..problem import Problem, differentiate_loss
@@ -286,7 +289,9 @@ class _Loop:
         known = bool(record.accepted) and self.draw is None
         run.state = state if known else state.without_evaluation()
         if not record.accepted:
-            local = dataclasses.replace(local, setup=Setup(problem, run.theta))
+            if local.setup is None:  # it went with the program
+                setup = Setup(problem, run.theta, getattr(method, "metric", None))
+                local = dataclasses.replace(local, setup=setup)
             return self.stop.find_spent(run) or self._explain_rejection(local, record)
         run.theta, run.loss = theta, float(record.value)
         run.snapshots.note(run.iteration, theta)
@@ -334,7 +339,13 @@ class _Loop:
                 run.count(linearised=1)
                 curvature, square = float(local.curvature(solution)[0]), float(g @ g)
                 left = 0.5 * square**2 / abs(curvature) if curvature else square
-                return Status.PRECISION if left <= MARGIN * rounding else Status.BLIND
+                if left <= MARGIN * rounding:
+                    return Status.PRECISION
+                metric, broken = local.setup.metric, record.info.reason == Status.BREAKDOWN.code
+                if metric is not None and broken and (square := _measure(metric, rho)) < 0:
+                    what = f"is not positive: ⟨ζ, Aζ⟩ = {square:.3g} for a random ζ at this state"
+                    raise InputError("metric", what, "the other sign, so that A = LᵀL")
+                return Status.BLIND
         return Status.NOT_DESCENT if float(record.slope) >= 0 else status
 
     def _ask_callbacks(self) -> bool:
@@ -388,6 +399,14 @@ class Numbers(eqx.Module):
         host = iter(np.asarray(self.values))
         take = lambda kind: next(host).astype(kind) if isinstance(kind, np.dtype) else kind
         return self.structure.unflatten(map(take, self.kinds))
+
+
+@eqx.filter_jit
+def _measure(metric: Metric, rho: PyTree) -> Array:
+    """⟨ζ, Aζ⟩ at ρ for a random ζ."""
+    flat, unravel = ravel_pytree(rho)
+    zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
+    return dot(zeta, metric.at(rho).gram.mv(zeta))
 
 
 @eqx.filter_jit

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.outcomes import Counts, Status
-from ..core.settings import Number, setting
+from ..core.settings import Number, Public, setting
 from ..direction.local import Local
 from ..metrics.base import Metric
 from ..models.base import Evaluation
@@ -37,11 +37,8 @@ class Path:
     """The points θ(τ) = θ + τη + τ²a₂ + … that a step may lead to, put back into the bounds.
 
     `coefficients` are the rows η, a₂, …, or None for a straight line; `damping` is the λ that η
-    was found with; `counts` has the products spent on the path. `first` is the first length tried,
-    at which the terms of the curve must shrink.
+    was found with; `counts` has the products spent on the path.
     """
-
-    first: Array | None = None
 
     def __init__(
         self,
@@ -57,14 +54,17 @@ class Path:
         self.eta, self.value = solution.eta, local.loss
         self.slope = local.gradient @ solution.eta
 
-    def trial(self, tau: Array) -> Trial:
-        """θ(τ), with the decrease that the gradient promises for it."""
+    def trial(self, tau: Array, first: Array | None = None) -> Trial:
+        """θ(τ), with the decrease that the gradient promises for it.
+
+        The terms of a curve must shrink at the `first` length tried, which is τ unless told.
+        """
         straight = self.flat + tau.astype(self.flat.dtype) * self.eta
         ahead = straight
         if self.coefficients is not None:
-            first = jnp.abs(tau if self.first is None else self.first)
+            longest = jnp.abs(tau if first is None else first)
             sizes = jnp.linalg.norm(self.coefficients, axis=1)
-            shrinking = first.astype(sizes.dtype) * sizes[1:] < SHRINKAGE * sizes[:-1]
+            shrinking = longest.astype(sizes.dtype) * sizes[1:] < SHRINKAGE * sizes[:-1]
             kept = jnp.append(True, jnp.cumprod(shrinking).astype(bool))[:, None]
             curve = offset(jnp.where(kept, self.coefficients, 0.0), tau)
             ahead = self.flat + curve.astype(self.flat.dtype)
@@ -120,7 +120,7 @@ class Outcome(NamedTuple):
     known: Evaluation | None = None
 
 
-class Step(eqx.Module):
+class Step(Public, eqx.Module):
     """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next.
 
     `on_host` says that the step is driven from Python, `follows_curves` that it is taken along a
@@ -162,7 +162,6 @@ class FixedStep(Step):
             length = jnp.linalg.norm(path.eta)
             longest = jnp.asarray(self.limit) / jnp.where(length > 0, length, 1.0)
             tau = jnp.minimum(tau, longest.astype(tau.dtype))
-        path.first = tau
         trial = path.trial(tau)
         sufficient = trial.value < path.value if self.require_decrease else jnp.asarray(True)
         return conclude(path, tau, trial, sufficient, 0, trial.linear_decrease, 0), memory
@@ -193,7 +192,8 @@ class ModelStep(Step):
     """τ = −⟨∂_θ f, η⟩ / ⟨Zη, ∇²f Zη⟩, the minimiser of the Gauss–Newton model along η; then halved.
 
     Natural directions of different metrics differ in length by orders of magnitude: this step has
-    no length to tune. Where the curvature is not positive it starts from 1.
+    no length to tune. Where the curvature is negative its absolute value is used, and the first
+    trial is at most max(1, ‖θ‖) away; where the curvature is zero, just that far.
 
     ```python
     ng.ModelStep()
@@ -208,8 +208,12 @@ class ModelStep(Step):
 
     def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
         curvature, products = path.local.curvature(path.solution)
-        length = -path.slope / jnp.where(curvature > 0, curvature, 1.0)
-        tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, 1.0)
+        length = -path.slope / jnp.abs(curvature)
+        size = jnp.linalg.norm(path.eta)
+        longest = jnp.maximum(1.0, jnp.linalg.norm(path.flat)) / jnp.where(size > 0, size, 1.0)
+        longest = longest.astype(length.dtype)
+        bounded = jnp.where(jnp.isnan(length), longest, jnp.clip(length, -longest, longest))
+        tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, bounded)
         return backtrack(path, tau, self, products), memory
 
 
@@ -245,13 +249,12 @@ def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearis
 
     def halve(carry: tuple[Array, Trial, Array]) -> tuple[Array, Trial, Array]:
         tau, _, halvings = carry
-        return tau * shrink, path.trial(tau * shrink), halvings + 1
+        return tau * shrink, path.trial(tau * shrink, first), halvings + 1
 
-    path.first = tau
-    first = path.trial(tau)
-    start = (tau, first, jnp.zeros((), int))
-    tau, trial, halvings = loop(searching, halve, start)
-    return conclude(path, tau, trial, enough(trial), halvings, first.linear_decrease, linearised)
+    first, promising = tau, path.trial(tau)
+    tau, trial, halvings = loop(searching, halve, (first, promising, jnp.zeros((), int)))
+    promised = promising.linear_decrease
+    return conclude(path, tau, trial, enough(trial), halvings, promised, linearised)
 
 
 def conclude(

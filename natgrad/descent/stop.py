@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.outcomes import Status
+from ..core.settings import Public
 from ..errors import InputError
 from ..parameters import flatten
 from .run import Run
@@ -15,7 +16,7 @@ DEFAULT_ITERATIONS = 100
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Public):
     """When to end a run: what it may spend, and what it is to reach. None for no limit.
 
     | field | the run ends |

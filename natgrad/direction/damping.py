@@ -9,7 +9,7 @@ import lineax as lx
 import numpy as np
 from jax import Array
 
-from ..core.settings import Number, check_instance, setting
+from ..core.settings import Number, Public, check_instance, setting
 from ..parameters import ParameterOperator, as_parameter_operator
 
 
@@ -23,7 +23,7 @@ class Fate(Protocol):
     def halvings(self) -> Array: ...
 
 
-class Damping(eqx.Module):
+class Damping(Public, eqx.Module):
     """Solves use (G + λD) η = −∂_θ f. A new damping has `strength`, and the constants it changes.
 
     | constant | what it says |

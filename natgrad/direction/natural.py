@@ -13,9 +13,10 @@ from jaxtyping import PyTree
 
 from ..core.compiled import is_traced
 from ..core.outcomes import Counts
-from ..core.settings import check_instance, refuse_unknown
+from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
+from ..errors import refuse_unknown
 from ..metrics.base import Metric
 from ..parameters import flatten
 from ..problem import Problem

@@ -1,6 +1,7 @@
 """One direction as a pure function of its arguments, for `jit`, `vmap` and `grad`."""
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,8 @@ from ..solvers.base import SolveInfo
 from .linearise import choose, linearise
 from .local import Setup
 from .matrix_free import MatrixFree
+
+NO_RULE = re.compile("differentia|jvp", re.IGNORECASE)  # JAX, of what has no derivative
 
 
 class Along(eqx.Module):
@@ -73,6 +76,8 @@ def _differentiate(primals: tuple[Setup], tangents: tuple[Any]) -> tuple[Found, 
             lambda setup: _measure(setup, found.eta), (setup,), (change,)
         )
     except (ValueError, NotImplementedError, TypeError) as error:
+        if not NO_RULE.search(str(error)):
+            raise
         what = f"the model or the metric has no derivative ({str(error).splitlines()[0]})"
         raise InputError("metric", what, "jit and vmap, or another elliptic solver") from error
 

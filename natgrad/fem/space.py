@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core.settings import Public
 from ..errors import InputError, import_optional
 from ..metrics.base import check_on_grid
 from .matrices import Elements, Matrices
@@ -17,7 +18,7 @@ from .matrices import Elements, Matrices
 Boundary = Literal["neumann", "dirichlet"]
 
 
-class Space(eqx.Module):
+class Space(Public, eqx.Module):
     """Continuous finite elements on a mesh of scikit-fem: the state is u at the k nodes.
 
     `mesh` is a mesh, or a `Basis` for elements other than its own (a mesh of triangles has P1,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
+from ..core.settings import Public
 from ..direction.damping import Damping, as_damping
 from ..errors import InputError, import_optional
 from ..metrics.base import Metric
@@ -21,7 +22,7 @@ from .given_gradient import check_method, convert_gradient
 optx = import_optional("optimistix")
 
 
-class NaturalDescent(optx.AbstractDescent):
+class NaturalDescent(Public, optx.AbstractDescent):
     """The direction −(G + λD)⁻¹ ∂_y f, for any minimiser of optimistix that evaluates gradients.
 
     `model(y)` is the state that the metric measures. Cost: that of `ng.natural_gradient` for each
@@ -55,7 +56,7 @@ class NaturalDescent(optx.AbstractDescent):
         return jax.tree.map(move, state), optx.RESULTS.successful
 
 
-class NaturalGradientDescent(optx.AbstractGradientDescent):
+class NaturalGradientDescent(Public, optx.AbstractGradientDescent):
     """`optimistix.GradientDescent` along natural gradients, with a search of your choice.
 
     ```python

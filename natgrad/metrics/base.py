@@ -21,6 +21,7 @@ from ..core.compiled import is_traced
 from ..core.dense import gram
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
+from ..core.settings import Public
 from ..core.sharding import to_host
 from ..errors import InputError
 from ..grids import Domain, Grid
@@ -103,7 +104,7 @@ class Geometry:
         return {}
 
 
-class Metric(eqx.Module):
+class Metric(Public, eqx.Module):
     """A metric on states ρ, given by its factor: A(ρ) = LᵀL.
 
     A new metric is one class with two methods; the rest has defaults.

@@ -59,7 +59,7 @@ class _SpectralMetric(FlatMetric):
     def restricted(self, selection: Selection) -> Metric:
         """On a sublattice the metric of the coarser grid."""
         if isinstance(selection, Sublattice):
-            return type(self)(selection.coarse(self.grid), self.s)
+            return type(self)(self.grid.coarsen(selection), self.s)
         return super().restricted(selection)
 
     def distributed(self, mesh: Mesh) -> Metric:

@@ -164,7 +164,7 @@ class Mobility(PotentialMetric):
         """On a sublattice the metric of the coarser grid; a sample of points has no transport."""
         if not isinstance(selection, Sublattice):
             return super().restricted(selection)
-        grid = selection.coarse(self.grid)
+        grid = self.grid.coarsen(selection)
         return Mobility(grid, self.exponent, self.floor, self.elliptic)
 
     def check_structure(self, state: PyTree) -> None:

@@ -17,6 +17,7 @@ from ..core.compiled import each
 from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
+from ..core.settings import Public
 from ..errors import InputError
 
 Unravel = Callable[[Array], PyTree]  # from a flat vector to θ
@@ -33,7 +34,7 @@ class Evaluation(NamedTuple):
     kept: Any = None
 
 
-class Model(eqx.Module):
+class Model(Public, eqx.Module):
     """θ ↦ ρ(θ). θ is handed over as one flat vector and the function that gives it back its shape.
 
     `known` is an `Evaluation` at the same θ, where the line search has made one.

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
+from ..core.settings import Public
 from ..core.sparse import symmetric_lu
 from ..errors import InputError
 
@@ -44,7 +45,7 @@ class Unsolvable:
     solve_transposed = solve
 
 
-class SparseLU:
+class SparseLU(Public):
     """P A Q = L U by SuperLU, with solves by A and by Aᵀ for any number of right-hand sides.
 
     `matrix` is a square SciPy sparse matrix of size n. Right-hand sides are arrays whose trailing

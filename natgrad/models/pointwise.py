@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..core.selection import Selection
+from ..core.settings import Public
 from ..core.sharding import check_divides, in_parts, on_each_device, put_on_mesh, replace_mesh
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, differentiate
@@ -24,7 +25,7 @@ CACHE = 320 * 2**10
 SMALLEST_CHUNK = 4
 
 
-class Part(eqx.Module):
+class Part(Public, eqx.Module):
     """One array of a state: u(θ, xᵢ) at the n points `points`, each a scalar or a small array."""
 
     function: Callable[[PyTree, Array], Array]

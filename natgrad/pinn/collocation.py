@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..core.selection import Selection
+from ..core.settings import Public
 from ..core.sharding import check_divides, everywhere, in_parts, put_on_mesh, replace_mesh, to_host
 from ..errors import InputError
 from ..metrics import Blocks, Metric
@@ -28,7 +29,7 @@ from ..problem import Problem
 Field = Callable[[Array], Array]
 
 
-class Residual(eqx.Module):
+class Residual(Public, eqx.Module):
     """r(θ, x) at the points of one block: the equation inside, a condition on the boundary, data.
 
     `function(theta, x)` is written for one point x of shape `(d,)` and returns a scalar, or a

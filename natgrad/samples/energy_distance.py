@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core.settings import Public
 from ..errors import InputError
 from ..metrics.base import PyTree
 from .potentials import check_cloud
 
 
-class EnergyDistance(eqx.Module):
+class EnergyDistance(Public, eqx.Module):
     """f(x) = 2 E|x − y| − E|x − x′| − E|y − y′|, the means over all pairs with the data y.
 
     Nonnegative, and zero only where the two clouds have the same points; nothing to tune. Its

@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from ..core.compiled import each
 from ..core.operators import Structure, dot
 from ..core.outcomes import Counts, Status
+from ..core.settings import Public
 from ..errors import InputError
 from ..models.base import Products
 from ..parameters import ParameterOperator
@@ -54,7 +55,7 @@ class Solution(NamedTuple):
     memory: Any = None
 
 
-class Solver(eqx.Module):
+class Solver(Public, eqx.Module):
     """Finds η with (G + λD) η = −∂_θ f, G = YᵀY, of minimum norm where that is singular.
 
     A solver is a `DenseSolver`, which receives the matrix Y, or a `MatrixFreeSolver`, which

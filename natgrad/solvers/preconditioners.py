@@ -17,7 +17,7 @@ from ..core.dense import accurate_product
 from ..core.operators import pick
 from ..core.outcomes import Counts
 from ..core.randomised import nystrom
-from ..core.settings import check_integer
+from ..core.settings import Public, check_integer
 from ..core.sparse import as_lineax_operator, is_scipy
 from ..errors import InputError
 from .base import LinearSystem, Parts, System
@@ -25,7 +25,7 @@ from .base import LinearSystem, Parts, System
 Product = Callable[[Array], Array]
 
 
-class Preconditioner(eqx.Module):
+class Preconditioner(Public, eqx.Module):
     """M ≈ (G + λD)⁻¹, symmetric and positive definite; set up at θ, then applied for any λ."""
 
     uses: ClassVar[Parts] = ()  # what is needed of the metric besides what the solver uses

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
-from ..core.settings import Number, check_instance, check_integer, setting
+from ..core.settings import Number, Public, check_instance, check_integer, setting
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.base import (
@@ -67,7 +67,7 @@ def block_sizes(steps: int, every: int) -> Array:
     return jnp.full(blocks, every).at[-1].add(steps - blocks * every)
 
 
-class Positive(eqx.Module):
+class Positive(Public, eqx.Module):
     """u ↦ σ(u; c) > 0, sample by sample, with numbers c that are found once from reference data.
 
     Divided by its mean it is a density ρ̃. A change du of the data with c frozen changes it by

@@ -10,7 +10,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..core.selection import Selection
-from ..core.settings import check_integer
+from ..core.settings import Public, check_integer
 from ..errors import InputError
 from ..grids import Grid
 from ..metrics.distances import cumulative_distribution, quantile_ends
@@ -18,7 +18,7 @@ from ..problem import ScaledLoss
 from .data_metrics import DataWasserstein, Positive, Softplus, average_blocks
 
 
-class TraceWasserstein(eqx.Module):
+class TraceWasserstein(Public, eqx.Module):
     """f(u) = ½ Σ W₂²(ũ, ũ*) over the traces: how far their energy is apart in time.
 
     A trace u becomes the density ũ = σ(Su)/mean σ(Su) on the time axis as the unit interval, S the

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.signal import butter, sosfilt
 
 from ..core.archive import read_arrays, replace_file
+from ..core.settings import Public
 from ..errors import InputError, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -23,7 +24,7 @@ LEAST_CELLS = 0.2  # for the middle frequency; with fewer the velocity has other
 FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet")
 
 
-class Survey(eqx.Module):
+class Survey(Public, eqx.Module):
     """Shots over a model of `shape` cells, `spacing` metres apart, for `steps` of `dt` seconds.
 
     `sources` is (shots, d) and `receivers` (n, d), in metres from the first cell; `wavelet` is
@@ -194,7 +195,7 @@ class Survey(eqx.Module):
             )
 
 
-class Shots(eqx.Module):
+class Shots(Public, eqx.Module):
     """Traces (shots, receivers, steps) recorded in a survey.
 
     ```python

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.archive import read_arrays
 from ..errors import InputError, import_optional
 
 UNITS = {"m/s": 1.0, "km/s": 1000.0}
@@ -73,16 +74,13 @@ def load_velocity(
 
 def _read_numpy(path: Path, key: str | None) -> np.ndarray:
     try:
-        with path.open("rb") as file:  # np.load leaves a broken file open
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return found
-            names = found.files
-            if key in names or (key is None and len(names) == 1):
-                return found[names[0] if key is None else key]
+        arrays = read_arrays(path)
     except Exception as error:  # NumPy, zipfile and zlib each have their own
-        what = f"NumPy cannot read '{path}' as an array of numbers"
+        what = f"'{path}' cannot be read as an array of numbers ({error})"
         raise InputError("path", what, "a file that np.save or np.savez wrote") from error
+    names = list(arrays)
+    if key in names or (key is None and len(names) == 1):
+        return arrays[names[0] if key is None else key]
     what = f"'{path}' has {len(names)} arrays" if key is None else f"{key!r} is not in '{path}'"
     raise InputError("key", what, f"one of {names}" if names else "a file with an array")
 

@@ -1,14 +1,14 @@
 """The study: every method through its stages, what it found and what it spent."""
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from natgrad import MiniBatch, Result, Stop
+from natgrad import InputError, MiniBatch, Result, Stop
 from natgrad.descent import Progress
+from natgrad.report import replace_file
 from natgrad.waves import WaveModel
 
 from ..keeping import Kept
@@ -94,7 +94,10 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
 
 
 class Log:
-    """Loss and similarity of every iterate, a line in a file each, so that none is lost."""
+    """The similarity of every iterate, in a file that is written anew after each, all or nothing.
+
+    The checkpoint follows the callbacks, so that the file has every iterate of it.
+    """
 
     def __init__(self, path: Path, experiment: Experiment):
         self.path, self.experiment = path, experiment
@@ -103,9 +106,9 @@ class Log:
     def __call__(self, progress: Progress) -> None:
         """The callback of a run."""
         seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
-        self._known[progress.iteration] = seen
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow((progress.iteration, repr(seen)))
+        self._known[progress.iteration] = float(seen)
+        lines = (f"{iteration},{value!r}\n" for iteration, value in self._known.items())
+        replace_file(self.path, "".join(lines).encode())
 
     def rows(self, found: Result, theta0: Any, spent: int) -> list[tuple[float, float, float]]:
         """(propagations, loss, similarity) of every iterate."""
@@ -117,9 +120,13 @@ class Log:
     def _read(self) -> dict[int, float]:
         if not self.path.exists():
             return {}
-        with self.path.open(newline="") as file:
-            whole = [row for row in csv.reader(file) if len(row) == 2]  # not one cut off
-        return {int(number): float(seen) for number, seen in whole}
+        try:
+            rows = [line.split(",") for line in self.path.read_text().splitlines()]
+            return {int(iteration): float(seen) for iteration, seen in rows}
+        except ValueError as error:
+            what = f"{self.path} is damaged ({error})"
+            advice = "deleting it: the run goes on, without the similarities until now"
+            raise InputError("output", what, advice) from error
 
 
 def _propagations(found: Result) -> np.ndarray:

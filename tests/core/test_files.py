@@ -187,9 +187,36 @@ def test_one_bad_file_does_not_spoil_a_report(tmp_path):
         report.write_report([tmp_path / "a.npz", tmp_path / "b.npz"], tmp_path / "report.html")
 
 
+def bomb(path, parts=1):
+    """72 MB of zeros in 72 kB, in so many members."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(parts):
+            content = npy((9 * 10**6 // parts,), bytes(72 * 10**6 // parts))
+            archive.writestr(f"{number}.npy", content)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "part"),
+    [
+        ("model.npz", bomb, "packed more closely"),
+        ("model.npz", lambda path: bomb(path, 9), "packed more closely"),
+        ("model.npy", lambda path: path.write_bytes(npy((10**6, 10**6))), "0 bytes are no array"),
+        ("model.npy", lambda path: path.write_bytes(npy((-2, 3))), "0 bytes are no array"),
+    ],
+)
+def test_a_hostile_velocity_file_is_refused_in_a_line(name, write, part, tmp_path):
+    write(tmp_path / name)
+    with pytest.raises(ng.InputError, match=rf"{name}' cannot be read .*{part}"):
+        ng.waves.load_velocity(tmp_path / name)
+
+
 READERS = {  # a file, how it is made, and how it is read
     "result.npz": (RESULT.save, ng.load_result),
     "shots.npz": (lambda path: shots().save(path), ng.waves.Shots.load),
+    "velocity.npz": (
+        lambda path: np.savez(path, np.full((3, 4), 1500.0)),
+        ng.waves.load_velocity,
+    ),
     "part.npz": (
         lambda path: Kept(path.parent).part("part", lambda: {"a": np.ones(3), "b": [1, "x"]}),
         lambda path: Kept(path.parent).part("part", lambda: None),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import killed_run
 import natgrad as ng
 from natgrad.core.archive import read_archive, replace_file, write_archive
+from natgrad.core.settings import replace_fields
 from problems_for_tests import assert_same
 
 GRID = ng.Grid((-1.0,), (1.0,), (40,))
@@ -127,6 +128,9 @@ CHANGES = {
         THETA0,
         METHODS["LM"],
         checkpoint=path,
+    ),
+    "order": lambda path: ng.minimize(
+        PROBLEM, THETA0, replace_fields(METHODS["LM"], order=3), checkpoint=path
     ),
     "method": lambda path: ng.minimize(
         PROBLEM, THETA0, ng.LBFGS(10), stop=ng.Stop(iterations=1000), checkpoint=path

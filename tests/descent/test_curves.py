@@ -246,6 +246,25 @@ def test_the_scale_of_a_metric_never_changes_the_path(name, **case):
     check_the_scale_of_a_metric(name, **case)
 
 
+# Losses without a positive curvature at the state, for which a model step has no minimum.
+WITHOUT = {
+    "linear": jnp.sum,
+    "concave": lambda rho: -jnp.sum(rho**2),
+    "saturating": lambda rho: jnp.sum(jnp.log(1.0 + 9.0 * rho)),
+}
+
+
+@pytest.mark.parametrize("loss", with_slow(WITHOUT, ["saturating"]))
+def test_the_scale_of_a_metric_does_not_change_model_steps_without_a_minimum(loss):
+    problem, losses = ng.Problem(Wavy(7), WITHOUT[loss]), []
+    for c in (1.0, 1e-4, 1e3):
+        method = ng.NaturalGradient(c * ng.L2(), solver=ng.QR(), order=2)
+        result = ng.minimize(problem, START, method, stop=ng.Stop(iterations=3, gradient=0.0))
+        losses.append(result.history["loss"])
+    assert np.all(np.diff(losses[0]) < 0)
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
+
+
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(**scaled)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -136,6 +137,22 @@ def check_that_success_is_true(name: str, seed: int, offset: float) -> None:
         assert result.loss - best > 1e-13 * first
     assert result.status in ("converged", "precision", "blind", "max_iterations")
     assert name in ("L2", "H-1") or result.status in ("blind", "max_iterations")
+
+
+class Negative(ng.L2):
+    """A metric with a wrong sign: A = −I."""
+
+    def at(self, rho):
+        geometry = ng.metrics.Geometry(self, rho)
+        geometry.gram = lx.DiagonalLinearOperator(-jnp.ones_like(rho))  # pyright: ignore
+        return geometry
+
+
+def test_a_metric_of_the_wrong_sign_is_refused_when_it_shows():
+    problem, theta, _, _ = linear_problem(6, 3, 3)
+    with pytest.raises(ng.InputError, match=r"metric: is not positive: ⟨ζ, Aζ⟩ = -") as caught:
+        ng.minimize(problem, theta, ng.NaturalGradient(Negative(), solver=ng.CG()))
+    assert caught.value.natgrad_result.status == "failed"  # pyright: ignore
 
 
 blind = {"seed": st.integers(0, 2**31), "offset": st.floats(0.1, 10.0)}

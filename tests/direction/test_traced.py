@@ -126,6 +126,15 @@ OUTSIDE = ng.Problem(ng.ExternalModel(np.sin, lambda t, v: v, lambda t, w: w), j
 BEHIND = ng.Problem(
     ng.ImplicitModel(lambda u, t: u - t, initial=jnp.zeros(2), linear=True), jnp.sum
 )
+
+
+@jax.custom_vjp
+def one_sided(theta):
+    return state(theta)
+
+
+one_sided.defvjp(lambda t: jax.vjp(state, t), lambda pull, xi: pull(xi))
+ONE_SIDED = ng.Problem(ng.models.Explicit(one_sided, mode="reverse"), jnp.sum)
 CG_RELATIVE = direction(solver="CG", damping="relative")
 METHOD = ng.NaturalGradient(METRICS["L2"])
 UNTRACEABLE = {
@@ -147,6 +156,10 @@ UNTRACEABLE = {
         "model: .*equation, has no derivative",
     ),
     "estimated trace": (jax.grad(lambda t: CG_RELATIVE(t).eta.sum()), "damping: .* estimate"),
+    "without a rule": (
+        jax.grad(lambda t: ng.natural_gradient(ONE_SIDED, t, metric=ng.L2()).eta.sum()),
+        "metric: the model or the metric has no derivative",
+    ),
     "spectrum": (
         jax.jit(lambda t: ng.information_spectrum(PROBLEM, t, metric=ng.L2(), rank=1).values),
         "theta: is being traced",
@@ -163,3 +176,27 @@ def test_what_cannot_be_traced_says_so(case: str):
     call, message = UNTRACEABLE[case]
     with pytest.raises(ng.InputError, match=message):
         call(THETA)
+
+
+def trace_slope(most: int) -> int:
+    """How often a model is called while its direction is differentiated; no more than `most`."""
+    calls = []
+
+    def model(theta):
+        calls.append(1)
+        if len(calls) > most:
+            raise ValueError("mine")
+        return state(theta)
+
+    problem = ng.Problem(model, PROBLEM.loss)
+    find = lambda t: ng.natural_gradient(problem, t, metric=METRICS["L2"]).eta.sum()
+    jax.eval_shape(jax.grad(find), THETA)
+    return len(calls)
+
+
+def test_an_error_of_the_user_stays_what_it_is():
+    """Wherever in the tracing of a direction and its derivative it is raised."""
+    for most in range(trace_slope(10**6)):
+        with pytest.raises(ValueError, match="mine") as caught:
+            trace_slope(most)
+        assert not isinstance(caught.value, ng.InputError)

@@ -2,7 +2,8 @@
 
 `python one_of_many.py NUMBER COUNT PORT TASK FOLDER`: the task `run` prints the results of all
 problems as JSON, `rival` that of L-BFGS; `die` is a run with a checkpoint that the last process
-does not survive; `differ` gives the second process another argument, each in turn.
+does not survive; `differ` gives the second process another argument, each in turn;
+in `absent` it does not make the call.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import natgrad as ng
+import natgrad.devices
 from natgrad import waves as ngwaves
 
 START = np.array([0.4, 0.35, 0.6, 0.55])  # no array of JAX before the processes have met
@@ -120,6 +123,11 @@ def main(number: int, count: int, port: int, task: str, folder: Path) -> None:
             os._exit(3)  # no farewell to a process that is gone
     elif task == "differ":
         print(json.dumps({name: differ(name, number, mesh, folder) for name in DIFFERENT}))
+    elif task == "absent":
+        natgrad.devices.LATE, natgrad.devices.ABSENT = 1.0, 2.0
+        with warnings.catch_warnings(record=True) as warned:
+            found = differ("progress", 0, mesh, folder) if number == 0 else ["", 0.0]
+        print(json.dumps([*found, *(str(w.message) for w in warned)]))
 
 
 def differ(name: str, number: int, mesh: jax.sharding.Mesh, folder: Path) -> list[Any]:

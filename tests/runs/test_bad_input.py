@@ -269,11 +269,42 @@ def test_methods_and_stops_check_what_they_are_made_of(make, argument: str):
         (lambda: ng.NaturalGradient(ng.L2(), damping=ng.LevenbergMarquardt), "damping: is the class"),  # pyright: ignore
         (lambda: direction(state, solvers=ng.CG()), "solvers: is no argument .* Try: solver"),
         (lambda: ng.compare(3, 3, {}, budget=3), r"Try: stop=ng.Stop\("),  # pyright: ignore
+        (lambda: ng.Stop(iteration=5), "iteration: is no argument of Stop. Try: iterations"),  # pyright: ignore
+        (lambda: ng.CG(tol=1e-3), "Try: tolerance"),  # pyright: ignore
+        (lambda: ng.CG(maxiter=3), "Try: max_iterations"),  # pyright: ignore
     ],
 )  # fmt: skip
 def test_the_advice_is_what_was_meant(make, advice: str):
     with pytest.raises(ng.InputError, match=advice):
         make()
+
+
+ROOMS = (ng, ng.descent, ng.direction, ng.fem, ng.metrics, ng.models, ng.samples, ng.solvers)
+ROOMS += (ng.interop, ng.pinn, ng.waves)
+CLASSES = {getattr(room, name) for room in ROOMS for name in room.__all__}
+# What natgrad makes, and what an implementation of a part is handed.
+MADE = (
+    "Comparison Evaluation Geometry InputError Local Outcome Path Products Progress Record Result"
+)
+MADE += " Setup Solution SolveInfo State Status System Trial Watch WrappedGeometry Counts"
+MADE += " AdjointOperator"
+
+
+def test_every_public_constructor_refuses_keywords_it_does_not_know():
+    makes = [x for x in CLASSES if isinstance(x, type) and x.__name__ not in MADE.split()]
+    assert len(makes) > 80
+    for make in makes:
+        with pytest.raises(ng.InputError, match="nonsense"):
+            make(nonsense=3)
+
+
+def test_a_class_of_a_user_refuses_keywords_it_does_not_know():
+    class Scaled(ng.L2):
+        scale: float = 1.0
+
+    assert Scaled(GRID, scale=2.0).scale == 2.0
+    with pytest.raises(ng.InputError, match="scales: is no argument of Scaled"):
+        Scaled(GRID, scales=2.0)  # pyright: ignore
 
 
 def test_callbacks_may_come_from_a_generator():
@@ -342,7 +373,7 @@ def test_a_python_number_beside_an_array_is_refused():
 @pytest.mark.parametrize("method", [ng.GradientDescent, ng.Newton])
 @pytest.mark.parametrize("setting", [{"order": 2}, {"momentum": 0.5}], ids=str)
 def test_what_has_no_metric_takes_neither_a_curve_nor_momentum(method, setting: dict):
-    with pytest.raises(TypeError, match=next(iter(setting))):
+    with pytest.raises(ng.InputError, match=next(iter(setting))):
         method(**setting)
 
 
@@ -433,6 +464,28 @@ def test_a_new_closure_in_every_call_does_not_fill_the_process():
     most, last = map(int, done.stdout.split())
     assert most < 1000  # 25 closures would have made 1500
     assert last < 1000
+
+
+EQUAL_CLOSURES = """
+import os, sys, jax, jax.numpy as jnp, natgrad as ng
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+for factor in (2.0, 2.0, 3.0):
+    problem = ng.Problem(lambda t: factor * jnp.sin(t), lambda r: jnp.sum((r - 1.0) ** 2))
+    method = ng.NaturalGradient(ng.L2(), solver=ng.Cholesky())
+    result = ng.minimize(problem, jnp.ones(2), method, stop=ng.Stop(iterations=2, gradient=0.0))
+    print(sum(name.endswith("-cache") for name in os.listdir(sys.argv[1])), result.loss < 1.0)
+"""
+
+
+@pytest.mark.slow
+def test_closures_of_one_program_are_compiled_once_with_the_cache_of_jax(tmp_path):
+    """As the quickstart says; another number in the closure is another program."""
+    arguments = [sys.executable, "-c", EQUAL_CLOSURES, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    first, second, other = (line.split() for line in done.stdout.splitlines())
+    assert first[1] == second[1] == other[1] == "True"
+    assert int(other[0]) > int(second[0]) == int(first[0]) > 0
 
 
 def test_jit_errors_of_the_user_surface():

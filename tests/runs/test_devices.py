@@ -266,6 +266,16 @@ def test_two_processes_give_the_l_bfgs_of_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_that_does_not_make_the_call_is_named(tmp_path):
+    lines, codes = finished(launch("absent", tmp_path))
+    assert codes == [0, 0], lines
+    said, seconds, warning = json.loads(lines[0])
+    assert seconds < 30
+    assert "process 1 did not make this call within 1 s; waiting" in warning
+    assert said.startswith("mesh: process 1 did not make this call within 2 s.")
+
+
+@pytest.mark.slow
 def test_processes_that_differ_are_told_so(tmp_path):
     lines, codes = finished(launch("differ", tmp_path))
     assert codes == [0, 0], lines

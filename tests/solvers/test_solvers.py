@@ -308,6 +308,34 @@ def test_parameter_damping_by_a_metric_on_a_field():
     np.testing.assert_allclose(d.eta, -np.linalg.solve(G + 0.5 * D, d.gradient), rtol=1e-8)
 
 
+@pytest.mark.parametrize("name", with_slow(SOLVERS, {*SOLVERS} - {"Kernel"}))
+def test_parameter_damping_of_a_model_with_transforms(name: str):
+    """XLA refused transforms under a triangular solve."""
+    frequency, d = jnp.arange(9.0), np.linspace(1.0, 2.0, 16)
+    smooth = lambda t: jnp.fft.irfft(jnp.fft.rfft(jnp.exp(t)) / (1 + frequency**2), n=16)
+    problem = ng.Problem(smooth, ng.LeastSquares(jnp.ones(16)))
+    damping = ng.ParameterDamping(d, strength=1e-3)
+    found = ng.natural_gradient(
+        problem, jnp.zeros(16), metric=ng.L2(), solver=SOLVERS[name], damping=damping
+    )
+    Z = np.asarray(jax.jacobian(smooth)(jnp.zeros(16)))
+    expected = -np.linalg.solve(Z.T @ Z + 1e-3 * np.diag(d), found.gradient)
+    np.testing.assert_allclose(found.eta, expected, rtol=1e-8)
+
+
+def test_a_sobolev_prior_with_every_default():
+    """More parameters than values: the kernel, with transforms in the metric and in the prior."""
+    fine, coarse = ng.Grid(0.0, 1.0, 40), ng.Grid(0.0, 1.0, 20)
+    add = lambda t: jnp.tanh(t).reshape(20, 2).sum(1)
+    problem = ng.Problem(add, ng.LeastSquares(jnp.ones(20), coarse))
+    prior = ng.ParameterDamping(ng.Sobolev(fine, 1).at(jnp.zeros(40)).gram, strength=1e-3)
+    d = ng.natural_gradient(problem, jnp.zeros(40), metric=ng.Sobolev(coarse, -1), damping=prior)
+    Z = np.kron(np.eye(20), np.ones((1, 2)))
+    G = Z.T @ dense_oracle.sobolev(coarse, -1, False) @ Z
+    D = 1e-3 * dense_oracle.sobolev(fine, 1, False)
+    np.testing.assert_allclose(d.eta, -np.linalg.solve(G + D, d.gradient), rtol=1e-7)
+
+
 def test_damping_by_another_metric_adds_to_g():
     problem, theta, Z, target = linear_problem(20, 6, 6, grading=0.1)
     metric = ng.MatrixMetric(np.eye(20)) + 0.2 * ng.MatrixMetric(np.diag(np.arange(1.0, 21.0)))

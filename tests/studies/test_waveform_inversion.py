@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from natgrad import InputError
+from natgrad.descent import Progress
 from natgrad.report import FolderError, load_page
 from natgrad_studies.keeping import Kept
 from natgrad_studies.running import run_study
@@ -104,6 +108,26 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
         assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
     with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
         run_study(replace(settings, shots=3))
+
+
+def test_a_log_that_was_being_written_when_the_process_was_killed_is_whole(tmp_path, monkeypatch):
+    scene: Any = SimpleNamespace(velocity=float, similarity=lambda theta: theta / 3)
+    path = tmp_path / "run.csv"
+    at = lambda i: Progress(i, np.float64(i), 0.0, {})
+    for i in (1, 2):
+        study.Log(path, scene)(at(i))  # as after a resumption
+    written = path.read_bytes()
+
+    def kill(*_):
+        raise OSError("killed")
+
+    monkeypatch.setattr(Path, "replace", kill)
+    with pytest.raises(OSError, match="killed"):
+        study.Log(path, scene)(at(3))
+    assert path.read_bytes() == written == b"1,0.3333333333333333\n2,0.6666666666666666\n"
+    path.write_bytes(written[:-3] + b",")
+    with pytest.raises(InputError, match=r"run\.csv is damaged"):
+        study.Log(path, scene)
 
 
 @pytest.mark.slow

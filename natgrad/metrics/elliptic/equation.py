@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...core.compiled import can_call_back
+from ...core.settings import Public
 from ...errors import InputError
 from ...grids import Grid
 from ..base import Report, grid_axes
@@ -28,7 +29,7 @@ ELIMINATION_FLOPS = 1e8
 
 
 @dataclass(frozen=True)
-class Elliptic:
+class Elliptic(Public):
     """The solver of the elliptic equation under a transport metric, for k cells.
 
     | method | set-up | each right-hand side | for |
