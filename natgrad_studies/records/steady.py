@@ -24,13 +24,15 @@ def helmholtz(wave_number: float) -> Case:
     def make() -> Reference:
         x = np.linspace(-1, 1, 101)
         points = np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1)
-        return Reference(points, np.sin(np.pi * points[..., 0]) * np.sin(HIGH * np.pi * points[..., 1]))
+        return Reference(
+            points, np.sin(np.pi * points[..., 0]) * np.sin(HIGH * np.pi * points[..., 1])
+        )
 
     return Case(
         key="helmholtz" if wave_number == 1 else f"helmholtz-{wave_number:g}",
         title=f"Helmholtz, k = {wave_number:g}",
         equation="Δu + k²u = f on [−1, 1]², u = sin πx₁ sin 4πx₂, u = 0 on the boundary",
-        inputs=lambda x: jnp.concatenate([jnp.cos(jnp.pi * x), jnp.sin(jnp.pi * x)]),
+        inputs=lambda x: jnp.stack([jnp.sin(jnp.pi * x), jnp.cos(jnp.pi * x)], axis=1).ravel(),
         hidden=(30,) * 4,
         blocks={
             "interior": Block(residual, in_box(*SQUARE), 2, 5600, 0.01),
