@@ -1,1 +1,1 @@
-"""The record book: standard problems for physics-informed networks, and what each method reaches."""
+"""The record book: standard problems for physics-informed networks, beside published errors."""

@@ -8,7 +8,6 @@ makes the page where there is one.
 import argparse
 from dataclasses import fields, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .settings import PRESETS, Settings

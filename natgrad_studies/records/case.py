@@ -16,11 +16,11 @@ from scipy.stats import qmc
 
 import natgrad as ng
 
-Theta = dict[str, Any]  # "layers": weights and biases; "unknown": coefficients that are fitted
+Theta = dict[str, Any]  # "layers": weights and biases; "unknown": logarithms of coefficients
 Points = dict[str, Array]
 
 
-# --- the network -----------------------------------------------------------------------------------
+# --- the network ----------------------------------------------------------------------------------
 
 
 def initial_layers(widths: tuple[int, ...], seed: int) -> tuple[tuple[Array, Array], ...]:
@@ -54,8 +54,8 @@ class Field:
 
     @property
     def unknown(self) -> dict[str, Array]:
-        """The coefficients of the equation that are fitted along."""
-        return self.theta["unknown"]
+        """The coefficients of the equation that are fitted along, all positive."""
+        return {name: jnp.exp(value) for name, value in self.theta["unknown"].items()}
 
     def d(self, x: Array, *axes: int) -> Array:
         """∂u/∂x_i, ∂²u/∂x_i∂x_j, …: one axis for each order."""
@@ -78,7 +78,7 @@ def in_box(*sides: tuple[float, float]) -> Callable[[Array], Array]:
 
 
 def on_faces(*sides: tuple[float, float]) -> Callable[[Array], Array]:
-    """The unit cube to the faces of a box, all with as many points: the first coordinate chooses."""
+    """The unit cube to the faces of a box, as many points on each: the first coordinate chooses."""
     low, high = np.array(sides).T
     count = len(sides)
 
@@ -140,6 +140,9 @@ class Case:
     what the points of its blocks carry, such as the values at the start of a time window. With
     `windows` the legs are time windows of equal length, each with a time of its own from 0 on; the
     reference is cut in as many.
+
+    `unknown` are the first guesses of coefficients that are fitted along, `truth` those by whose
+    error the run is measured. Of several unknown functions the reference has the first ones.
     """
 
     key: str
@@ -171,7 +174,7 @@ class Case:
         block = next(iter(self.blocks.values()))
         x = block.place(jnp.full((1, block.dimension), 0.5))[0]
         widths = (jax.eval_shape(self.inputs, x).shape[0], *self.hidden, self.outputs)
-        unknown = {name: jnp.asarray(value) for name, value in self.unknown.items()}
+        unknown = {name: jnp.log(value) for name, value in self.unknown.items()}
         return {"layers": initial_layers(widths, seed), "unknown": unknown}
 
     def collocation(self, seed: int) -> ng.Collocation:

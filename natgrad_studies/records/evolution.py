@@ -1,6 +1,7 @@
 """Problems in time and one dimension of space: x = (t, x)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from .references import DIFFUSION, DISPERSION, KURAMOTO, VISCOSITY
 TIMES, PLACES = 101, 256  # of the references
 ACROSS, TURN = (-1.0, 1.0), (0.0, 2 * np.pi)
 UNIT = (0.0, 1.0)
+DATA, NOISE = 2000, 0.01  # of the inverse problem; relative to the spread of u
 FRONT = 0.05  # width of the points' concentration at Burgers' front
 SPEED, RATE = 50.0, 5.0  # β of the convection, ρ of the reaction
 KS_WINDOWS = 10
@@ -63,11 +65,10 @@ def burgers_points(unit: Array) -> Array:
     return jnp.stack([unit[:, 0], x], axis=1)
 
 
-def burgers_residual(u: Field, x: Array) -> Array:
-    return u.d(x, 0) + u(x) * u.d(x, 1) - VISCOSITY * u.d(x, 1, 1)
-
-
 def burgers() -> Case:
+    def residual(u: Field, x: Array) -> Array:
+        return u.d(x, 0) + u(x) * u.d(x, 1) - VISCOSITY * u.d(x, 1, 1)
+
     x = np.linspace(-1, 1, PLACES + 1)
     ends = lambda unit: jnp.stack([(2 * unit[:, 0]) % 1, jnp.sign(unit[:, 0] - 0.5)], axis=1)
     return Case(
@@ -77,11 +78,41 @@ def burgers() -> Case:
         inputs=straight(*ACROSS),
         hidden=HIDDEN,
         blocks={
-            "interior": Block(burgers_residual, burgers_points, 2, INTERIOR, 0.1),
+            "interior": Block(residual, burgers_points, 2, INTERIOR, 0.1),
             "initial": start_from(lambda x: -jnp.sin(jnp.pi * x), ACROSS),
             "boundary": Block(lambda u, x: u(x), ends, 1, EDGE // 2, moves=False),
         },
-        reference=tabulated(references.burgers, x),
+        reference=tabulated(lambda times, x: references.burgers(times[:, None], x), x),
+    )
+
+
+def inverse_burgers() -> Case:
+    """Both coefficients of Burgers' equation from values with noise; its points carry them."""
+
+    def residual(u: Field, x: Array) -> Array:
+        speed, viscosity = u.unknown["speed"], u.unknown["viscosity"]
+        return u.d(x, 0) + speed * u(x) * u.d(x, 1) - viscosity * u.d(x, 1, 1)
+
+    def observe(unit: Array) -> Array:
+        points = np.asarray(in_box(UNIT, ACROSS)(unit))
+        values = references.burgers(*points.T)
+        noise = NOISE * values.std() * np.random.default_rng(0).normal(size=values.shape)
+        return jnp.asarray(np.column_stack([points, values + noise]))
+
+    return replace(
+        burgers(),
+        key="burgers-inverse",
+        title="Burgers, ν from noisy data",
+        equation=(
+            f"u_t + λ u u_x = ν u_xx on [−1, 1], λ and ν sought from {DATA:,} values of u with 1% "
+            "noise; the error is that of ν = 0.01/π, relative"
+        ),
+        blocks={
+            "interior": Block(residual, burgers_points, 2, INTERIOR, 0.1),
+            "data": Block(lambda u, x: u(x[:2]) - x[2], observe, 2, DATA, moves=False),
+        },
+        unknown={"speed": 0.5, "viscosity": 0.05},
+        truth={"viscosity": VISCOSITY},
     )
 
 
@@ -172,7 +203,7 @@ def reaction() -> Case:
 
 
 def kuramoto_sivashinsky() -> Case:
-    """In time windows: every one starts from the values of the one before, carried by its points."""
+    """In time windows, each from the values where the one before ended: its points carry them."""
     alpha, beta, gamma = KURAMOTO
     length = 1 / KS_WINDOWS
 

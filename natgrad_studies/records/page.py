@@ -1,4 +1,4 @@
-"""The report: tables beside published figures, errors over seconds, solutions. All from the runs."""
+"""The report: tables beside published figures, errors over seconds, solutions."""
 
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ COLOURS = {
     "SSBroyden": PALETTE["green"],
     "optimistix": PALETTE["vermilion"],
     "JAX-NG": PALETTE["blue"],
+    "rla-pinns": PALETTE["grey"],
 }
 DASHES = ("-", "--", ":", "-.")
 MOST_COMPONENTS = 3  # of a solution whose maps are drawn
@@ -158,7 +159,7 @@ def _maps(case: Case, reference: Reference, run: Run, folder: Path) -> list[Part
     return [
         Figure(
             path,
-            f"The reference, the run with the smallest error ({run.error:.1e}), and the difference.",
+            f"The reference, the run with the smallest error, {run.error:.1e}, and the difference.",
             f"Maps of the solution of {case.title}, of the network and of the error",
         )
     ]

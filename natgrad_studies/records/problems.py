@@ -15,4 +15,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "kdv": evolution.korteweg_de_vries,
     "reaction": evolution.reaction,
     "ks": evolution.kuramoto_sivashinsky,
+    "cavity-100": partial(steady.cavity, 100.0),
+    "cavity-3200": partial(steady.cavity, 3200.0),
+    "poisson-5d": partial(steady.poisson, 5),
+    "poisson-10d": partial(steady.poisson, 10),
+    "heat-4d": steady.heat,
+    "burgers-inverse": evolution.inverse_burgers,
 }

@@ -1,11 +1,13 @@
 """The study: every problem by every method from every seed, errors over seconds."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 import natgrad as ng
 from natgrad.descent import Progress, Watch, label_runs, show_run
@@ -16,6 +18,7 @@ from .case import Case, Field, Reference, Theta, relative_error
 from .clock import Clock
 from .methods import TRAIN, Task
 from .problems import CASES
+from .rla_pinns import run_rla_pinns
 from .settings import Settings
 
 GROWTH, APART = 1.03, 0.02  # errors are taken at seconds that grow by this factor, and this apart
@@ -37,7 +40,7 @@ class Trace:
     errors: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     iterations: int = 0
-    _done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
+    done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
     _leg: int = 0
     _loss: float = float("nan")
     _next: float = 0.0
@@ -46,8 +49,13 @@ class Trace:
         """Get ready for a leg, and let the clock run."""
         part = self.case.part(self.reference, leg)
         points = jnp.asarray(part.points.reshape(-1, part.points.shape[-1]))
-        whole = lambda theta: jax.vmap(Field(self.case, theta))(points).reshape(part.values.shape)
-        self._leg, self._values = leg, jax.jit(whole)
+        shape, many = part.values.shape, self.case.outputs > 1
+
+        def evaluate(theta: Theta) -> Array:
+            found = jax.vmap(Field(self.case, theta))(points)
+            return (found[:, : shape[-1]] if many else found).reshape(shape)
+
+        self._leg, self._values = leg, jax.jit(evaluate)
         self._values(theta)  # compiled off the clock
         self.clock.go()
 
@@ -67,11 +75,11 @@ class Trace:
         self.clock.stop()
         self._write(theta)
         if self.case.windows:
-            self._done = [self.values(theta)]
+            self.done = [self.values(theta)]
 
     def values(self, theta: Theta) -> np.ndarray:
         """The solution at the points of the reference, in all windows so far."""
-        return np.concatenate([*self._done, np.asarray(self._values(theta))])
+        return np.concatenate([*self.done, np.asarray(self._values(theta))])
 
     def _write(self, theta: Theta) -> None:
         self.seconds.append(self.clock.spent)
@@ -82,8 +90,8 @@ class Trace:
     def _error(self, theta: Theta) -> float:
         """Of the solution in all windows so far, or of the coefficients that are sought."""
         if self.case.truth:
-            found = {name: float(value) for name, value in theta["unknown"].items()}
-            return max(abs(found[name] / true - 1) for name, true in self.case.truth.items())
+            found = Field(self.case, theta).unknown
+            return max(abs(float(found[k]) / true - 1) for k, true in self.case.truth.items())
         found = self.values(theta)
         return relative_error(found, self.reference.values[: len(found)])
 
@@ -143,7 +151,8 @@ def run_one(case: Case, reference: Reference, method: str, seed: int, settings: 
             draw = lambda key, leg=leg, before=before: case.advance(leg, case.draw(key), before)
             batch = ng.Resampled(draw, period, seed) if period else None
             trace.begin(leg, theta)
-            theta, status = TRAIN[method](Task(pinn.at(moved), theta, batch, settings, trace))
+            task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace)
+            theta, status = TRAIN[method](task)
             trace.end(theta)
             before = Field(case, theta)
     return Run(
@@ -159,7 +168,29 @@ def run_one(case: Case, reference: Reference, method: str, seed: int, settings: 
         parameters=sum(leaf.size for leaf in jax.tree.leaves(theta)),
         residuals=sum(block.count for block in case.blocks.values()),
         device=jax.devices()[0].device_kind,
-        values=trace.values(theta) if not case.windows else trace._done[0],
+        values=trace.values(theta) if not case.windows else trace.done[0],
+    )
+
+
+def run_elsewhere(case: Case, reference: Reference, seed: int, settings: Settings) -> Run:
+    """rla-pinns on its own problem; its errors made relative."""
+    assert settings.rla_pinns is not None
+    rows = run_rla_pinns(settings.rla_pinns, case.key, seed, settings.seconds * case.share)
+    steps, losses, errors, seconds = np.array(rows).T
+    return Run(
+        problem=case.key,
+        method="rla-pinns",
+        seed=seed,
+        status="max_seconds",
+        seconds=seconds,
+        errors=errors / np.sqrt(np.mean(reference.values**2)),
+        losses=losses,
+        iterations=int(steps[-1]),
+        compiling=0.0,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(case.start(seed))),
+        residuals=sum(block.count for block in case.blocks.values()),
+        device=jax.devices()[0].device_kind,
+        values=np.empty(0),
     )
 
 
@@ -193,9 +224,12 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
     references, runs = {}, []
     for key, case in cases.items():
         references[key] = kept.part(f"{key}-reference", case.reference)
-        for method in settings.methods:
+        for method in filter(partial(settings.runs, key), settings.methods):
             for seed in settings.seeds:
-                make = lambda m=method, s=seed: run_one(case, references[case.key], m, s, settings)
+                what = (case, references[key])
+                make = partial(run_one, *what, method, seed, settings)
+                if method == "rla-pinns":
+                    make = partial(run_elsewhere, *what, seed, settings)
                 run = kept.part(f"{key}-{method}-{seed}", make)
                 runs.append(run)
                 say(

@@ -10,9 +10,14 @@ from ..settings import Among, Between, StudySettings
 Preset = Literal["small", "full"]
 PROBLEMS = (
     *("helmholtz", "helmholtz-50", "burgers", "allen-cahn", "convection", "kdv", "reaction"),
-    *("ks",),
+    *("ks", "cavity-100", "cavity-3200", "poisson-5d", "poisson-10d", "heat-4d"),
+    "burgers-inverse",
 )
-METHODS = ("LM", "LBFGS")
+METHODS = ("LM", "LBFGS", "Adam", "Muon", "SSBroyden", "optimistix", "JAX-NG", "rla-pinns")
+NEEDS = {"Adam": "optax", "Muon": "optax", "SSBroyden": "optax", "optimistix": "optimistix"}
+HELMHOLTZ = ("helmholtz", "helmholtz-50")
+MANY_DIMENSIONS = ("poisson-5d", "poisson-10d", "heat-4d")
+CHECKOUTS = {"JAX-NG": ("jax_ng", HELMHOLTZ), "rla-pinns": ("rla_pinns", MANY_DIMENSIONS)}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,9 @@ class Settings(StudySettings):
     problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "burgers", "reaction")
     """Which problems."""
     methods: Annotated[tuple[str, ...], Among(METHODS)] = ("LM", "LBFGS")
-    """LM (the recipe `ng.levenberg_marquardt`) and its rivals."""
+    """LM (the recipe `ng.levenberg_marquardt`) and its rivals: LBFGS, Adam, Muon, SSBroyden,
+    optimistix (its Levenberg–Marquardt), JAX-NG and rla-pinns (the last two from a checkout, on
+    their own problems)."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the network's weights and of the points; one run for each."""
     seconds: Annotated[float, Between(0.01, 1e6)] = 15.0
@@ -42,6 +49,19 @@ class Settings(StudySettings):
     """The order of the curve that LM follows."""
     decrease: Annotated[float, Between(1e-6, 0.999)] = 0.1
     """What LM multiplies its damping with after an easy step."""
+    rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
+    """The learning rate of Adam and Muon."""
+    jax_ng: Path | None = None
+    """The folder of a checkout of JAX-NG, for its method."""
+    rla_pinns: Path | None = None
+    """The folder of a checkout of rla-pinns, for its method."""
+
+    def runs(self, problem: str, method: str) -> bool:
+        """Whether the method takes this problem: those from checkouts take their own."""
+        return method not in CHECKOUTS or problem in CHECKOUTS[method][1]
+
+    def packages(self) -> dict[str, str]:
+        return {method: NEEDS[method] for method in self.methods if method in NEEDS}
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
         for name in ("problems", "methods", "seeds"):
@@ -49,6 +69,13 @@ class Settings(StudySettings):
                 yield name, "name one twice", "each of them once"
         if not self.seeds or min(self.seeds) < 0:
             yield "seeds", f"are {self.seeds}", "numbers from 0 on, such as 0 1 2"
+        for method in self.methods:
+            name, own = CHECKOUTS.get(method, ("", ()))
+            folder = getattr(self, name, None)
+            if own and (folder is None or not (folder / name).is_dir()):
+                yield name, f"is {folder}, where {method} is not", "the folder of its checkout"
+            if own and not set(own) & set(self.problems):
+                yield "methods", f"{method} has none of the problems", "some of " + ", ".join(own)
 
 
 PRESETS: dict[Preset, Settings] = {
