@@ -48,9 +48,9 @@ def parse(arguments: list[str] | None = None) -> dict[str, Any]:
     hints = get_type_hints(Settings)
     for entry in fields(Settings):
         hint = hints[entry.name]
-        several = get_origin(hint) is tuple
-        kind = get_args(hint)[0] if several else hint
-        choices = get_args(hint) if entry.name == "preset" else None
+        several, inner = get_origin(hint) is tuple, get_args(hint)
+        kind = inner[0] if inner else hint  # of tuple[X, ...] and of X | None
+        choices = inner if entry.name == "preset" else None
         parser.add_argument(
             f"--{entry.name.replace('_', '-')}",
             type=str if choices else kind,

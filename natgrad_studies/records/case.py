@@ -65,32 +65,36 @@ class Field:
 # --- points ---------------------------------------------------------------------------------------
 
 
-def in_box(*sides: tuple[float, float]) -> Callable[[Array], Array]:
-    """The unit cube to a box; a side with equal ends is held, and takes no coordinate."""
-    low, high = np.array(sides).T
-    free = np.flatnonzero(high > low)
+Place = Callable[[Any], Any]  # points of the unit cube, of NumPy or JAX, to points of a block
 
-    def place(unit: Array) -> Array:
-        whole = jnp.tile(jnp.asarray(low), (len(unit), 1))
-        return whole.at[:, free].add(unit[:, : len(free)] * jnp.asarray(high - low)[free])
+
+def in_box(*sides: tuple[float, float]) -> Place:
+    """The unit cube to a box; a side with equal ends is held, and takes no coordinate."""
+
+    def place(unit: Any) -> Any:
+        xp, free = unit.__array_namespace__(), iter(unit.T)
+        held = lambda value: xp.full(len(unit), value)
+        columns = [
+            low + (high - low) * next(free) if high > low else held(low) for low, high in sides
+        ]
+        return xp.stack(columns, axis=1)
 
     return place
 
 
-def on_faces(*sides: tuple[float, float]) -> Callable[[Array], Array]:
+def on_faces(*sides: tuple[float, float]) -> Place:
     """The unit cube to the faces of a box, as many points on each: the first coordinate chooses."""
-    low, high = np.array(sides).T
-    count = len(sides)
 
-    def place(unit: Array) -> Array:
-        face = jnp.minimum((2 * count * unit[:, 0]).astype(int), 2 * count - 1)
+    def place(unit: Any) -> Any:
+        xp, count = unit.__array_namespace__(), 2 * len(sides)
+        face = xp.minimum(xp.floor(count * unit[:, 0]), count - 1)
         axis, end = face // 2, face % 2
-        rest = jnp.concatenate([(2 * count * unit[:, :1]) % 1, unit[:, 1:]], axis=1)[:, : count - 1]
-        columns = jnp.arange(count - 1) + (jnp.arange(count - 1) >= axis[:, None])
-        rows = jnp.arange(len(unit))
-        whole = jnp.zeros((len(unit), count)).at[rows[:, None], columns].set(rest)
-        whole = whole.at[rows, axis].set(end.astype(whole.dtype))
-        return jnp.asarray(low) + whole * jnp.asarray(high - low)
+        rest = [count * unit[:, 0] - face, *unit.T[1:-1], unit[:, 0]]  # the last is never used
+        columns = [
+            low + (high - low) * xp.where(axis == d, end, xp.where(axis > d, rest[d], rest[d - 1]))
+            for d, (low, high) in enumerate(sides)
+        ]
+        return xp.stack(columns, axis=1)
 
     return place
 
@@ -103,7 +107,7 @@ class Block:
     """
 
     residual: Callable[[Field, Array], Array]
-    place: Callable[[Array], Array]
+    place: Place
     dimension: int
     count: int
     weight: float = 1.0
@@ -113,7 +117,7 @@ class Block:
         """Sobol's points, scrambled by the seed: they fill the domain more evenly than chance."""
         sampler = qmc.Sobol(self.dimension, scramble=True, rng=seed)
         drawn = sampler.random_base2(int(np.ceil(np.log2(self.count))))
-        return self.place(jnp.asarray(drawn[: self.count]))
+        return jnp.asarray(self.place(drawn[: self.count]))
 
 
 # --- the problem ----------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class Case:
     def start(self, seed: int) -> Theta:
         """θ₀."""
         block = next(iter(self.blocks.values()))
-        x = block.place(jnp.full((1, block.dimension), 0.5))[0]
+        x = jnp.asarray(block.place(np.full((1, block.dimension), 0.5))[0])
         widths = (jax.eval_shape(self.inputs, x).shape[0], *self.hidden, self.outputs)
         unknown = {name: jnp.log(value) for name, value in self.unknown.items()}
         return {"layers": initial_layers(widths, seed), "unknown": unknown}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +55,17 @@ def start_from(
     return Block(residual, in_box((0.0, 0.0), side), 1, EDGE, weight, moves=False)
 
 
-def burgers_points(unit: Array) -> Array:
+def burgers_points(unit: Any) -> Any:
     """(t, x): half of them anywhere, half Cauchy of width `FRONT` around the front."""
-    signed = lambda share: 2 * share - 1
-    x = jnp.where(
-        unit[:, 1] < 0.5,
-        signed(2 * unit[:, 1]),
-        FRONT * jnp.tan(np.arctan(1 / FRONT) * signed(2 * unit[:, 1] - 1)),
-    )
-    return jnp.stack([unit[:, 0], x], axis=1)
+    xp, (t, share) = unit.__array_namespace__(), unit.T
+    near = FRONT * xp.tan(np.arctan(1 / FRONT) * (4 * share - 3))
+    return xp.stack([t, xp.where(share < 0.5, 4 * share - 1, near)], axis=1)
+
+
+def both_ends(unit: Any) -> Any:
+    """(t, ±1)."""
+    xp, share = unit.__array_namespace__(), unit[:, 0]
+    return xp.stack([(2 * share) % 1, xp.where(share < 0.5, -1.0, 1.0)], axis=1)
 
 
 def burgers() -> Case:
@@ -70,7 +73,6 @@ def burgers() -> Case:
         return u.d(x, 0) + u(x) * u.d(x, 1) - VISCOSITY * u.d(x, 1, 1)
 
     x = np.linspace(-1, 1, PLACES + 1)
-    ends = lambda unit: jnp.stack([(2 * unit[:, 0]) % 1, jnp.sign(unit[:, 0] - 0.5)], axis=1)
     return Case(
         key="burgers",
         title="Burgers, ν = 0.01/π",
@@ -80,7 +82,7 @@ def burgers() -> Case:
         blocks={
             "interior": Block(residual, burgers_points, 2, INTERIOR, 0.1),
             "initial": start_from(lambda x: -jnp.sin(jnp.pi * x), ACROSS),
-            "boundary": Block(lambda u, x: u(x), ends, 1, EDGE // 2, moves=False),
+            "boundary": Block(lambda u, x: u(x), both_ends, 1, EDGE // 2, moves=False),
         },
         reference=tabulated(lambda times, x: references.burgers(times[:, None], x), x),
     )
@@ -93,11 +95,11 @@ def inverse_burgers() -> Case:
         speed, viscosity = u.unknown["speed"], u.unknown["viscosity"]
         return u.d(x, 0) + speed * u(x) * u.d(x, 1) - viscosity * u.d(x, 1, 1)
 
-    def observe(unit: Array) -> Array:
-        points = np.asarray(in_box(UNIT, ACROSS)(unit))
+    def observe(unit: np.ndarray) -> np.ndarray:
+        points = in_box(UNIT, ACROSS)(unit)
         values = references.burgers(*points.T)
         noise = NOISE * values.std() * np.random.default_rng(0).normal(size=values.shape)
-        return jnp.asarray(np.column_stack([points, values + noise]))
+        return np.column_stack([points, values + noise])
 
     return replace(
         burgers(),
@@ -211,9 +213,9 @@ def kuramoto_sivashinsky() -> Case:
         steady = alpha * u(x) * u.d(x, 1) + beta * u.d(x, 1, 1) + gamma * u.d(x, 1, 1, 1, 1)
         return length * (u.d(x, 0) + steady)
 
-    def start(unit: Array) -> Array:
+    def start(unit: np.ndarray) -> np.ndarray:
         x = 2 * unit[:, 0] - 1
-        return jnp.stack([jnp.zeros_like(x), x, -jnp.sin(jnp.pi * x)], axis=1)
+        return np.stack([np.zeros_like(x), x, -np.sin(np.pi * x)], axis=1)
 
     def advance(leg: int, points: Points, before: Field | None) -> Points:
         if before is None:

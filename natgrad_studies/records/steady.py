@@ -1,6 +1,7 @@
 """Problems without time, and those of many dimensions."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -150,8 +151,9 @@ def heat() -> Case:
         laplacian = ng.laplacian(lambda y: u(x.at[1:].set(y)), x[1:])
         return u.d(x, 0) - laplacian / 4
 
-    def sides(unit: Array) -> Array:
-        return jnp.concatenate([unit[:, :1], on_faces(*cube)(unit[:, 1:])], axis=1)
+    def sides(unit: Any) -> Any:
+        xp = unit.__array_namespace__()
+        return xp.concat([unit[:, :1], on_faces(*cube)(unit[:, 1:])], axis=1)
 
     return Case(
         key="heat-4d",
