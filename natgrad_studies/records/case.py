@@ -115,7 +115,7 @@ class Block:
 
     def fixed_points(self, seed: int) -> Array:
         """Sobol's points, scrambled by the seed: they fill the domain more evenly than chance."""
-        sampler = qmc.Sobol(self.dimension, scramble=True, rng=seed)
+        sampler = qmc.Sobol(self.dimension, scramble=True, seed=seed)
         drawn = sampler.random_base2(int(np.ceil(np.log2(self.count))))
         return jnp.asarray(self.place(drawn[: self.count]))
 

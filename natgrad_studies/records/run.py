@@ -11,6 +11,7 @@ from jax import Array
 
 import natgrad as ng
 from natgrad.descent import Progress, Watch, label_runs, show_run
+from natgrad.report import ResultFolder, plain, replace_file
 
 from ..keeping import Kept
 from ..running import Say, pick
@@ -216,10 +217,29 @@ class StudyResult:
 
 
 KEPT = (Run, Reference)
+MAY_DIFFER = ("preset", "output", "problems", "methods", "seeds", "jax_ng", "rla_pinns", "parts")
+
+
+def take_up(settings: Settings, kept: Kept) -> None:
+    """Copy the finished runs of other folders; `InputError` for one with other settings."""
+    for folder in settings.parts:
+        study, found = ResultFolder(folder).origin()
+        wanted = plain(settings)
+        other = [k for k in wanted if k not in MAY_DIFFER and found.get(k) != wanted[k]]
+        if study != "records" or other:
+            what = f"{folder} is of the study {study}" + (
+                f" with another {other[0]}" if other else ""
+            )
+            raise ng.InputError("parts", what, "folders of this study with the same settings")
+        for path in sorted((folder / "runs").glob("*.npz")):
+            target = kept.path(path.stem)
+            if target is not None and not target.exists():
+                replace_file(target, path.read_bytes())
 
 
 def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
     """All numbers, no files but those of references and finished runs."""
+    take_up(settings, kept)
     cases = {key: CASES[key]().scaled(settings.points, settings.width) for key in settings.problems}
     references, runs = {}, []
     for key, case in cases.items():

@@ -37,7 +37,7 @@ class Settings(StudySettings):
     their own problems)."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the network's weights and of the points; one run for each."""
-    seconds: Annotated[float, Between(0.01, 1e6)] = 15.0
+    seconds: Annotated[float, Between(0.01, 1e6)] = 25.0
     """Seconds of a run, those that compile included; some problems have twice as many."""
     points: Annotated[float, Between(0.001, 100)] = 0.2
     """Times the number of points that each problem has at full size."""
@@ -55,6 +55,9 @@ class Settings(StudySettings):
     """The folder of a checkout of JAX-NG, for its method."""
     rla_pinns: Path | None = None
     """The folder of a checkout of rla-pinns, for its method."""
+    parts: tuple[Path, ...] = ()
+    """Folders of this study whose finished runs are taken up: their settings are the same but for
+    problems, methods and seeds."""
 
     def runs(self, problem: str, method: str) -> bool:
         """Whether the method takes this problem: those from checkouts take their own."""

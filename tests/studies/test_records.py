@@ -357,4 +357,8 @@ def test_a_tiny_study_from_end_to_end_and_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(study, "run_one", pytest.fail)  # finished runs are taken up
     again = study.compute(settings, said.append, Kept(page.parent / "runs", *study.KEPT))
     assert [run.error for run in again.runs] == [run.error for run in result.runs]
-    assert isinstance(again.runs[0], Run)
+    elsewhere = Kept(tmp_path / "other", *study.KEPT)
+    other = replace(settings, parts=(settings.output,), output=tmp_path / "other")
+    assert isinstance(study.compute(other, said.append, elsewhere).runs[0], Run)
+    with pytest.raises(ng.InputError, match=r"parts: .* records with another width"):
+        study.compute(replace(other, width=0.2), said.append, elsewhere)
