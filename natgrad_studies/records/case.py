@@ -115,7 +115,8 @@ class Block:
 
     def fixed_points(self, seed: int) -> Array:
         """Sobol's points, scrambled by the seed: they fill the domain more evenly than chance."""
-        sampler = qmc.Sobol(self.dimension, scramble=True, seed=seed)
+        options: dict[str, Any] = {"seed": seed}  # `rng` from SciPy 1.15 on
+        sampler = qmc.Sobol(self.dimension, **options)
         drawn = sampler.random_base2(int(np.ceil(np.log2(self.count))))
         return jnp.asarray(self.place(drawn[: self.count]))
 
@@ -184,12 +185,11 @@ class Case:
     def collocation(self, seed: int) -> ng.Collocation:
         """The residuals at fixed points."""
         bind = lambda residual: lambda theta, x: residual(Field(self, theta), x)
-        return ng.Collocation(
-            **{
-                name: ng.Residual(bind(block.residual), block.fixed_points(seed), block.weight)
-                for name, block in self.blocks.items()
-            }
-        )
+        blocks: dict[str, Any] = {
+            name: ng.Residual(bind(block.residual), block.fixed_points(seed), block.weight)
+            for name, block in self.blocks.items()
+        }
+        return ng.Collocation(**blocks)
 
     def draw(self, key: Array) -> Points:
         """New points for the blocks that move."""

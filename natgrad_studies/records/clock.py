@@ -45,9 +45,9 @@ class Clock:
         jax.config.update("jax_enable_compilation_cache", enabled)
         compilation_cache.reset_cache()  # it asks for the setting only once
 
-    def _note(self, event: str, begin: float, end: float, **about: Any) -> None:
+    def _note(self, event: str, start_time: float, end_time: float, **kwargs: Any) -> None:
         if event.startswith(COMPILATION) and self._begin is not None:
-            self._spans.append((begin, end))
+            self._spans.append((start_time, end_time))
 
     def go(self) -> None:
         self._begin = perf_counter()

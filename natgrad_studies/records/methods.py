@@ -91,7 +91,7 @@ def _optax(task: Task, method: Any) -> tuple[Theta, str]:
     import optax
 
     @eqx.filter_jit
-    def step(pinn: ng.Collocation, theta: Theta, state: Any) -> tuple[Theta, Any, Array]:
+    def step(pinn: ng.Collocation, theta: Theta, state: Any) -> tuple[Any, Any, Array]:
         loss, gradient = jax.value_and_grad(lambda theta: pinn.loss(pinn(theta)))(theta)
         change, state = method.update(gradient, state, theta)
         return optax.apply_updates(theta, change), state, loss
@@ -136,12 +136,10 @@ def optimistix(task: Task) -> tuple[Theta, str]:
         found = task.pinn(theta)
         return {name: jnp.sqrt(2 * weights[name]) * r for name, r in found.items()}, None
 
-    solver = optx.LevenbergMarquardt(rtol=0.0, atol=0.0)
-    rest: tuple[Any, ...] = (None, {})
-    shapes = jax.eval_shape(residuals, task.theta, None)
-    theta = task.theta
-    state = solver.init(residuals, theta, *rest, *shapes, frozenset())
-    step = eqx.filter_jit(lambda y, s: solver.step(residuals, y, *rest, s, frozenset())[:2])
+    solver, theta = optx.LevenbergMarquardt(rtol=0.0, atol=0.0), task.theta
+    shape, _ = jax.eval_shape(residuals, theta, None)
+    state = solver.init(residuals, theta, None, {}, shape, None, frozenset())
+    step = eqx.filter_jit(lambda y, s: solver.step(residuals, y, None, {}, s, frozenset())[:2])
     for iteration in itertools.count(1):
         theta, state = step(theta, state)
         if task.tell(iteration, theta, state.f_info.as_min()):

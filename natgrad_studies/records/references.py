@@ -7,7 +7,6 @@ to a relative 1e-10. NumPy in double precision, some seconds each.
 from collections.abc import Callable
 
 import numpy as np
-import scipy.fft
 import scipy.special
 
 VISCOSITY = 0.01 / np.pi  # of Burgers' equation
@@ -77,12 +76,12 @@ class Series:
     def values(self, v: np.ndarray, count: int) -> np.ndarray:
         """At x = −1 + 2j/count; `count` divides the number of modes."""
         shifted = v * np.where(np.arange(v.shape[-1]) % 2, -1.0, 1.0)  # from x = 0 to x = −1
-        return scipy.fft.irfft(shifted, self.modes)[..., :: self.modes // count] * self.modes
+        return np.fft.irfft(shifted, self.modes)[..., :: self.modes // count] * self.modes
 
     def power(self, v: np.ndarray, exponent: int) -> np.ndarray:
         """The series of uᵖ up to p = 3, from values on a grid twice as fine."""
-        fine = scipy.fft.irfft(v, 2 * self.modes) * 2 * self.modes
-        return scipy.fft.rfft(fine**exponent)[: v.size] / (2 * self.modes)
+        fine = np.fft.irfft(v, 2 * self.modes) * 2 * self.modes
+        return np.fft.rfft(fine**exponent)[: v.size] / (2 * self.modes)
 
     def mode(self, amplitude: complex) -> np.ndarray:
         """cos πx for ½, −sin πx for ½i."""
