@@ -218,7 +218,7 @@ def kuramoto_sivashinsky() -> Case:
         return np.stack([np.zeros_like(x), x, -np.sin(np.pi * x)], axis=1)
 
     def advance(leg: int, points: Points, before: Field | None) -> Points:
-        if before is None:
+        if before is None or "initial" not in points:  # those that are drawn anew have none
             return points
         end = points["initial"].at[:, 0].set(length)[:, :2]
         return points | {"initial": points["initial"].at[:, 2].set(jax.vmap(before)(end))}

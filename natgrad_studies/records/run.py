@@ -150,7 +150,7 @@ def run_one(case: Case, reference: Reference, method: str, seed: int, settings: 
         for leg in range(case.legs):
             moved = case.advance(leg, points, before)
             draw = lambda key, leg=leg, before=before: case.advance(leg, case.draw(key), before)
-            batch = ng.Resampled(draw, period, seed) if period else None
+            batch = ng.Resampled(jax.jit(draw), period, seed) if period else None
             trace.begin(leg, theta)
             task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace)
             theta, status = TRAIN[method](task)

@@ -10,7 +10,7 @@ from jax import Array
 
 import natgrad as ng
 
-from .case import Block, Case, Field, Points, Reference, in_box, on_faces
+from .case import Block, Case, Field, Place, Points, Reference, in_box, on_faces
 from .cavity import lid_velocity, solve_cavity
 
 SQUARE = ((-1.0, 1.0),) * 2
@@ -51,6 +51,11 @@ def helmholtz(wave_number: float) -> Case:
     )
 
 
+def denser_at_walls(place: Place) -> Place:
+    """Points of [0, 1]ᵈ moved by x ↦ (1 − cos πx)/2, for the layers at the walls."""
+    return lambda unit: (1 - unit.__array_namespace__().cos(np.pi * place(unit))) / 2
+
+
 def cavity(reynolds: float) -> Case:
     """u, v and the pressure; the points inside carry the Reynolds number, which is raised."""
     numbers = [number for number in RAISE if number <= reynolds]
@@ -68,6 +73,10 @@ def cavity(reynolds: float) -> Case:
                 u_x + v_y,
             ]
         )
+
+    def inside(unit: Any) -> Any:
+        xp, at = unit.__array_namespace__(), denser_at_walls(in_box(UNIT, UNIT))(unit)
+        return xp.concat([at, xp.full((len(unit), 1), reynolds)], axis=1)
 
     def advance(leg: int, points: Points, before: Field | None) -> Points:
         return points | {"interior": points["interior"].at[:, 2].set(numbers[leg])}
@@ -92,8 +101,8 @@ def cavity(reynolds: float) -> Case:
         hidden=(40,) * 4,
         outputs=3,
         blocks={
-            "interior": Block(residual, in_box(UNIT, UNIT, (reynolds, reynolds)), 2, 4000),
-            "boundary": Block(wall, on_faces(UNIT, UNIT), 2, 1000),
+            "interior": Block(residual, inside, 2, 4000),
+            "boundary": Block(wall, denser_at_walls(on_faces(UNIT, UNIT)), 2, 1000),
         },
         reference=make,
         legs=len(numbers),

@@ -17,7 +17,7 @@ from natgrad_studies.keeping import Kept
 from natgrad_studies.records import references, ssbroyden
 from natgrad_studies.records import run as study
 from natgrad_studies.records.__main__ import parse
-from natgrad_studies.records.case import in_box, on_faces, relative_error
+from natgrad_studies.records.case import Field, in_box, on_faces, relative_error
 from natgrad_studies.records.cavity import lid_velocity, solve_cavity
 from natgrad_studies.records.clock import Clock
 from natgrad_studies.records.methods import Task
@@ -143,7 +143,8 @@ def test_every_problem_has_a_network_points_and_a_draw(key: str):
     assert {name: s.shape[0] for name, s in shapes.items()} == {
         name: block.count for name, block in case.blocks.items()
     }
-    drawn = jax.eval_shape(case.draw, jax.random.key(0))
+    last = lambda key: case.advance(case.legs - 1, case.draw(key), Field(case, theta))
+    drawn = jax.eval_shape(last, jax.random.key(0))
     assert all(drawn[name].shape == pinn.blocks[name].points.shape for name in drawn)
     assert "interior" in drawn
 
