@@ -26,6 +26,7 @@ COLOURS = {
     "rla-pinns": PALETTE["grey"],
 }
 DASHES = ("-", "--", ":", "-.")
+SHARES = (1 / 6, 1 / 3, 2 / 3)  # of the seconds: where errors are compared, and at the end
 MOST_COMPONENTS = 3  # of a solution whose maps are drawn
 RUN_COLUMNS = {
     "method": lambda run: run.method,
@@ -101,9 +102,26 @@ def _section(result: StudyResult, key: str, folder: Path) -> Section:
     parts += [
         _curves(runs, key, folder),
         tabulate(runs, RUN_COLUMNS, "Every run: errors at the end and the lowest on the way."),
+        _time_table(result, key),
         *_maps(case, result.references[key], min(runs, key=lambda run: run.error), folder),
     ]
     return Section(case.title, parts)
+
+
+def _time_table(result: StudyResult, key: str) -> Table:
+    """The median error at equal seconds."""
+    seconds = [share * result.settings.seconds * result.cases[key].share for share in SHARES]
+    middle = lambda runs, limit: np.median([run.within(limit) for run in runs])
+    rows = [
+        (method, *(f"{middle(runs, limit):.1e}" for limit in (*seconds, np.inf)))
+        for method in result.settings.methods
+        if (runs := result.of(key, method))
+    ]
+    return Table(
+        ("method", *(f"{limit:.3g} s" for limit in seconds), "end"),
+        rows,
+        "The median over the seeds of the error after so many seconds, compilation included.",
+    )
 
 
 def _curves(runs: list[Run], key: str, folder: Path) -> Curves:
