@@ -8,6 +8,7 @@ from .darcy import settings as darcy
 from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
 from .poisson_pinn import settings as poisson_pinn
+from .records import settings as records
 from .waveform_inversion import settings as waveform_inversion
 
 
@@ -71,6 +72,11 @@ STUDIES = {
             "a velocity model from recorded waves, in several metrics (section 4.3), and L-BFGS",
             dict(waveform_inversion.PRESETS),
             tuple(k for k in waveform_inversion.METHODS if k not in waveform_inversion.RIVALS),
+        ),
+        Study(
+            "records",
+            "standard problems for physics-informed networks, beside published errors",
+            dict(records.PRESETS),
         ),
     )
 }

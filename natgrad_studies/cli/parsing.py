@@ -75,7 +75,8 @@ def _study_type(arguments: list[str]) -> Any:
         preset, config = _value(arguments, "--preset"), _value(arguments, "--config")
         chosen = starting_settings(study, *((preset, config) if name == asked else (None, None)))
         examples = [example for example in STUDY_EXAMPLES if f" {name} " in example]
-        examples = examples or [f"natgrad study {name} --preset demo --output results/{name}"]
+        first = next(iter(study.presets))
+        examples = examples or [f"natgrad study {name} --preset {first} --output results/{name}"]
         about = _describe(study.about, examples if name == asked else ())
         command: Any = RunStudy[type(chosen)]  # pyright: ignore[reportInvalidTypeArguments]
         described = tyro.conf.subcommand(name, default=RunStudy(chosen), description=about)

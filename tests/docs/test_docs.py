@@ -188,7 +188,7 @@ def fault(command: str, whole: bool) -> str | None:
 
 def _natgrad(words: list[str], whole: bool) -> str | None:
     if not whole and words[0] == "study":
-        settings = STUDIES[words[1]].presets["demo"]
+        settings = STUDIES[words[1]].first_preset
         fields = {f.name for f in (*dataclasses.fields(settings), *dataclasses.fields(RunStudy))}
         return _unknown(words, fields)
     try:
@@ -221,6 +221,8 @@ def _make(words: list[str], whole: bool) -> str | None:
 
 
 def _python(words: list[str], whole: bool) -> str | None:
+    if words[:2] == ["-m", "natgrad_studies.records"]:
+        return _natgrad(["study", "records", *words[2:]], whole)
     script = ROOT / words[0]
     if not script.is_file():
         return f"no file {words[0]}"

@@ -1,0 +1,1 @@
+"""The record book: standard problems for physics-informed networks, beside published errors."""

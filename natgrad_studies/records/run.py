@@ -1,0 +1,261 @@
+"""The study: every problem by every method from every seed, errors over seconds."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import natgrad as ng
+from natgrad.descent import Progress, Watch, label_runs, show_run
+from natgrad.report import ResultFolder, plain, replace_file
+
+from ..keeping import Kept
+from ..running import Say, pick
+from .case import Case, Field, Reference, Theta, relative_error
+from .clock import Clock
+from .methods import TRAIN, Task
+from .problems import CASES
+from .rla_pinns import run_rla_pinns
+from .settings import Settings
+
+GROWTH, APART = 1.03, 0.02  # errors are taken at seconds that grow by this factor, and this apart
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trace:
+    """What the callback of a run writes down, off the clock; it ends a leg with its seconds."""
+
+    case: Case
+    reference: Reference
+    budget: float
+    clock: Clock
+    watch: Watch
+    seconds: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    iterations: int = 0
+    done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
+    _leg: int = 0
+    _loss: float = float("nan")
+    _next: float = 0.0
+
+    def begin(self, leg: int, theta: Theta) -> None:
+        """Get ready for a leg, and let the clock run."""
+        part = self.case.part(self.reference, leg)
+        points = jnp.asarray(part.points.reshape(-1, part.points.shape[-1]))
+        shape, many = part.values.shape, self.case.outputs > 1
+
+        def evaluate(theta: Theta) -> Array:
+            found = jax.vmap(Field(self.case, theta))(points)
+            return (found[:, : shape[-1]] if many else found).reshape(shape)
+
+        self._leg, self._values = leg, jax.jit(evaluate)
+        self._values(theta)  # compiled off the clock
+        self.clock.go()
+
+    def __call__(self, progress: Progress) -> bool:
+        self.clock.stop()
+        self.iterations += 1
+        self._loss = float(progress.loss)
+        over = self.clock.spent >= self.budget * (self._leg + 1) / self.case.legs
+        if over or self.clock.spent >= self._next:
+            self._write(progress.theta)
+        self.watch.update(self.iterations, progress.loss, progress.row)
+        self.clock.go()
+        return over
+
+    def end(self, theta: Theta) -> None:
+        """A leg is over, by the clock or by itself."""
+        self.clock.stop()
+        self._write(theta)
+        if self.case.windows:
+            self.done = [self.values(theta)]
+
+    def values(self, theta: Theta) -> np.ndarray:
+        """The solution at the points of the reference, in all windows so far."""
+        return np.concatenate([*self.done, np.asarray(self._values(theta))])
+
+    def _write(self, theta: Theta) -> None:
+        self.seconds.append(self.clock.spent)
+        self.losses.append(self._loss)
+        self.errors.append(self._error(theta))
+        self._next = max(self.clock.spent * GROWTH, self.clock.spent + APART)
+
+    def _error(self, theta: Theta) -> float:
+        """Of the solution in all windows so far, or of the coefficients that are sought."""
+        if self.case.truth:
+            found = Field(self.case, theta).unknown
+            return max(abs(float(found[k]) / true - 1) for k, true in self.case.truth.items())
+        found = self.values(theta)
+        return relative_error(found, self.reference.values[: len(found)])
+
+
+@dataclass(frozen=True)
+class Run:
+    """The errors of one run, and where it ended."""
+
+    problem: str
+    method: str
+    seed: int
+    status: str
+    seconds: np.ndarray
+    errors: np.ndarray
+    losses: np.ndarray
+    iterations: int
+    compiling: float  # of the seconds
+    parameters: int
+    residuals: int
+    device: str
+    values: np.ndarray  # at the points of the reference, at the end
+
+    @property
+    def error(self) -> float:
+        """At the end."""
+        return float(self.errors[-1])
+
+    @property
+    def lowest(self) -> float:
+        """The lowest error on the way, of which a user would not know."""
+        return float(np.nanmin(self.errors))
+
+    def within(self, seconds: float) -> float:
+        """The last error within so many seconds; NaN if there is none."""
+        known = np.flatnonzero(self.seconds <= seconds)
+        return float(self.errors[known[-1]]) if known.size else float("nan")
+
+    def numbers(self) -> dict[str, Any]:
+        """What the results file holds."""
+        names = ("problem", "method", "seed", "status", "error", "lowest", "iterations")
+        more = ("compiling", "parameters", "residuals", "device", "seconds", "errors", "losses")
+        return pick(self, *names, *more)
+
+
+def run_one(case: Case, reference: Reference, method: str, seed: int, settings: Settings) -> Run:
+    """Train from a seed until the seconds are spent, compilation included."""
+    pinn, theta = case.collocation(seed), case.start(seed)
+    points = {name: block.points for name, block in pinn.blocks.items()}
+    period = case.period if settings.period < 0 else settings.period
+    budget = settings.seconds * case.share
+    label = label_runs(f"{case.key}, {method}, seed {seed}")
+    status, before = "", None
+    with label, show_run(ng.Stop(seconds=budget)) as watch, Clock() as clock:
+        trace = Trace(case, reference, budget, clock, watch)
+        for leg in range(case.legs):
+            moved = case.advance(leg, points, before)
+            draw = lambda key, leg=leg, before=before: case.advance(leg, case.draw(key), before)
+            batch = ng.Resampled(jax.jit(draw), period, seed) if period else None
+            trace.begin(leg, theta)
+            task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace)
+            theta, status = TRAIN[method](task)
+            trace.end(theta)
+            before = Field(case, theta)
+    return Run(
+        problem=case.key,
+        method=method,
+        seed=seed,
+        status="max_seconds" if status == "stopped" else status,
+        seconds=np.array(trace.seconds),
+        errors=np.array(trace.errors),
+        losses=np.array(trace.losses),
+        iterations=trace.iterations,
+        compiling=clock.compiling,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(theta)),
+        residuals=sum(block.count for block in case.blocks.values()),
+        device=jax.devices()[0].device_kind,
+        values=trace.values(theta) if not case.windows else trace.done[0],
+    )
+
+
+def run_elsewhere(case: Case, reference: Reference, seed: int, settings: Settings) -> Run:
+    """rla-pinns on its own problem; its errors made relative."""
+    assert settings.rla_pinns is not None
+    rows = run_rla_pinns(settings.rla_pinns, case.key, seed, settings.seconds * case.share)
+    steps, losses, errors, seconds = np.array(rows).T
+    return Run(
+        problem=case.key,
+        method="rla-pinns",
+        seed=seed,
+        status="max_seconds",
+        seconds=seconds,
+        errors=errors / np.sqrt(np.mean(reference.values**2)),
+        losses=losses,
+        iterations=int(steps[-1]),
+        compiling=0.0,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(case.start(seed))),
+        residuals=sum(block.count for block in case.blocks.values()),
+        device=jax.devices()[0].device_kind,
+        values=np.empty(0),
+    )
+
+
+# --- the whole study ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Everything the figures and the report draw on."""
+
+    settings: Settings
+    cases: dict[str, Case]
+    references: dict[str, Reference]
+    runs: list[Run]
+
+    def of(self, problem: str, method: str) -> list[Run]:
+        """The runs of one method on one problem, one a seed."""
+        return [run for run in self.runs if (run.problem, run.method) == (problem, method)]
+
+    def numbers(self) -> dict[str, Any]:
+        """The results file."""
+        return {"runs": [run.numbers() for run in self.runs]}
+
+
+KEPT = (Run, Reference)
+MAY_DIFFER = ("preset", "output", "problems", "methods", "seeds", "jax_ng", "rla_pinns", "parts")
+
+
+def take_up(settings: Settings, kept: Kept) -> None:
+    """Copy the finished runs of other folders; `InputError` for one with other settings."""
+    for folder in settings.parts:
+        study, found = ResultFolder(folder).origin()
+        wanted = plain(settings)
+        other = [k for k in wanted if k not in MAY_DIFFER and found.get(k) != wanted[k]]
+        if study != "records" or other:
+            what = f"{folder} is of the study {study}" + (
+                f" with another {other[0]}" if other else ""
+            )
+            raise ng.InputError("parts", what, "folders of this study with the same settings")
+        for path in sorted((folder / "runs").glob("*.npz")):
+            target = kept.path(path.stem)
+            if target is not None and not target.exists():
+                replace_file(target, path.read_bytes())
+
+
+def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
+    """All numbers, no files but those of references and finished runs."""
+    take_up(settings, kept)
+    cases = {key: CASES[key]().scaled(settings.points, settings.width) for key in settings.problems}
+    references, runs = {}, []
+    for key, case in cases.items():
+        references[key] = kept.part(f"{key}-reference", case.reference)
+        for method in filter(partial(settings.runs, key), settings.methods):
+            for seed in settings.seeds:
+                what = (case, references[key])
+                make = partial(run_one, *what, method, seed, settings)
+                if method == "rla-pinns":
+                    make = partial(run_elsewhere, *what, seed, settings)
+                run = kept.part(f"{key}-{method}-{seed}", make)
+                runs.append(run)
+                say(
+                    f"{case.title}, {method}, seed {seed}: error {run.error:.2e} (lowest "
+                    f"{run.lowest:.2e}), loss {run.losses[-1]:.2e}, {run.iterations:,} iterations "
+                    f"in {run.seconds[-1]:.1f} s, {run.compiling:.1f} of them to compile "
+                    f"({run.status})"
+                )
+    return StudyResult(settings, cases, references, runs)
