@@ -166,13 +166,15 @@ def run(part: Part, sources: str) -> None:
         if part.command.startswith("natgrad "):
             command = [sys.executable, __file__, "--study", part.command, "--folder", folder]
         start = time.perf_counter()
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=_environment(part) | {KEPT: str(kept)},
-            start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, _cores(part)),
-        ) as process:
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, _cores(part))  # which a process takes over
+        try:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=_environment(part, kept), start_new_session=True
+            )
+        finally:
+            os.sched_setaffinity(0, allowed)
+        with process:
             try:
                 code = process.wait(part.limit)
             except subprocess.TimeoutExpired:
@@ -210,9 +212,9 @@ def digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _environment(part: Part) -> dict[str, str]:
+def _environment(part: Part, kept: Path) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    settings = {"PYTHONPATH": path} | part.environment
+    settings = {"PYTHONPATH": path, KEPT: str(kept)} | part.environment
     if part.machine == "cpu":
         settings |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
     return os.environ | settings
