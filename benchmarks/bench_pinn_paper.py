@@ -55,9 +55,10 @@ def runs(seconds: float, seeds: list[int]) -> Iterator[list]:
             first = reached if np.isnan(first) else first
             there = np.isfinite(reached)
             ratio = (reached if there else seconds) / first
+            compared = ratio if there or np.isnan(ratio) else f"> {ratio:.1f}"
             times = [compiled[name], reached, reached + compiled[name], trace.at(seconds)]
             each = trace.rows[-1][0] / iterations
-            yield [name, seed, *times, iterations, each, ratio if there else f"> {ratio:.1f}"]
+            yield [name, seed, *times, iterations, each, compared]
 
 
 def main() -> None:
