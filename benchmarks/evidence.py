@@ -201,7 +201,10 @@ def run(part: Part, sources: str) -> None:
     content["digest"] = digest(content)
     part.path.parent.mkdir(parents=True, exist_ok=True)
     new = part.path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    in_a_line = lambda row: re.sub(r"\n *", " ", row[0])
+    text = re.sub(r"\[\n[^][{}]*\]", in_a_line, text)  # a row of a table
+    new.write_text(text + "\n", encoding="utf-8")
     new.replace(part.path)
 
 
