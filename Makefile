@@ -14,14 +14,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo browser torch test test-slow bench docs lint wheel-test clean
+.PHONY: help install demo browser torch test test-slow evidence docs lint wheel-test clean
 
 help:
 	@echo "make install     create or update $(VENV)"
 	@echo "make demo        three studies, small, and one report of them: $(DEMO)/index.html"
 	@echo "make test        the fast tests"
 	@echo "make test-slow   the slow tests"
-	@echo "make bench       every benchmark in turn"
+	@echo "make evidence    run every part behind the numbers of the documentation; MACHINE=gpu for the others"
 	@echo "make docs        the documentation, into site/"
 	@echo "make lint        ruff and pyright"
 	@echo "make wheel-test  the wheel into dist/, installed by itself, against some of the tests"
@@ -83,8 +83,10 @@ test: $(READY) browser torch
 test-slow: $(READY) torch
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m slow
 
-bench: $(READY)
-	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+# What is up to date in docs/evidence is skipped; some names: make evidence PARTS="gram waves"
+MACHINE ?= cpu
+evidence: $(READY)
+	@$(BIN)/python benchmarks/evidence.py --machine $(MACHINE) $(PARTS)
 
 docs: $(READY)
 	@$(BIN)/mkdocs --quiet build --strict

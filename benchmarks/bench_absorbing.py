@@ -7,7 +7,7 @@ that goes on for so long that nothing returns; the difference is the reflection.
 is compared with that of the wave at the receiver's mirror image behind the edge, which has gone the
 same way without a layer: −40 dB is a coefficient of 0.01. Angles are those of the mirrored ray. At
 6 Hz and 25 m the three velocities have 10, 20 and 31 cells a wavelength, and the layer is made for
-the second. The rows "damping alone" are without the term that matches the layer to leaving waves.
+the second. "Damping alone" is without the term that matches the layer to leaving waves.
 
 Then a survey with all four edges near, and how much of its records comes from the edges. `--scan`
 prints the mean and the worst over velocities and angles up to 60° for several POWER and STRENGTH.
@@ -15,16 +15,16 @@ prints the mean and the worst over velocities and angles up to 60° for several 
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from tables import show_table
 
 from natgrad import waves
 from natgrad.errors import PrecisionWarning
-from natgrad.report import versions
 from natgrad.waves import scheme
 from natgrad.waves.scheme import Layer
 
@@ -88,20 +88,17 @@ def alone(layer: Layer) -> Layer:
     return layer._replace(slope=jnp.zeros_like(layer.slope))
 
 
-def by_angle() -> None:
-    print("\nReflection in dB")
-    print(f"{'cells':>5} {'layer':<14} {'c/nominal':>9}  " + " ".join(f"{a:>5}°" for a in ANGLES))
+def by_angle() -> Iterator[list]:
+    """Reflection in dB by cells, velocity over the nominal one and angle, and without the term."""
     for cells in LAYERS:
-        edges = {relative: edge(cells, relative) for relative in STEPS}
-        for name, change in {"as it is": lambda layer: layer, "damping alone": alone}.items():
-            for relative, case in edges.items():
-                values = " ".join(f"{x:6.1f}" for x in reflection(case, change))
-                print(f"{cells:5d} {name:<14} {relative:9.1f}  {values}", flush=True)
+        for relative in STEPS:
+            case = edge(cells, relative)
+            found = reflection(case, lambda layer: layer)
+            yield [cells, relative, *found, reflection(case, alone)[0]]
 
 
-def scan() -> None:
-    print("\nMean and worst reflection in dB for angles up to 60°")
-    print(f"{'cells':>5} {'POWER':>6} {'STRENGTH':>9} {'mean':>7} {'worst':>7}")
+def scan() -> Iterator[list]:
+    """Mean and worst reflection in dB for angles up to 60°."""
     upto = ANGLES.index(60) + 1
     chosen = scheme.POWER, scheme.STRENGTH
     for cells in LAYERS:
@@ -111,9 +108,7 @@ def scan() -> None:
                 scheme.POWER, scheme.STRENGTH = power, strength
                 found = np.array([reflection(case, lambda _, e=case: of(e)) for case in edges])
                 mean, worst = found[:, :upto].mean(), found[:, :upto].max()
-                print(
-                    f"{cells:5d} {power:6.0f} {strength:9.0f} {mean:7.1f} {worst:7.1f}", flush=True
-                )
+                yield [cells, power, strength, mean, worst]
     scheme.POWER, scheme.STRENGTH = chosen
 
 
@@ -124,12 +119,10 @@ def of(edge: Edge) -> Layer:
     return Layer.around(survey.shape, cells, survey.spacing, typical, jnp.float32)
 
 
-def surveys() -> None:
-    """A line of receivers at the usual two cells from the edge, over a section."""
-    print("\nA line over a folded section of 120 × 60 cells, 1600 steps: what the edges add to the")
-    print("records, in dB: of receivers within 20 cells of the source, of those beyond 40, whose")
-    print("direct wave runs along the layer, and of all after the direct wave has passed")
-    print(f"{'cells':>5} {'layer':<14} {'near':>7} {'far':>7} {'later':>7}")
+def surveys() -> Iterator[list]:
+    """A line of receivers at the usual two cells from the edge, over a section: what the edges add
+    to the records, in dB, of receivers within 20 cells of the source, of those beyond 40, whose
+    direct wave runs along the layer, and of all after the direct wave has passed."""
     section = waves.folded_layers((120, 60), SPACING)
     wide = np.pad(section, AROUND, mode="edge")
     line = waves.Survey.line(
@@ -150,8 +143,7 @@ def surveys() -> None:
             near = eqx.tree_at(lambda model: model.layer, near, replace_fn=change)
             wrong = np.asarray(records(near, near.start))[0] - truth
             sizes = [[np.linalg.norm(x * part) for part in parts] for x in (wrong, truth)]
-            shares = " ".join(f"{x:7.1f}" for x in 20 * np.log10(np.divide(*sizes)))
-            print(f"{cells:5d} {name:<14} {shares}", flush=True)
+            yield [cells, name, *(20 * np.log10(np.divide(*sizes)))]
 
 
 def main() -> None:
@@ -159,12 +151,14 @@ def main() -> None:
     parser.add_argument("--scan", action="store_true", help="several POWER and STRENGTH")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", PrecisionWarning)
-    print(versions())
-    print(f"POWER {scheme.POWER:g}, STRENGTH {scheme.STRENGTH:g}")
-    by_angle()
-    surveys()
+    angles = [f"{angle}°" for angle in ANGLES]
+    columns = ["cells", "velocity", *angles, "0°, damping alone"]
+    show_table("angles", columns, by_angle(), "Reflection in dB")
+    columns = ["cells", "layer", "within 20 cells", "beyond 40 cells", "after the direct wave"]
+    show_table("survey", columns, surveys(), "What the edges add to a survey's records, in dB")
     if arguments.scan:
-        scan()
+        columns = ["cells", "POWER", "STRENGTH", "mean", "worst"]
+        show_table("scan", columns, scan(), "Mean and worst reflection in dB up to 60°")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,30 @@
 """One natural gradient direction behind a PDE with 16,384 parameters: solves, seconds, memory.
 
-Run as `python benchmarks/bench_darcy.py`. The claim: with k steps of conjugate gradients a
+    python benchmarks/bench_darcy.py [--cells 128]
+
+The claim: with k steps of conjugate gradients a
 direction costs 2k + 2 propagations and one sparse factorisation, in less than 1 GB. Then L² natural
 gradients and L-BFGS are run to the noise, from the same start, in the prior's coordinates and
 without, with the ratio of their propagations. Each part is a process of its own, since the peak of
-a process's memory does not fall. `python benchmarks/bench_darcy.py 64` takes fewer cells.
+a process's memory does not fall.
 """
 
-import resource
-import subprocess
-import sys
+import argparse
+import json
 import time
 from dataclasses import replace
 
 import jax
+from tables import in_process, peak_memory, show_table
 
 import natgrad as ng
-from natgrad.report import versions
 from natgrad_studies.darcy.methods import METRICS, Method
 from natgrad_studies.darcy.problem import Inversion
 from natgrad_studies.darcy.run import run_method
 from natgrad_studies.darcy.settings import PRESETS
 
 STEPS = (5, 10, 20)
-DIRECTIONS = ("L2", "dotHm1", "W2_L2")
+DIRECTIONS = {"L2": "L²", "dotHm1": "Ḣ⁻¹", "W2_L2": "W₂ + L²"}
 RUNS = ("L2", "LBFGS", "LBFGS_long", "L2_prior", "LBFGS_prior", "LBFGS_long_prior")
 
 
@@ -31,10 +32,11 @@ def inversion(cells: int) -> Inversion:
     return Inversion.of("wells", replace(PRESETS["paper"], cells=cells))
 
 
-def directions(cells: int, key: str) -> None:
-    """Seconds, propagations and factorisations of one direction, the second of its kind."""
+def directions(cells: int, key: str) -> list[list]:
+    """Propagations, factorisations and seconds of one direction, the second of its kind."""
     problem = inversion(cells)
     metric = METRICS[key](problem.grid)
+    rows = []
     for k in STEPS:
         solver = ng.CG(0.0, k, preconditioner=None)
         for _ in range(2):
@@ -46,57 +48,45 @@ def directions(cells: int, key: str) -> None:
             jax.block_until_ready(found.eta)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         spent = sum(found.info.counts)
-        print(
-            f"{key:<8} {k:>3} {spent:>12} {2 * k + 2:>7} {problem.factorisations:>14} "
-            f"{wall:>8.2f} {cpu:>8.2f} {peak():>8.2f}",
-            flush=True,
-        )
+        made = problem.factorisations
+        rows.append([DIRECTIONS[key], k, spent, 2 * k + 2, made, wall, cpu, peak_memory()])
+    return rows
 
 
-def runs(cells: int) -> None:
+def runs(cells: int) -> list[list]:
     """Runs to the noise, and the ratio of their propagations to those of the best L-BFGS."""
     problem = inversion(cells)
     found = {key: run_method(Method(key), problem) for key in RUNS}
+    rows = []
     for keys in (RUNS[:3], RUNS[3:]):
         rivals = [found[key].total for key in keys if "LBFGS" in key and found[key].reached]
         for key in keys:
             r = found[key]
-            ratio = r.total / min(rivals) if rivals else float("nan")
-            print(
-                f"{r.method.full_name:<26} {r.status:<16} {r.iterations:>5} {r.total:>12} "
-                f"{ratio:>6.2f} {r.factorisations:>14} {r.seconds:>7.1f} {r.misfit[-1]:>7.3f} "
-                f"{r.error[-1]:>6.3f}",
-                flush=True,
-            )
-    print(f"peak memory {peak():.2f} GB")
-
-
-def peak() -> float:
-    """The most memory that this process has held, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            ratio = r.total / min(rivals) if rivals else None
+            spent = [r.iterations, r.total, ratio, r.factorisations, r.seconds]
+            ends = [float(r.misfit[-1]), float(r.error[-1]), peak_memory()]
+            rows.append([r.method.full_name, str(r.status), *spent, *ends])
+    return rows
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cells", type=int, default=128)
+    parser.add_argument("--child", help="a metric, or runs")
+    arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 128
-    part = sys.argv[2] if len(sys.argv) > 2 else None
-    if part == "runs":
-        return runs(cells)
+    cells, part = arguments.cells, arguments.child
     if part is not None:
-        return directions(cells, part)
-    child = lambda part: subprocess.run([sys.executable, __file__, str(cells), part], check=True)
-    print(versions())
-    print(f"One direction at the start, {cells}² parameters")
-    print(
-        f"{'metric':<8} {'k':>3} {'propagations':>12} {'2k + 2':>7} {'factorisations':>14} ", end=""
-    )
-    print(f"{'seconds':>8} {'CPU s':>8} {'peak GB':>8}", flush=True)
-    for key in DIRECTIONS:
-        child(key)
-    print("\nRuns to the noise")
-    print(f"{'method':<26} {'status':<16} {'iter.':>5} {'propagations':>12} {'ratio':>6} ", end="")
-    print(f"{'factorisations':>14} {'CPU s':>7} {'misfit':>7} {'error':>6}", flush=True)
-    child("runs")
+        print(json.dumps(runs(cells) if part == "runs" else directions(cells, part)))
+        return
+    child = lambda part: in_process("--cells", cells, "--child", part)
+    columns = ["metric", "k", "propagations", "2k + 2", "factorisations", "seconds", "CPU s"]
+    rows = (row for key in DIRECTIONS for row in child(key))
+    title = f"One direction at the start, {cells}² parameters"
+    show_table("direction", [*columns, "peak GiB"], rows, title)
+    columns = ["method", "status", "iterations", "propagations", "ratio", "factorisations"]
+    columns += ["CPU s", "misfit", "error", "peak GiB"]
+    show_table("runs", columns, child("runs"), "Runs to the noise")
 
 
 if __name__ == "__main__":

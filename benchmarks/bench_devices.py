@@ -7,8 +7,11 @@ redundant, where the direction is the one of minimum norm. Without an accelerato
 nothing to compare, and says so.
 """
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
+from tables import show_table
 
 import natgrad as ng
 
@@ -46,8 +49,15 @@ def main() -> None:
         "Wasserstein": ng.Wasserstein(grid),
         "Wasserstein + 0.1 L2": ng.Wasserstein(grid) + 0.1 * ng.L2(grid),
     }
-    print(f"{accelerator.device_kind} against its host's CPU, jax {jax.__version__}")
-    print(f"{'metric':24}" + "".join(f"{s.name:>12}" for s in SOLVERS) + "   rank of p")
+    columns = ["metric", "p", "rank", *(solver.name for solver in SOLVERS)]
+    rows = list(differences(grid, metrics, accelerator, cpu))
+    show_table("differences", columns, rows, f"{accelerator.device_kind} against its host")
+    largest = max(max(row[3:]) for row in rows)
+    show_table("largest", ["largest difference"], [[largest]])
+
+
+def differences(grid, metrics, accelerator, cpu) -> Iterator[list]:
+    """Relative differences of the directions by metric, a column for each solver."""
     for redundant in (False, True):
         for name, metric in metrics.items():
             cells, ranks = [], set()
@@ -61,8 +71,8 @@ def main() -> None:
                         ranks.add(found.info.rank)
                         etas.append(jax.device_get(found.eta))
                 difference = jnp.linalg.norm(etas[0] - etas[1]) / jnp.linalg.norm(etas[1])
-                cells.append(f"{float(difference):12.1e}")
-            print(f"{name:24}" + "".join(cells) + f"   {sorted(ranks)} of {12 if redundant else 6}")
+                cells.append(float(difference))
+            yield [name, 12 if redundant else 6, ", ".join(map(str, sorted(ranks))), *cells]
 
 
 if __name__ == "__main__":

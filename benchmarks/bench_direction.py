@@ -1,6 +1,6 @@
 """Time of one natural gradient direction: by grid, parameters, metric and solver, stage by stage.
 
-    python benchmarks/bench_direction.py [--full]
+    python benchmarks/bench_direction.py [--sides 70 140 280] [--full]
 
 The model is a sum of p Gaussian bumps with free heights, so Z is dense and smooth. Stages: Z (the
 Jacobian), L (set-up of the metric at ρ), Y = LZ, prepare (what does not depend on λ) and solve.
@@ -9,23 +9,22 @@ kp² flops as a symmetric product; its rate stands beside the peak of a square m
 measured in the same run. Without --full, combinations over 2e11 flops in the solver are left out.
 """
 
-import sys
-import time
-from collections.abc import Callable
-from typing import Any
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from tables import best, show_table
 
 import natgrad as ng
 from natgrad.core.dense import gram
 
-SIDES = (70, 140, 280)
 PARAMETERS = (2, 20, 200, 1331)
 LIMIT = 2e11
+MANY = 200  # parameters up to which other solvers than Cholesky are timed, in L²
 
 
 def metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
@@ -40,17 +39,6 @@ def metrics(grid: ng.Grid) -> dict[str, ng.metrics.Metric]:
 
 
 SOLVERS = (ng.Cholesky(), ng.QR(), ng.PivotedQR(), ng.SVD())
-
-
-def best(function: Callable[[], Any], budget: float = 1.0) -> float:
-    """The shortest of the runs that fit into `budget` seconds, after one that compiles."""
-    jax.block_until_ready(function())
-    times, start = [], time.perf_counter()
-    while not times or (time.perf_counter() - start < budget and len(times) < 20):
-        tick = time.perf_counter()
-        jax.block_until_ready(function())
-        times.append(time.perf_counter() - tick)
-    return min(times)
 
 
 def bumps(grid: ng.Grid, p: int) -> Callable[[jax.Array], jax.Array]:
@@ -81,7 +69,7 @@ class Stages(eqx.Module):
         return jax.vmap(lambda z: ravel_pytree(L(z))[0])(columns).T
 
 
-def stage_times(n: int, p: int, metric_name: str, solvers: list[ng.solvers.Solver]):
+def stage_times(n: int, p: int, metric_name: str, solvers: Sequence[ng.solvers.Solver]):
     """Seconds of each stage; the last two for every solver."""
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (n, n))
     theta = jnp.full(p, 0.1)
@@ -128,31 +116,42 @@ def peak() -> float:
     return 2 * 2000**3 / best(lambda: square(A), 2.0)
 
 
-def main() -> None:
-    """Print the table."""
-    jax.config.update("jax_enable_x64", True)
-    limit = np.inf if "--full" in sys.argv else LIMIT
-    device, top = jax.devices()[0], peak()
-    print(f"{device.device_kind or device.platform}, matrix product peak {top / 1e9:.0f} GFLOP/s\n")
-    print("  n²      p  metric       solver      total ms   Z %  L %  Y %  prep %  solve %   Gram")
-    for n in SIDES:
+def stages(sides: list[int], names: list[str], limit: float, top: float) -> Iterator[list]:
+    """A row for each grid, p, metric and solver: milliseconds, the share of each stage, the Gram
+    matrix's rate."""
+    for n in sides:
         for p in PARAMETERS:
-            for name in metrics(ng.Grid((0.0, 0.0), (1.0, 1.0), (2, 2))):
-                flops = n * n * (2 if name == "Wasserstein" else 1) * p**2
-                if flops > limit:
-                    print(f"{n:4}² {p:5}  {name:12} left out: {flops:.1e} flops (see --full)")
+            for name in names:
+                if n * n * (2 if name == "Wasserstein" else 1) * p**2 > limit:
                     continue
-                solvers = [s for s in SOLVERS if s.name == "Cholesky" or name == "L2"]
+                several = name == "L2" and p <= MANY
+                solvers = SOLVERS if several else SOLVERS[:1]
                 rows, rate = stage_times(n, p, name, solvers)
                 for solver, times in rows:
                     total = sum(times.values())
-                    share = [100 * t / total for t in times.values()]
-                    print(
-                        f"{n:4}² {p:5}  {name:12} {solver:10} {1e3 * total:9.2f} "
-                        f"{share[0]:5.0f}{share[1]:5.0f}{share[2]:5.0f}{share[3]:7.0f}{share[4]:8.0f}"
-                        f"  {rate / 1e9:6.1f} GFLOP/s ({100 * rate / top:.0f}% of peak)",
-                        flush=True,
-                    )
+                    shares = [t / total for t in times.values()]
+                    yield [f"{n}²", p, name, solver, 1e3 * total, *shares, rate / 1e9, rate / top]
+
+
+def main() -> None:
+    """Print the table, and the totals of `Cholesky` by metric."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sides", type=int, nargs="+", default=[70, 140, 280])
+    parser.add_argument("--full", action="store_true", help="also what takes long")
+    arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    top, names = peak(), list(metrics(ng.Grid((0.0, 0.0), (1.0, 1.0), (2, 2))))
+    columns = ["grid", "p", "metric", "solver", "ms", "Z", "L", "Y", "prepare", "solve"]
+    rows = list(stages(arguments.sides, names, np.inf if arguments.full else LIMIT, top))
+    title = f"Milliseconds, shares of the stages; a matrix product has {top / 1e9:.0f} Gflop/s"
+    show_table("stages", [*columns, "Gram Gflop/s", "of the peak"], rows, title)
+    total = {tuple(row[:3]): row[4] for row in rows if row[3] == "Cholesky"}
+    found = [
+        [grid, p, *(total.get((grid, p, name)) for name in names)]
+        for grid, p in dict.fromkeys((row[0], row[1]) for row in rows)
+    ]
+    title = "Milliseconds of a direction with Cholesky"
+    show_table("cholesky", ["grid", "p", *names], found, title)
 
 
 if __name__ == "__main__":

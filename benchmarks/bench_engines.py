@@ -15,32 +15,20 @@ import importlib.util
 import os
 import time
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
+from tables import show_table
 
 ORDERS = (4, 8)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cells", type=int, nargs="+", default=[48, 96, 192])
-    arguments = parser.parse_args()
-    os.environ.setdefault("DEVITO_LANGUAGE", "C")
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+def compared(cells: list[int]) -> Iterator[list]:
+    """A row for each engine, order and grid; observed orders from the grid before."""
     import engine_cases
 
-    from natgrad.errors import PrecisionWarning
-    from natgrad.report import versions
-
-    warnings.simplefilter("ignore", PrecisionWarning)
-    print(versions())
-    print(
-        f"\n{'engine':<10} {'order':>5} {'cells':>6} {'data':>9} {'gradient':>9} {'direction':>9}"
-    )
     installed = [name for name in engine_cases.ENGINES if importlib.util.find_spec(name)]
-    cases = {n: engine_cases.case(n) for n in arguments.cells}
+    cases = {n: engine_cases.case(n) for n in cells}
     own = {n: engine_cases.found(case, "jax") for n, case in cases.items()}
     for order in ORDERS:
         for engine in installed:
@@ -52,12 +40,27 @@ def main() -> None:
                 found = engine_cases.found(case, engine, order)
                 seconds = time.perf_counter() - start
                 now = np.array(found.differences(own[n]))
-                said = " ".join(f"{x:9.1e}" for x in now)
-                rates = "" if before is None or order == 4 else f"orders {np.log2(before / now)}"
-                print(f"{engine:<10} {order:5} {n:6} {said} {seconds:6.1f} s  {rates}", flush=True)
+                last = before is None or order == 4
+                rates = [None] * len(now) if last else list(np.log2(before / now))
+                yield [engine, order, n, *now, *rates, seconds]
                 before = now
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cells", type=int, nargs="+", default=[48, 96, 192])
+    arguments = parser.parse_args()
+    os.environ.setdefault("DEVITO_LANGUAGE", "C")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from natgrad.errors import PrecisionWarning
+
+    warnings.simplefilter("ignore", PrecisionWarning)
+    what = ["data", "gradient", "direction"]
+    columns = ["engine", "order", "cells", *what, *(f"order of {w}" for w in what), "seconds"]
+    show_table("differences", columns, compared(arguments.cells))
+
+
 if __name__ == "__main__":
-    np.set_printoptions(precision=2)
     main()

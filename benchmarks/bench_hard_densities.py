@@ -11,12 +11,14 @@ what `info.status` reports; the direction is then NaN. Rivals take part where th
 
 import argparse
 import importlib.util
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from bench_transport import direct_information
+from tables import show_table
 from transport_cases import FLOOR, face_weights, log_normal, prepared
 
 import natgrad as ng
@@ -30,6 +32,7 @@ OURS = {
     "sparse": ng.metrics.Elliptic("sparse"),
     "elimination": ng.metrics.Elliptic("elimination"),
 }
+ITERATIVE = 3  # the first of them
 RIVALS = {"spqr": "sparseqr", "cholmod": "sksparse", "superlu": "scipy"}
 
 
@@ -72,6 +75,26 @@ def information_by(metric: ng.metrics.Metric):
     return eqx.filter_jit(lambda rho, columns: metric.at(rho).information(columns))
 
 
+def errors(n: int, programs: dict, rivals: list[str]) -> Iterator[list]:
+    """A row for each density: the error of G by method, then the iterations."""
+    for name, rho in densities(n).items():
+        tangents, exact = manufactured(rho, 1.0 / n)
+        contrast = rho.max() / max(rho.min(), FLOOR * rho.max())
+        cells, counts = [], []
+        for program in programs.values():
+            G, report = program(jnp.asarray(rho), jnp.asarray(tangents))
+            error = np.abs(np.linalg.solve(exact, np.asarray(G) * n**2) - np.eye(2)).max()
+            cells.append(error if report.get("converged", True) else "not converged")
+            counts.append(int(report["elliptic_iterations"]) if "converged" in report else None)
+        for method in rivals:
+            try:
+                G = direct_information(method, *prepared(rho, tangents), (1 / n, 1 / n))()
+                cells.append(np.abs(np.linalg.solve(exact, G) - np.eye(2)).max())
+            except Exception as error:
+                cells.append(type(error).__name__)
+        yield [name, contrast, *cells, *counts[:ITERATIVE]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=int, default=128)
@@ -81,25 +104,9 @@ def main() -> None:
     ours = {name: e for name, e in OURS.items() if name != "elimination" or n <= 160}
     programs = {name: information_by(ng.Wasserstein(grid, elliptic=e)) for name, e in ours.items()}
     rivals = [m for m, package in RIVALS.items() if importlib.util.find_spec(package)]
-    columns = [*programs, *rivals]
-    print(f"{n} × {n}; error of G (iterations)")
-    print(f"{'density':<20} {'contrast':>8}" + "".join(f"{c:>16}" for c in columns))
-    for name, rho in densities(n).items():
-        tangents, exact = manufactured(rho, 1.0 / n)
-        contrast = rho.max() / max(rho.min(), FLOOR * rho.max())
-        cells = []
-        for program in programs.values():
-            G, report = program(jnp.asarray(rho), jnp.asarray(tangents))
-            error = np.abs(np.linalg.solve(exact, np.asarray(G) * n**2) - np.eye(2)).max()
-            its = f" ({int(report['elliptic_iterations'])})" if "converged" in report else ""
-            cells.append(f"{error:.0e}{its}" if report.get("converged", True) else "not converged")
-        for method in rivals:
-            try:
-                G = direct_information(method, *prepared(rho, tangents), (1 / n, 1 / n))()
-                cells.append(f"{np.abs(np.linalg.solve(exact, G) - np.eye(2)).max():.0e}")
-            except Exception as error:
-                cells.append(type(error).__name__[:14])
-        print(f"{name:<20} {contrast:8.0e}" + "".join(f"{c:>16}" for c in cells), flush=True)
+    counts = [f"iterations, {name}" for name in list(ours)[:ITERATIVE]]
+    columns = ["density", "contrast", *programs, *rivals, *counts]
+    show_table("errors", columns, errors(n, programs, rivals), f"Error of G, {n} × {n}")
 
 
 if __name__ == "__main__":

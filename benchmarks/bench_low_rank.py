@@ -6,12 +6,11 @@ named; the gradient is Yᵀb for a random b. Every method spends 60 products wit
 ‖η − η*‖/‖η*‖, for two λ: the median of three seeds.
 """
 
-import platform
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tables import show_table
 
 import natgrad as ng
 from natgrad.core.randomised import nystrom
@@ -78,15 +77,12 @@ def inverted(V: np.ndarray, values: np.ndarray, gradient: np.ndarray, damping: f
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    print(f"{platform.processor() or platform.machine()}, JAX {jax.__version__}, {K} × {P}")
     metric, theta = ng.MatrixMetric(np.eye(K)), jnp.zeros(P)
     target = np.random.default_rng(1).normal(size=K)
     pairs = {
         "Nyström on G, rank 60": nystrom_pairs,
         "power iteration, its last block of 30": last_block,
     }
-    print("| method | " + " | ".join(SPECTRA) + " |")
-    print("|---|" + "---|" * len(SPECTRA))
     table = {name: [] for name in [*SOLVERS, *pairs]}
     for values in SPECTRA.values():
         Y = operator(values)
@@ -114,9 +110,11 @@ def main() -> None:
                 etas = [inverted(*method(Y, seed), gradient, damping) for seed in SEEDS]
                 errors[name].append([error(eta) / scale for eta in etas])
         for name, found in errors.items():
-            table[name].append(", ".join(f"{np.median(each):.0e}" for each in found))
-    for name, cells in table.items():
-        print(f"| {name} | " + " | ".join(cells) + " |")
+            table[name].append([np.median(each) for each in found])
+    for i, damping in enumerate(DAMPINGS):
+        rows = [[name, *(cell[i] for cell in cells)] for name, cells in table.items()]
+        title = f"‖η − η*‖/‖η*‖ for λ = {damping:g}, {K} × {P}"
+        show_table(f"damping_{damping:.0e}", ["method", *SPECTRA], rows, title)
 
 
 if __name__ == "__main__":

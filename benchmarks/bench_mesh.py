@@ -11,8 +11,8 @@ steps of CG and multigrid under W₂.
 import argparse
 import json
 import os
-import subprocess
-import sys
+
+from tables import in_process, show_table
 
 
 def network(points: int):
@@ -70,8 +70,8 @@ def measure(count: int, side: int, points: int) -> dict[str, float]:
     mesh = jax.make_mesh((count,), ("devices",)) if count > 1 else None
     found, stop = {}, ng.Stop(iterations=6, gradient=0.0)
     for name, (problem, theta, method) in {
-        "network": network(points),
-        "W2 on slabs": slabs(side),
+        f"a network at {points + points // 10 // 4 * 4:,} points": network(points),
+        f"W₂ on {side}² cells in slabs": slabs(side),
     }.items():
         run = ng.minimize(problem, theta, method, stop=stop, mesh=mesh)
         seconds = np.diff(run.history["seconds"])[1:-1]  # the last row is of a point not linearised
@@ -89,16 +89,11 @@ def main() -> None:
     if args.child is not None:
         print(json.dumps(measure(args.child, args.side, args.points)))
         return
-    print(f"{args.points} points; {args.side} × {args.side} cells; wall seconds of an iteration")
-    first = None
-    for count in (1, args.devices):
-        command = [sys.executable, __file__, "--child", str(count)]
-        command += ["--side", str(args.side), "--points", str(args.points)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        first = first or found
-        cells = [f"{name} {span:.3f} ({first[name] / span:.2f})" for name, span in found.items()]
-        print(f"{count} devices on {count} cores: " + ", ".join(cells))
+    size = ("--side", args.side, "--points", args.points)
+    one, several = (in_process("--child", count, *size) for count in (1, args.devices))
+    rows = [[name, one[name], several[name], one[name] / several[name]] for name in one]
+    columns = ["an iteration", "one device, s", f"{args.devices} devices, s", "faster by"]
+    show_table("iteration", columns, rows)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,20 @@ transform preconditions. Each metric runs in a process of its own, so that the p
 that of the direction. Printed beside the time are the propagations, the residual of the system
 after the steps, and how large the matrices would be that are not formed.
 
-    python benchmarks/bench_million.py [points per side]
+    python benchmarks/bench_million.py [--side 1000]
 """
 
-import platform
-import resource
-import subprocess
-import sys
+import argparse
+import json
 import time
 
+from tables import in_process, peak_memory, show_table
+
 ITERATIONS, DAMPING = 10, 1e-3
+METRICS = ("L²", "W₂")
 
 
-def direction(name: str, n: int) -> None:
+def direction(name: str, n: int) -> list:
     import jax
     import jax.numpy as jnp
     import lineax as lx
@@ -56,7 +57,7 @@ def direction(name: str, n: int) -> None:
     target = smoothed(0.2 + bump(0.6, 0.55))
     problem = ng.Problem(model, ng.LeastSquares(target, grid))
     theta = jnp.log(0.2 + bump(0.45, 0.45))
-    metric = {"L2": ng.L2(grid), "W2": ng.Wasserstein(grid)}[name]
+    metric = ng.L2(grid) if name == METRICS[0] else ng.Wasserstein(grid)
     solver = ng.CG(0.0, max_iterations=ITERATIONS)
     settings = {"metric": metric, "solver": solver, "damping": DAMPING}
     find = lambda: ng.natural_gradient(problem, theta, **settings)
@@ -65,27 +66,28 @@ def direction(name: str, n: int) -> None:
     first, clock = time.perf_counter() - clock, time.perf_counter()
     d = find()
     seconds = time.perf_counter() - clock
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     slope = float(jnp.vdot(d.gradient, d.eta))
-    counts = "/".join(map(str, d.info.counts))
-    row = (name, f"{seconds:.1f} s", f"{first:.1f} s", f"{peak:.2f} GiB", counts)
-    print(f"| {' | '.join(row)} | {d.info.residual:.1e} | {slope:.2e} | {d.info.status} |")
+    spent = [*d.info.counts, float(d.info.residual), slope, str(d.info.status)]
+    return [name, seconds, first, peak_memory(), *spent]
 
 
 def main() -> None:
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    print(f"{platform.processor() or platform.machine()}, p = k = {n * n:,}", end="; ")
-    print(f"{ITERATIONS} steps of CG; Z or G would take {8 * n**4 / 2**40:.1f} TiB\n")
-    print(
-        "| metric | a direction | first call | peak memory | fwd/lin/adj | residual | ⟨∂f, η⟩ | |"
-    )
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    for name in ("L2", "W2"):
-        subprocess.run([sys.executable, __file__, "--one", name, str(n)], check=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--side", type=int, default=1000, help="points of the grid along a side")
+    parser.add_argument("--child", help="a metric, in a process of its own")
+    arguments = parser.parse_args()
+    n = arguments.side
+    if arguments.child:
+        print(json.dumps(direction(arguments.child, n)))
+        return
+    columns = ["metric", "a direction, s", "first call, s", "peak GiB"]
+    columns += ["forward", "linearised", "adjoint", "residual", "⟨∂f, η⟩", "status"]
+    rows = (in_process("--side", n, "--child", name) for name in METRICS)
+    size = 8 * n**4 / 2**40
+    title = f"p = k = {n * n:,}, {ITERATIONS} steps of CG; Z or G would take {size:.1f} TiB"
+    show_table("direction", columns, rows, title)
+    show_table("matrix", ["Z or G, TiB"], [[size]])
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        direction(sys.argv[2], int(sys.argv[3]))
-    else:
-        main()
+    main()

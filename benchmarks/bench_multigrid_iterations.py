@@ -12,6 +12,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+from tables import show_table
 from transport_cases import face_weights, log_normal, mixture, prepared
 
 from natgrad.metrics.elliptic.divergence import Divergence
@@ -20,8 +21,8 @@ from natgrad.metrics.elliptic.iterative import iterative_factor
 TOLERANCE = 1e-8
 
 
-def iterations(density, tangents, spacing) -> int:
-    """The larger of the counts of two right-hand sides."""
+def iterations(density, tangents, spacing) -> int | None:
+    """The larger of the counts of two right-hand sides; None where one has not converged."""
     a, zeta = prepared(density, tangents)
     B = Divergence(tuple(map(jnp.asarray, face_weights(a))), tuple(spacing), periodic=False)
 
@@ -31,7 +32,7 @@ def iterations(density, tangents, spacing) -> int:
         return factor.solution(zeta)[1:]
 
     counts, _, converged = solve(B, jnp.asarray(zeta))
-    return int(jnp.max(counts)) if bool(jnp.all(converged)) else -1
+    return int(jnp.max(counts)) if bool(jnp.all(converged)) else None
 
 
 def main() -> None:
@@ -45,10 +46,9 @@ def main() -> None:
         "log-normal, 2 cells": lambda n, d: log_normal(n, d, 2.0, 2.0),
     }
     for dim, sizes in ((2, plane), (3, space)):
-        print(f"{dim}D" + " " * 20 + "".join(f"{n:>7}" for n in sizes))
-        for name, case in cases.items():
-            counts = [iterations(*case(n, dim)) for n in sizes]
-            print(f"{name:<22}" + "".join(f"{c:>7}" for c in counts), flush=True)
+        power = "²" if dim == 2 else "³"
+        rows = ([name, *(iterations(*case(n, dim)) for n in sizes)] for name, case in cases.items())
+        show_table(f"{dim}d", ["density", *(f"{n}{power}" for n in sizes)], rows)
 
 
 if __name__ == "__main__":

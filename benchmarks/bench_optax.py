@@ -4,12 +4,11 @@
 
 The same directions and the same fixed step by three loops: `ng.minimize`, a chain of optax in a
 compiled step that Python calls, and the same in one compiled scan; then the direction by itself.
-Milliseconds of an iteration after compilation, best of five runs. The problems: a sum of
+Milliseconds of an iteration after compilation, best of several runs. The problems: a sum of
 Gaussians with free centres (p = 4, where everything but the loop is cheap), and a network at points
 (p > k, the kernel form).
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +16,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from tables import best, show_table
 
 import natgrad as ng
 
 ITERATIONS = 20
-REPEATS = 5
 RATE = 0.1
 DAMPING = 0.1
 
@@ -47,17 +46,6 @@ def network() -> tuple[ng.Problem, Any, ng.metrics.Metric]:
     model = ng.Pointwise(lambda theta, x: eqx.combine(theta, static)(x), points)
     target = jnp.sin(4 * points[:, 0]) * points[:, 1]
     return ng.Problem(model, ng.LeastSquares(target)), theta, ng.L2()
-
-
-def best(run: Callable[[], Any]) -> float:
-    """Seconds of the fastest of a few runs, after one that compiles."""
-    jax.block_until_ready(run())
-    times = []
-    for _ in range(REPEATS):
-        tick = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - tick)
-    return min(times)
 
 
 def loops(
@@ -103,11 +91,12 @@ def loops(
 def main() -> None:
     """Print the table."""
     jax.config.update("jax_enable_x64", True)
-    print(f"{'problem':9} {'loop':22} {'ms an iteration':>15}")
-    for name, make in (("bumps", bumps), ("network", network)):
-        problem, theta, metric = make()
-        for loop, run in loops(problem, theta, metric).items():
-            print(f"{name:9} {loop:22} {1e3 * best(run) / ITERATIONS:15.2f}", flush=True)
+    found = {make: loops(*make()) for make in (bumps, network)}
+    rows = (
+        [loop, *(1e3 * best(runs[loop], least=5) / ITERATIONS for runs in found.values())]
+        for loop in found[bumps]
+    )
+    show_table("loops", ["loop", "bumps, ms", "network, ms"], rows, "Milliseconds an iteration")
 
 
 if __name__ == "__main__":

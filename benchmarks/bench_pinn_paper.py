@@ -11,15 +11,15 @@ rival does not get there, a lower bound.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import jax
 import numpy as np
 from pinn_cases import Case, Trace, paper, timed
+from tables import show_table
 
 import natgrad as ng
-from natgrad.report import versions
 
 TARGET = 2e-5
 METHODS: dict[str, tuple[Callable[[ng.metrics.Metric], ng.descent.Method], int]] = {
@@ -41,37 +41,36 @@ def compilation(name: str) -> float:
     return run(2) - run(2)
 
 
+def runs(seconds: float, seeds: list[int]) -> Iterator[list]:
+    """A row for each seed and method."""
+    compiled = {name: compilation(name) for name in METHODS}
+    for seed in seeds:
+        case, first = paper(seed), np.nan
+        error = case.error()
+        error(case.start)  # compiled before the clock runs
+        for name, (_, every) in METHODS.items():
+            trace = Trace(error, seconds, every)
+            prepared(name, case)(10**6, trace)
+            reached, iterations = trace.reached(TARGET), every * len(trace.rows)
+            first = reached if np.isnan(first) else first
+            there = np.isfinite(reached)
+            ratio = (reached if there else seconds) / first
+            compared = ratio if there or np.isnan(ratio) else f"> {ratio:.1f}"
+            times = [compiled[name], reached, reached + compiled[name], trace.at(seconds)]
+            each = trace.rows[-1][0] / iterations
+            yield [name, seed, *times, iterations, each, compared]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    print(versions())
-    compiled = {name: compilation(name) for name in METHODS}
-    print(f"CPU seconds to an error of {TARGET:g}, and the error after {arguments.seconds:g} s")
-    print(
-        f"{'method':<17} {'seed':>4} {'compile':>8} {'to target':>10} {'with':>7} {'error':>9}"
-        f" {'its':>6} {'s/it':>7} {'ratio':>7}"
-    )
-    for seed in arguments.seeds:
-        case, first = paper(seed), np.nan
-        error = case.error()
-        error(case.start)  # compiled before the clock runs
-        for name, (_, every) in METHODS.items():
-            trace = Trace(error, arguments.seconds, every)
-            prepared(name, case)(10**6, trace)
-            reached, iterations = trace.reached(TARGET), every * len(trace.rows)
-            first = reached if np.isnan(first) else first
-            there = np.isfinite(reached)
-            ratio = (reached if there else arguments.seconds) / first
-            compared = f"{'' if there else '>'}{ratio:.1f}"
-            print(
-                f"{name:<17} {seed:4d} {compiled[name]:8.1f} {reached:10.1f}"
-                f" {reached + compiled[name]:7.1f} {trace.at(arguments.seconds):9.1e}"
-                f" {iterations:6d} {trace.rows[-1][0] / iterations:7.4f} {compared:>7}",
-                flush=True,
-            )
+    columns = ["method", "seed", "compiling, s", f"to {TARGET:g}, s", "with compiling, s"]
+    columns += [f"error after {arguments.seconds:g} s", "iterations", "s an iteration", "ratio"]
+    rows = runs(arguments.seconds, arguments.seeds)
+    show_table("runs", columns, rows, "CPU seconds of one core, and relative errors")
 
 
 if __name__ == "__main__":

@@ -9,24 +9,23 @@
     step,seconds,cpu_seconds,loss,rel_l2,…
 
 with one line of those names before them; `#` begins a comment and `{seed}` stands for the seed.
-It runs after ours for each seed, on the same core. Printed are the CPU seconds at which the
-relative L² error (ours at 9,000 random points) first reaches each target, without compilation and
-with it, and the ratio of the peer's to ours with compilation.
-
-Published for this problem, on an RTX 6000: KFAC 7.9e-7 in 1000 s (rla-pinns and kfac-pinns).
+It runs after ours for each seed, on the same core. Printed are the CPU seconds, compilation
+included, at which the relative L² error (ours at 9,000 random points) first reaches each target,
+and the ratio of the peer's to ours.
 """
 
 import argparse
 import shlex
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 
 import jax
 import numpy as np
 from pinn_cases import Trace, sine, timed
+from tables import show_table
 
 import natgrad as ng
-from natgrad.report import versions
 
 TARGETS = (1e-5, 1e-6, 9e-7, 1e-7)
 
@@ -59,23 +58,26 @@ def peer(command: str, seed: int) -> Trace:
     return trace
 
 
-def ratio(rival: Trace, target: float, ours: float) -> str:
-    """The rival's seconds over ours; a lower bound where it did not get there in its time."""
-    reached = rival.reached(target)
-    there = np.isfinite(reached)
-    return f"{'' if there else '>'}{(reached if there else rival.rows[-1][0]) / ours:.1f}"
-
-
-def table_row(name: str, seed: int, compiled: float, trace: Trace, ratios: list[str]) -> str:
-    times = [f"{trace.reached(target):7.1f}" for target in TARGETS]
-    withs = [f"{trace.reached(target) + compiled:7.1f}" for target in TARGETS]
+def row(name: str, seed: int, compiled: float, trace: Trace, ours: list[float] | None) -> list:
+    """CPU seconds to each target with compilation, and over ours where the row is a rival's; a
+    lower bound where it did not get there in its time."""
+    reached = [trace.reached(target) + compiled for target in TARGETS]
     best = min(error for _, error in trace.rows)
-    share = trace.rows[-1][0] / len(trace.rows)
-    compared = " ".join(f"{entry:>6}" for entry in ratios)
-    return (
-        f"{name:<6} {seed:4d} {compiled:8.1f} {' '.join(times)} | {' '.join(withs)}"
-        f" {best:9.1e} {len(trace.rows):5d} {share:6.3f} {compared}"
-    )
+    share, spent = trace.rows[-1][0] / len(trace.rows), trace.rows[-1][0]
+    ratios: list[float | str | None] = [None] * len(TARGETS)
+    if ours is not None:
+        for i, (own, other) in enumerate(zip(ours, reached, strict=True)):
+            ratios[i] = other / own if np.isfinite(other) else f"> {spent / own:.1f}"
+    return [name, seed, compiled, *reached, best, len(trace.rows), share, *ratios]
+
+
+def runs(arguments: argparse.Namespace, damping: ng.direction.Damping) -> Iterator[list]:
+    for seed in arguments.seeds:
+        trace, compiled = ours(seed, arguments.seconds, damping)
+        yield row("natgrad", seed, compiled, trace, None)
+        if arguments.peer:
+            own = [trace.reached(target) + compiled for target in TARGETS]
+            yield row("peer", seed, 0.0, peer(arguments.peer, seed), own)
 
 
 def main() -> None:
@@ -89,18 +91,11 @@ def main() -> None:
     damping = ng.LevenbergMarquardt(decrease=0.1)  # the recipe's
     if arguments.floor is not None:
         damping = ng.LevenbergMarquardt(floor=arguments.floor)
-    print(versions())
-    targets = " ".join(f"{target:7.0e}" for target in TARGETS)
-    print("CPU seconds to each error: without compilation, then with it")
-    print(f"{'':6} seed  compile {targets} | {targets} {'best':>9} {'its':>5}   s/it", end="")
-    print("  peer's / ours, with compilation" if arguments.peer else "", flush=True)
-    for seed in arguments.seeds:
-        trace, compiled = ours(seed, arguments.seconds, damping)
-        print(table_row("ours", seed, compiled, trace, []), flush=True)
-        if arguments.peer:
-            rival = peer(arguments.peer, seed)
-            ratios = [ratio(rival, t, trace.reached(t) + compiled) for t in TARGETS]
-            print(table_row("peer", seed, 0.0, rival, ratios), flush=True)
+    columns = ["who", "seed", "compiling, s", *(f"to {target:g}, s" for target in TARGETS)]
+    columns += ["best error", "iterations", "s an iteration"]
+    columns += [f"ratio at {target:g}" for target in TARGETS]
+    title = "CPU seconds to each error, compilation included, and the peer's over ours"
+    show_table("runs", columns, runs(arguments, damping), title)
 
 
 if __name__ == "__main__":

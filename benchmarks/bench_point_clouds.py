@@ -13,7 +13,6 @@ discretise −∇·(ρ∇φ). `--ring` is a study of its own, of the example wit
 """
 
 import argparse
-import time
 from collections.abc import Callable
 
 import cloud_cases as cases
@@ -22,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from tables import best, show_table
 
 import natgrad as ng
 
@@ -74,17 +74,10 @@ def graph_laplacian(width: float) -> Callable[[np.ndarray, np.ndarray], np.ndarr
     return information
 
 
-def table(title: str, header: list[str], rows: list[list]) -> None:
-    print(f"\n{title}\n" + "".join(f"{word:>14}" for word in header))
-    for row in rows:
-        shown = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
-        print("".join(f"{cell:>14}" for cell in shown), flush=True)
-
-
 def by_samples(counts: list[int], draws: int) -> None:
     plane = cases.affine_parameters(2)
     problems = {
-        "affine in the plane": (cases.affine, plane, 2, cases.affine_information(plane)),
+        "affine": (cases.affine, plane, 2, cases.affine_information(plane)),
         "wave": (cases.wave, cases.WAVE, 2, cases.wave_information(ng.Wasserstein, 384)),
         "line": (cases.line, cases.LINE, 1, cases.line_information()),
     }
@@ -98,22 +91,24 @@ def by_samples(counts: list[int], draws: int) -> None:
             found = [
                 mean_error(map, theta, d, n, metric(n), exact, draws) for metric in chosen.values()
             ]
-            rows.append([n, *found, *["-"] * (len(rivals) - len(found))])
-        table(f"W₂, {name}: samples", ["N", *rivals], rows)
+            rows.append([n, *found, *[None] * (len(rivals) - len(found))])
+        show_table(f"W2_{name}", ["N", *rivals], rows, f"W₂, {name}: samples")
 
 
 def on_a_line(counts: list[int], draws: int) -> None:
     exact = cases.line_information()
     found = [(n, cases.line_information_on_grid(ng.Wasserstein, n)) for n in (100, 400, 1600)]
     rows = [[n, cases.error(G, exact)] for n, G in found]
-    table("W₂, line: ng.Wasserstein on a grid against E[∂T∂Tᵀ]", ["cells", "error"], rows)
+    title = "W₂, line: ng.Wasserstein on a grid against E[∂T∂Tᵀ]"
+    show_table("line_on_grid", ["cells", "error"], rows, title)
     rows = []
     for n in counts:
         of = lambda z, metric: cases.information(cases.line, cases.LINE, z, metric)
         clouds = [cases.normal(n, 1, seed) for seed in range(draws)]
         apart = [cases.error(of(z, W2()), of(z, (1 / n) * ng.L2())) for z in clouds]
         rows.append([n, float(np.mean(apart))])
-    table("W₂, line: against the mean of ∂T∂Tᵀ over the same samples", ["N", "error"], rows)
+    title = "W₂, line: against the mean of ∂T∂Tᵀ over the same samples"
+    show_table("line_same_samples", ["N", "error"], rows, title)
 
 
 def along_the_flow(counts: list[int]) -> None:
@@ -126,7 +121,8 @@ def along_the_flow(counts: list[int]) -> None:
             limit = 2 * found[2] - found[1]
             rows.append([n, name, *(cases.error(S, covariance) for S in (*found, limit))])
     title = "Descent of a divergence over Gaussians: Σ at the end, by steps"
-    table(title, ["N", "metric", *map(str, steps), "limit"], rows)
+    columns = ["N", "metric", *(f"{k} steps" for k in steps), "limit"]
+    show_table("descent", columns, rows, title)
 
 
 def by_dimension(count: int, draws: int) -> None:
@@ -138,7 +134,7 @@ def by_dimension(count: int, draws: int) -> None:
         errors = [mean_error(cases.affine, theta, d, count, m, exact, draws) for m in rivals]
         rows.append([d, *errors])
     title = f"W₂, affine, N = {count}: dimension"
-    table(title, ["d", "Wasserstein", "Euclidean", "graph 1.0"], rows)
+    show_table("dimension", ["d", "Wasserstein", "Euclidean", "graph 1.0"], rows, title)
 
 
 def by_setting(count: int, draws: int) -> None:
@@ -150,9 +146,9 @@ def by_setting(count: int, draws: int) -> None:
         [r, *(run(W2(bandwidth=f * usual, ridge=r)) for f in factors)] for r in (0.1, 1.0, 10.0)
     ]
     title = f"W₂, wave, N = {count}: ridge, and bandwidth over the default"
-    table(title, ["ridge", *map(str, factors)], rows)
+    show_table("ridge", ["ridge", *map(str, factors)], rows, title)
     rows = [[m, run(W2(centres=m))] for m in (12, 25, 50, 100, 200, 400) if m <= count]
-    table(f"W₂, wave, N = {count}: centres", ["m", "error"], rows)
+    show_table("centres", ["m", "error"], rows, f"W₂, wave, N = {count}: centres")
 
 
 def sobolev(counts: list[int], draws: int) -> None:
@@ -165,15 +161,17 @@ def sobolev(counts: list[int], draws: int) -> None:
                 known, theta = cases.isotropic_information(s, d), jnp.array([0.0, 1.0])
                 found.append(mean_error(cases.isotropic, theta, d, n, HS(s), known, draws))
             rows.append([n, *found])
-        table(f"H^{s}: samples", ["N", "wave", *(f"isotropic {d}" for d in (1, 2, 3, 4))], rows)
+        columns = ["N", "wave", *(f"isotropic, d = {d}" for d in (1, 2, 3, 4))]
+        show_table(f"H{s}", columns, rows, f"H^{s}: samples")
         n, bandwidths = counts[-1], (0.15, 0.3, 0.45, 0.6, 0.9, 1.2)
         errors = [
             mean_error(cases.wave, cases.WAVE, 2, n, HS(s, bandwidth=h), exact, draws)
             for h in bandwidths
         ]
         usual = float(HS(s).width(cases.wave(cases.WAVE, cases.normal(n, 2, 0))))
-        title = f"H^{s}, wave, N = {n}: bandwidth (default {usual:.2f})"
-        table(title, list(map(str, bandwidths)), [errors])
+        title = f"H^{s}, wave, N = {n}: bandwidth"
+        columns = ["default", *map(str, bandwidths)]
+        show_table(f"H{s}_bandwidth", columns, [[usual, *errors]], title)
 
 
 def cost() -> None:
@@ -187,19 +185,16 @@ def cost() -> None:
     ):
         x, metric = cases.normal(n, d, 0), W2(centres=m)
         factor = jax.jit(lambda x, metric=metric: metric.factor(x).mv(x))
-        jax.block_until_ready(factor(x))
-        start = time.perf_counter()
-        jax.block_until_ready(factor(x))
-        seconds = time.perf_counter() - start
+        seconds = best(lambda factor=factor, x=x: factor(x), least=3)
         rows.append([d, n, m, seconds, n * m * 8 / 2**20])
-    title = f"Cost of the set-up and one product ({jax.devices()[0].platform})"
-    table(title, ["d", "N", "m", "seconds", "kernel MiB"], rows)
+    title = "Cost of the set-up and one product"
+    show_table("cost", ["d", "N", "m", "seconds", "kernel MiB"], rows, title)
 
 
 def main(draws: int = 3, largest: int = 4800, ring: int | None = None) -> None:
     jax.config.update("jax_enable_x64", True)
     if ring is not None:
-        cloud_ring.run(ring, table)
+        cloud_ring.run(ring)
         return
     counts = [n for n in (75, 300, 1200, 4800, 19200) if n <= largest]
     middle = min(1200, largest)

@@ -7,7 +7,7 @@ with two steps of CG. One process on one core against several on a core each, jo
 jax.distributed on loopback. The seconds of an iteration are the shortest of four. The collectives
 are read from the compiled programs, and their time is measured by itself at these sizes; so
 the time of n processes is predicted from that of one. The last table applies the same model to a
-cluster, from the figures that are printed with it.
+cluster, from what one GPU has been measured to take.
 """
 
 import argparse
@@ -19,8 +19,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tables import show_table
 
 CELLS = (306, 120)
+ONE_GPU = Path(__file__).resolve().parents[1] / "docs/evidence/waves_gpu.json"
 BYTES = {"f32": 4, "f64": 8, "s32": 4, "pred": 1}
 SIZES = [1, 2**10, 2**14, 2**16, 2**18, 2**20]  # numbers in an all-reduce
 
@@ -147,10 +152,18 @@ def interpolated(table: dict[str, float], size: int) -> float:
     return float(np.interp(size, sizes, [table[str(n)] for n in sizes]))
 
 
-def cluster() -> None:
-    """1,000 shots of the same survey on 64 GPUs, on paper."""
+def cluster() -> Iterator[list]:
+    """1,000 shots of the same survey on 64 GPUs, on paper, from the times of one.
+
+    Those are of `bench_waves.py --device gpu`; without its file there is nothing to go by.
+    """
+    if not ONE_GPU.exists():
+        return
+    kept = json.loads(ONE_GPU.read_text(encoding="utf-8"))["tables"]
+    rows = next(table["rows"] for table in kept if table["name"] == "libraries")
+    times = {row[0]: row[2] for row in rows if row[1] == "natgrad"}
+    forward, pair, measured_shots = times["forward"], times["Gauss-Newton"], 21
     shots, gpus, image = 1000, 64, 4 * CELLS[0] * CELLS[1]
-    forward, pair, measured_shots = 16e-3, 33e-3, 20  # one H200: benchmarks/bench_waves.py
     latency, bandwidth = 20e-6, 40e9  # of a hop and of a link: assumed, InfiniBand NDR
     steps = 10  # of CG in an iteration
     each = -(-shots // gpus)
@@ -159,17 +172,14 @@ def cluster() -> None:
     busiest = propagations * each / measured_shots
     hops = 2 * (gpus - 1).bit_length()
     reduce = hops * latency + 2 * (gpus - 1) / gpus * image / bandwidth
-    scalars = 2 * steps * hops * latency
-    talk = (steps + 1) * reduce + scalars
-    print(f"\n{shots} shots on {gpus} GPUs, {steps} steps of CG an iteration, on paper")
-    print(f"  measured on one: {measured_shots} shots forward {forward} s, Born + adjoint {pair} s")
-    print(f"  assumed: {latency * 1e6:.0f} µs a hop, {bandwidth / 1e9:.0f} GB/s, {hops} hops")
-    print(f"  sent in an iteration: {steps + 1} images, {(steps + 1) * image / 1e6:.2f} MB")
-    print(f"  one GPU {one:.2f} s; {gpus}: {busiest * 1e3:.0f} ms of waves for {each} shots each,")
-    print(
-        f"  {talk * 1e3:.1f} ms of talk; efficiency {one / gpus / (busiest + talk):.2f}, of which"
-    )
-    print(f"  uneven shots {shots / gpus / each:.3f} and talk {busiest / (busiest + talk):.3f}")
+    talk = (steps + 1) * reduce + 2 * steps * hops * latency
+    yield ["one GPU, s", one]
+    yield [f"{gpus} GPUs, waves, ms", 1e3 * busiest]
+    yield [f"{gpus} GPUs, talk, ms", 1e3 * talk]
+    yield ["sent in an iteration, MB", (steps + 1) * image / 1e6]
+    yield ["efficiency", one / gpus / (busiest + talk)]
+    yield ["of which uneven shots", shots / gpus / each]
+    yield ["of which talk", busiest / (busiest + talk)]
 
 
 def main() -> None:
@@ -185,25 +195,30 @@ def main() -> None:
         child(args)
         return
     one, many = measured(1, args), measured(args.processes, args)
-    n, ratio = args.processes, one["seconds"] / many["seconds"]
-    print(f"{args.shots} shots, {args.steps} steps; an iteration: {many['counts']}")
-    print(f"  1 process on one core       {one['seconds']:.3f} s, loss {one['loss']:.6e}")
-    print(f"  {n} processes on a core each  {many['seconds']:.3f} s, loss {many['loss']:.6e}")
-    print(f"  speed-up {ratio:.2f}, efficiency {ratio / n:.2f}")
-    print("all-reduces in the compiled programs, bytes:", many["collectives"])
-    for size, seconds in many["all-reduce"].items():
-        print(f"  an all-reduce of {int(size):>8} bytes takes {seconds * 1e6:8.0f} µs")
+    n = args.processes
     uses = {"forward": "forward", "Born": "linearised", "adjoint": "adjoint"}
     talk = sum(
         many["counts"][count] * interpolated(many["all-reduce"], size)
         for program, count in uses.items()
         for size in many["collectives"][program]
     )
-    share = -(-args.shots // n) / args.shots
-    model = one["seconds"] * share + talk
-    print(f"talk in an iteration: {talk * 1e3:.2f} ms; the model says {model:.3f} s", end=" ")
-    print(f"for {n} processes, {many['seconds'] / model - 1:+.0%} was measured")
-    cluster()
+    model = one["seconds"] * -(-args.shots // n) / args.shots + talk
+    ratio = one["seconds"] / many["seconds"]
+    rows = [
+        ["one process on one core", one["seconds"], 1.0, one["loss"]],
+        [f"{n} processes, a core each", many["seconds"], ratio, many["loss"]],
+        ["predicted", model, one["seconds"] / model, None],
+    ]
+    title = f"An iteration: {args.shots} shots, {args.steps} steps, {many['counts']}"
+    show_table("iteration", ["who", "seconds", "times as fast", "loss"], rows, title)
+    columns = ["talk, ms", "measured over predicted"]
+    show_table("model", columns, [[1e3 * talk, many["seconds"] / model]])
+    rows = [[name, len(sizes), sum(sizes) / 1e3] for name, sizes in many["collectives"].items()]
+    show_table("collectives", ["program", "all-reduces", "kB"], rows)
+    rows = [[int(size), 1e6 * seconds] for size, seconds in many["all-reduce"].items()]
+    show_table("all_reduce", ["bytes", "µs"], rows)
+    title = "1,000 shots on 64 GPUs, on paper: 20 µs a hop and 40 GB/s are assumed"
+    show_table("cluster", ["on paper", "value"], cluster(), title)
 
 
 if __name__ == "__main__":

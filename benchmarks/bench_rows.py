@@ -9,28 +9,17 @@ where the time is lowest. Below, `jax.jacrev` and `jax.jacfwd` of the whole stat
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from pinn_cases import Case, paper, sine
+from tables import best, show_table
 
 from natgrad.models import pointwise
-from natgrad.report import versions
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-def best(function: Callable[[Array], Array], x: Array, budget: float = 3.0) -> float:
-    """CPU seconds: the shortest of the runs that fit into the budget, after one that compiles."""
-    jax.block_until_ready(function(x))
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < budget:
-        start = time.process_time()
-        jax.block_until_ready(function(x))
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def by_rows(case: Case, points: Array, chunk: int) -> Callable[[Array], Array]:
@@ -49,33 +38,36 @@ def at_once(case: Case, points: Array, mode: Callable) -> Callable[[Array], Arra
     return jax.jit(mode(state))
 
 
-def measure(name: str, case: Case, few: int) -> None:
+def chunks(case: Case, chosen: int) -> Iterator[list]:
+    """A row for each number of points at once."""
     points, flat = case.pinn.blocks["interior"].points, ravel_pytree(case.start)[0]
-    k, p = len(points), flat.size
-    print(f"\n{name}: k = {k}, p = {p:,}")
-    print(f"{'chunk':>6} {'KiB':>8} {'seconds':>8} {'µs/row':>7}")
-    chosen = max(pointwise.SMALLEST_CHUNK, pointwise.CACHE // flat.nbytes)
+    k = len(points)
     for chunk in sorted({*filter(lambda n: n < k, SIZES), k, chosen}):
-        seconds = best(by_rows(case, points, chunk), flat)
-        note = "  as chosen by CACHE" if chunk == chosen else ""
-        size = chunk * flat.nbytes / 1024
-        print(f"{chunk:6d} {size:8.0f} {seconds:8.4f} {1e6 * seconds / k:7.1f}{note}", flush=True)
-    rows = best(by_rows(case, points[:few], min(chosen, few)), flat)
-    print(f"the first {few} points: rows {rows:.4f} s", end="", flush=True)
-    for mode in (jax.jacrev, jax.jacfwd):
-        seconds = best(at_once(case, points[:few], mode), flat)
-        print(f", {mode.__name__} {seconds:.4f} s ({seconds / rows:.0f} times)", end="", flush=True)
-    print()
+        seconds = spent(by_rows(case, points, chunk), flat)
+        said = "chosen" if chunk == chosen else ""
+        yield [chunk, chunk * flat.nbytes / 1024, seconds, 1e6 * seconds / k, said]
+
+
+def spent(function: Callable[[Array], Array], x: Array) -> float:
+    return best(lambda: function(x), 3.0, time.process_time, least=3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--few", type=int, default=16)
-    arguments = parser.parse_args()
+    few = parser.parse_args().few
     jax.config.update("jax_enable_x64", True)
-    print(versions())
-    measure("2-20-30-20-1", paper(0), arguments.few)
-    measure("2-64-64-48-48-1", sine(0), arguments.few)
+    whole = []
+    for name, case in {"2-20-30-20-1": paper(0), "2-64-64-48-48-1": sine(0)}.items():
+        points, flat = case.pinn.blocks["interior"].points[:few], ravel_pytree(case.start)[0]
+        chosen = max(pointwise.SMALLEST_CHUNK, pointwise.CACHE // flat.nbytes)
+        columns = ["chunk", "KiB", "CPU s", "µs a row", "by CACHE"]
+        show_table(name, columns, chunks(case, chosen), f"{name}: p = {flat.size:,}")
+        rows = spent(by_rows(case, points, min(chosen, few)), flat)
+        modes = [spent(at_once(case, points, mode), flat) for mode in (jax.jacrev, jax.jacfwd)]
+        whole.append([name, rows, *modes, *(seconds / rows for seconds in modes)])
+    columns = ["network", "rows, s", "jacrev, s", "jacfwd, s", "jacrev / rows", "jacfwd / rows"]
+    show_table("whole_state", columns, whole, f"The first {few} points: CPU seconds")
 
 
 if __name__ == "__main__":

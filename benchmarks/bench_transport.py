@@ -18,15 +18,13 @@ a BLAS that is not the reference one), `cholmod` (pip install scikit-sparse), `s
 import argparse
 import importlib.util
 import json
-import os
-import resource
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu, spsolve_triangular
+from tables import ONE_THREAD, in_process, one_core, peak_memory, show_table
 from transport_cases import face_weights, mixture, prepared
 
 METHODS = {
@@ -106,6 +104,7 @@ def our_information(precision: str, tolerance: float, density, tangents, n: int)
 
 def child(method: str, n: int) -> None:
     """Measure one method at one size and print it as JSON."""
+    one_core()
     density, tangents, spacing = mixture(n)
     if method in ("double", "mixed", "single", "reference"):
         precision = "double" if method == "reference" else method
@@ -113,29 +112,31 @@ def child(method: str, n: int) -> None:
         run = our_information(precision, tolerance, density, tangents, n)
     else:
         run = direct_information(method, *prepared(density, tangents), spacing)
-    tick = time.perf_counter()
-    G = run()
-    first, times = time.perf_counter() - tick, []
+    G, times = run(), []
     while method != "reference" and len(times) < 5 and sum(times) < 10:
         tick = time.process_time()
         run()
         times.append(time.process_time() - tick)
     eta = np.linalg.solve(G, SLOPE)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"s": min(times, default=0), "first": first, "gb": peak, "eta": list(eta)}))
+    print(json.dumps({"s": min(times, default=0), "gb": peak_memory(), "eta": list(eta)}))
 
 
 def measure(method: str, n: int) -> dict:
     """`child` in a process bound to one core."""
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-    threads["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-    command = ["taskset", "-c", "0", sys.executable, __file__, "--child", method, str(n)]
-    environment = os.environ | threads | {"XLA_FLAGS": flags}
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{method} at {n}: {done.stderr.decode()[-800:]}")
-    return json.loads(done.stdout.decode().splitlines()[-1])
+    environment = ONE_THREAD | {"JAX_PLATFORMS": "cpu"}
+    environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    return in_process("--child", method, n, **environment)
+
+
+def solves(sizes: list[int], methods: list[str]) -> Iterator[list]:
+    """A row for each size and method."""
+    for n in sizes:
+        reference = np.array(measure("reference", n)["eta"])
+        rows = {m: measure(m, n) for m in methods if n <= LARGEST.get(m, n)}
+        for method, row in rows.items():
+            error = np.max(np.abs(np.array(row["eta"]) / reference - 1))
+            ratio = row["s"] / rows["double"]["s"] if "double" in rows else None
+            yield [method, n, row["s"], row["gb"], error, ratio]
 
 
 def main() -> None:
@@ -149,25 +150,17 @@ def main() -> None:
         return
     installed = lambda name: name is None or importlib.util.find_spec(name) is not None
     methods = [m for m in arguments.methods if installed(METHODS[m])]
-    print(f"{'n':>5} {'method':>8} {'CPU s':>8} {'GB':>6} {'error of η':>11} {'spqr/this':>9}")
-    seconds: dict[str, list[tuple[int, float]]] = {method: [] for method in methods}
-    for n in arguments.sizes:
-        reference = np.array(measure("reference", n)["eta"])
-        rows = {m: measure(m, n) for m in methods if n <= LARGEST.get(m, n)}
-        for method, row in rows.items():
-            seconds[method].append((n * n, row["s"]))
-            error = np.max(np.abs(np.array(row["eta"]) / reference - 1))
-            ratio = rows["spqr"]["s"] / row["s"] if "spqr" in rows else float("nan")
-            print(
-                f"{n:5d} {method:>8} {row['s']:8.3f} {row['gb']:6.2f} {error:11.1e} {ratio:9.1f}",
-                flush=True,
-            )
-    print("growth like k to the power of:", end=" ")
-    for method, points in seconds.items():
-        if len(points) > 1:
-            cells, times = np.log(np.array(points)).T
-            print(f"{method} {np.polyfit(cells, times, 1)[0]:.2f}", end="  ")
-    print()
+    columns = ["method", "n", "CPU s", "GiB", "error of η", "over double"]
+    rows = list(solves(arguments.sizes, methods))
+    show_table("solves", columns, rows, "Set-up and two right-hand sides on n × n cells, one core")
+    found = {(method, n): seconds for method, n, seconds, *_ in rows}
+    by_size = [[n, *(found.get((m, n)) for m in methods)] for n in arguments.sizes]
+    show_table("seconds", ["n", *methods], by_size, "CPU seconds by method")
+    growth = []
+    for method in methods:
+        times = [(n * n, found[method, n]) for n in arguments.sizes if (method, n) in found]
+        growth.append(np.polyfit(*np.log(times).T, 1)[0] if len(times) > 1 else None)
+    show_table("growth", methods, [growth], "The power of k = n² with which the seconds grow")
 
 
 if __name__ == "__main__":

@@ -13,32 +13,19 @@ faults hide the bandwidth otherwise.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tables import ONE_THREAD, best, in_process, one_core, show_table
 from transport_cases import face_weights, mixture, prepared
 
 from natgrad.metrics.elliptic.divergence import Divergence
 from natgrad.metrics.elliptic.iterative import iterative_factor
 
 MODES = {"mixed": 1e-6, "double": 1e-6, "single": 1e-5}
-
-
-def best(function, budget: float = 2.0) -> float:
-    """The shortest of the runs that fit into `budget` seconds, after two that warm up."""
-    jax.block_until_ready(function())
-    jax.block_until_ready(function())
-    times, start = [], time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - start < budget and len(times) < 20):
-        tick = time.perf_counter()
-        jax.block_until_ready(function())
-        times.append(time.perf_counter() - tick)
-    return min(times)
 
 
 def bytes_per_iteration(n: int, mode: str) -> float:
@@ -62,7 +49,7 @@ def bandwidth() -> float:
     size = 2**23 if jax.default_backend() == "cpu" else 2**26
     x = jnp.ones(size)
     add = jax.jit(lambda x, y: x + y)
-    return 3 * x.nbytes / best(lambda: add(x, x))
+    return 3 * x.nbytes / best(lambda: add(x, x), 2.0, least=3)
 
 
 def measure(n: int, mode: str) -> dict[str, float]:
@@ -79,21 +66,28 @@ def measure(n: int, mode: str) -> dict[str, float]:
     compiled = time.perf_counter() - tick
     return {
         "first": compiled,
-        "setup": best(lambda: build(B)),
-        "solve": best(lambda: solve(factor, right)),
+        "setup": best(lambda: build(B), 2.0, least=3),
+        "solve": best(lambda: solve(factor, right), 2.0, least=3),
         "iterations": int(solution.iterations[0]),
         "error": float(solution.error[0]),
     }
 
 
-def on_one_core(n: int, mode: str) -> dict[str, float]:
-    """`measure` in a process bound to one core."""
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    command = [sys.executable, __file__, "--child", str(n), mode]
-    preamble = ["taskset", "-c", "0"]
-    done = subprocess.run(preamble + command, env=environment, capture_output=True, check=True)
-    return json.loads(done.stdout.decode().splitlines()[-1])
+def solves(sizes: list[int], peak: float, cores: bool) -> Iterator[list]:
+    """A row for each size and precision; with the same on one core of the host, if asked."""
+    for n in sizes:
+        for mode in MODES:
+            row = measure(n, mode)
+            moved = bytes_per_iteration(n, mode)
+            share = moved * row["iterations"] / row["solve"] / peak
+            core = ratio = None
+            if cores:
+                host = in_process("--child", n, mode, **ONE_THREAD, JAX_PLATFORMS="cpu")
+                core = host["setup"] + host["solve"]
+                ratio = core / (row["setup"] + row["solve"])
+                core *= 1e3
+            times = [row["first"], 1e3 * row["setup"], 1e3 * row["solve"], row["iterations"]]
+            yield [mode, n, *times, moved / 1e9, share, core, ratio]
 
 
 def main() -> None:
@@ -104,32 +98,18 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     if arguments.child:
+        one_core()
         print(json.dumps(measure(int(arguments.child[0]), arguments.child[1])))
         return
     if jax.default_backend() == "cpu" and arguments.sizes == [1024, 2048, 4096]:
         arguments.sizes = [512, 1024]
     peak = bandwidth()
-    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {peak / 1e9:.0f} GB/s measured")
-    print(
-        f"{'n':>5} {'mode':>7} {'first s':>8} {'set-up ms':>10} {'solve ms':>9} {'its':>4}"
-        f" {'MB/it':>7} {'bandwidth':>9} {'one core ms':>12} {'ratio':>6}"
-    )
-    for n in arguments.sizes:
-        for mode in MODES:
-            row = measure(n, mode)
-            moved = bytes_per_iteration(n, mode)
-            share = moved * row["iterations"] / row["solve"] / peak
-            core = ratio = float("nan")
-            if not arguments.no_core and jax.default_backend() != "cpu":
-                host = on_one_core(n, mode)
-                core = host["setup"] + host["solve"]
-                ratio = core / (row["setup"] + row["solve"])
-            print(
-                f"{n:5d} {mode:>7} {row['first']:8.1f} {row['setup'] * 1e3:10.2f}"
-                f" {row['solve'] * 1e3:9.2f} {row['iterations']:4d} {moved / 1e6:7.0f}"
-                f" {share:9.0%} {core * 1e3:12.0f} {ratio:6.1f}",
-                flush=True,
-            )
+    columns = ["mode", "n", "first s", "set-up ms", "solve ms", "iterations", "GB an iteration"]
+    columns += ["of the bandwidth", "one core ms", "one core over it"]
+    cores = not arguments.no_core and jax.default_backend() != "cpu"
+    rows = solves(arguments.sizes, peak, cores)
+    show_table("solve", columns, rows, f"One right-hand side; {peak / 1e9:.0f} GB/s measured")
+    show_table("bandwidth", ["GB/s"], [[peak / 1e9]])
 
 
 if __name__ == "__main__":

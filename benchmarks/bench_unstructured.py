@@ -4,13 +4,14 @@
     python benchmarks/bench_unstructured.py --tables iterations
 
 `cost`: CPU seconds to set up −∇·(ρ∇φ) = ζ on a disc of triangles and a cube of tetrahedra and to
-solve it for one ζ, at a density whose contrast is 10⁶; `its` are iterations of conjugate gradients.
-`iterations`: those with multigrid, also for ρ = 1. `convergence`: the error of G against the
+solve it for one ζ, at a density whose contrast is 10⁶. `iterations`: those of conjugate gradients
+with multigrid, also for ρ = 1. `convergence`: the error of G against the
 regular grid, by metric, for irregular triangles with half the spacing each time.
 """
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import skfem
 from scipy.spatial import Delaunay
+from tables import show_table
 
 import natgrad as ng
 from natgrad.fem.matrices import Solver
@@ -46,25 +48,22 @@ def equation(space: ng.fem.Space) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(space.at_slopes(rho)), np.asarray(source)
 
 
-def cost(discs: list[int], cubes: list[int]) -> None:
-    """The best of three, by every factorisation that is installed and by multigrid."""
-    print(f"{'mesh':>10} {'nodes':>7} {'method':>10} {'set-up s':>9} {'solve s':>8} {'its':>4}")
-    methods = ["superlu", "multigrid"]
-    if available_backend() == "cholmod":
-        methods.insert(1, "cholmod")
+def cost(discs: list[int], cubes: list[int], methods: list[str]) -> Iterator[list]:
+    """Set-up and solve, the best of three, by method."""
     meshes = [("triangles", skfem.MeshTri.init_circle(n)) for n in discs]
     meshes += [("tetrahedra", cube(n)) for n in cubes]
     for name, mesh in meshes:
         space = ng.fem.Space(mesh)
         a, source = equation(space)
+        row: list = [name, space.size]
         for method in methods:
             if method == "superlu" and name == "tetrahedra" and space.size > 25_000:
-                continue  # a minute and gigabytes
+                row += [None, None]  # a minute and gigabytes
+                continue
             with patch("natgrad.fem.matrices.available_backend", lambda method=method: method):
                 solver = "multigrid" if method == "multigrid" else "sparse"
-                setup, solve, iterations = seconds(space, solver, a, source)
-            row = f"{name:>10} {space.size:7d} {method:>10} {setup:9.2f} {solve:8.3f}"
-            print(f"{row} {iterations:4d}", flush=True)
+                row += seconds(space, solver, a, source)[:2]
+        yield row
 
 
 def seconds(
@@ -85,9 +84,8 @@ def seconds(
     return min(setups), min(solves), int(iterations[0])
 
 
-def iterations(discs: list[int], cubes: list[int]) -> None:
+def iterations(discs: list[int], cubes: list[int]) -> Iterator[list]:
     """Of multigrid, for the density above and for a constant one."""
-    print(f"{'mesh':>10} {'nodes':>7} {'ρ = 1':>6} {'bump':>5}")
     meshes = [("triangles", skfem.MeshTri.init_circle(n)) for n in discs]
     meshes += [("tetrahedra", cube(n)) for n in cubes]
     for name, mesh in meshes:
@@ -96,7 +94,7 @@ def iterations(discs: list[int], cubes: list[int]) -> None:
         counts = [
             seconds(space, "multigrid", density, source)[2] for density in (np.ones_like(a), a)
         ]
-        print(f"{name:>10} {space.size:7d} {counts[0]:6d} {counts[1]:5d}", flush=True)
+        yield [name, space.size, *counts]
 
 
 def irregular(level: int) -> skfem.MeshTri:
@@ -114,12 +112,12 @@ def metrics_on(domain: ng.Grid | ng.fem.Space) -> dict[str, ng.metrics.Metric]:
     """The same metrics on a grid or on a mesh."""
     kinds: Any = ng if isinstance(domain, ng.Grid) else ng.fem
     return {
-        "L2": kinds.L2(domain),
-        "H1": kinds.Sobolev(domain, 1),
-        "H-1": kinds.Sobolev(domain, -1),
-        "dotH1": kinds.HomogeneousSobolev(domain, 1),
-        "dotH-1": kinds.HomogeneousSobolev(domain, -1),
-        "W2": kinds.Wasserstein(domain),
+        "L²": kinds.L2(domain),
+        "H¹": kinds.Sobolev(domain, 1),
+        "H⁻¹": kinds.Sobolev(domain, -1),
+        "Ḣ¹": kinds.HomogeneousSobolev(domain, 1),
+        "Ḣ⁻¹": kinds.HomogeneousSobolev(domain, -1),
+        "W₂": kinds.Wasserstein(domain),
     }
 
 
@@ -132,7 +130,7 @@ def information(domain: ng.Grid | ng.fem.Space) -> dict[str, np.ndarray]:
     return {name: np.asarray(G(metric, rho, columns)) for name, metric in metrics.items()}
 
 
-def convergence(levels: int) -> None:
+def convergence(levels: int) -> Iterator[list]:
     """max |G − G*| / max |G*|, G* extrapolated from grids of 40² and 80² cells."""
     coarse, fine = (information(ng.Grid((0, 0), (1, 1), (n, n))) for n in (40, 80))
     errors = {name: [] for name in fine}
@@ -141,10 +139,8 @@ def convergence(levels: int) -> None:
         for name, G in found.items():
             limit = (4 * fine[name] - coarse[name]) / 3
             errors[name].append(float(np.abs(G - limit).max() / np.abs(limit).max()))
-    print(f"{'metric':>7}" + "".join(f"   h = 1/{8 * 2**n:<3d}" for n in range(levels)) + "  order")
     for name, row in errors.items():
-        order = np.log2(row[-2] / row[-1])
-        print(f"{name:>7}" + "".join(f" {error:11.1e}" for error in row) + f"  {order:5.2f}")
+        yield [name, *row, np.log2(row[-2] / row[-1])]
 
 
 def main() -> None:
@@ -155,12 +151,19 @@ def main() -> None:
     parser.add_argument("--levels", type=int, default=4)
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    for table in arguments.tables:
-        print(f"{table}:")
-        if table == "convergence":
-            convergence(arguments.levels)
-        else:
-            {"cost": cost, "iterations": iterations}[table](arguments.discs, arguments.cubes)
+    meshes = arguments.discs, arguments.cubes
+    if "cost" in arguments.tables:
+        cholmod = ["cholmod"] if available_backend() == "cholmod" else []
+        methods = ["superlu", *cholmod, "multigrid"]
+        parts = [f"{method}, {part}" for method in methods for part in ("set-up s", "solve s")]
+        show_table("cost", ["mesh", "nodes", *parts], cost(*meshes, methods), "CPU seconds")
+    if "iterations" in arguments.tables:
+        columns = ["mesh", "nodes", "iterations, ρ = 1", "iterations, bump"]
+        show_table("iterations", columns, iterations(*meshes))
+    if "convergence" in arguments.tables:
+        sizes = [f"h = 1/{8 * 2**n}" for n in range(arguments.levels)]
+        rows = convergence(arguments.levels)
+        show_table("convergence", ["metric", *sizes, "order"], rows, "Errors of G")
 
 
 if __name__ == "__main__":

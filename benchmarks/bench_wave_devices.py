@@ -8,9 +8,8 @@ number of devices, as they are set before JAX is first used; the shortest of thr
 
 import argparse
 import json
-import subprocess
-import sys
-import time
+
+from tables import best, in_process, show_table
 
 
 def measure(count: int, shots: int, steps: int) -> dict[str, float]:
@@ -20,7 +19,6 @@ def measure(count: int, shots: int, steps: int) -> dict[str, float]:
     jax.config.update("jax_num_cpu_devices", count)
     import equinox as eqx
     import jax.numpy as jnp
-    import numpy as np
 
     from natgrad import waves
 
@@ -43,16 +41,7 @@ def measure(count: int, shots: int, steps: int) -> dict[str, float]:
         "Born": lambda: push(kept, theta.ravel()),
         "adjoint": lambda: pull(kept, kept.rho),
     }
-    found = {}
-    for name, task in tasks.items():
-        jax.block_until_ready(task())
-        spans = []
-        for _ in range(3):
-            start = time.perf_counter()
-            jax.block_until_ready(task())
-            spans.append(time.perf_counter() - start)
-        found[name] = float(np.min(spans))
-    return found
+    return {name: best(task, 0.0, least=3) for name, task in tasks.items()}
 
 
 def main() -> None:
@@ -66,17 +55,16 @@ def main() -> None:
         print(json.dumps(measure(args.child, args.shots, args.steps)))
         return
     counts = [2**i for i in range(args.devices.bit_length()) if 2**i <= args.devices]
-    found = {}
-    for count in counts:
-        command = [sys.executable, __file__, "--child", str(count)]
-        command += ["--shots", str(args.shots), "--steps", str(args.steps)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[count] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{args.shots} shots, {args.steps} steps, wall seconds (speed-up over one device)")
-    print(f"{'devices':>8}" + "".join(f"{name:>18}" for name in found[1]))
-    for count, spans in found.items():
-        cells = [f"{span:.3f} ({found[1][name] / span:.2f})" for name, span in spans.items()]
-        print(f"{count:>8}" + "".join(f"{cell:>18}" for cell in cells))
+    size = ("--shots", args.shots, "--steps", args.steps)
+    found = {count: in_process("--child", count, *size) for count in counts}
+    rows = []
+    for task, one in found[1].items():
+        spans = [found[count][task] for count in counts]
+        rows.append([task, *spans, *(one / span for span in spans[1:])])
+    columns = ["propagation", *(f"{count} devices, s" for count in counts)]
+    columns += [f"{count} devices, times" for count in counts[1:]]
+    title = f"{args.shots} shots, {args.steps} steps: wall seconds, times as fast as one device"
+    show_table("propagations", columns, rows, title)
 
 
 if __name__ == "__main__":

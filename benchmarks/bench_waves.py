@@ -19,18 +19,14 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+from tables import ONE_THREAD, in_process, peak_memory, show_table
+
+SETTINGS = ONE_THREAD | {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "DEVITO_LANGUAGE": "C",
     "DEVITO_ARCH": "gcc",
@@ -70,12 +66,6 @@ def device_peak(function: str) -> float:
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
 
 
-def peak() -> float:
-    """The most memory that this process has held, in GiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
-
-
 def measure(variant: str, task: str, shots: int, steps: int, gpu: bool) -> dict[str, float]:
     """In a process of its own."""
     import wave_cases
@@ -87,30 +77,16 @@ def measure(variant: str, task: str, shots: int, steps: int, gpu: bool) -> dict[
     tasks = getattr(wave_cases, function)(case, **settings)
     clock = time.perf_counter if gpu else time.process_time
     seconds = best(tasks[task], clock, 5 if gpu else 2)
-    return {"seconds": seconds, "peak": device_peak(function) if gpu else peak()}
+    return {"seconds": seconds, "peak": device_peak(function) if gpu else peak_memory()}
 
 
-def child(variant: str, task: str, arguments: argparse.Namespace) -> dict[str, float] | None:
-    words = [sys.executable, __file__, "--child", variant, task, "--device", arguments.device]
-    words += ["--shots", str(arguments.shots), "--steps", str(arguments.steps)]
-    done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{variant}, {task}: {done.stderr.strip().splitlines()[-1]}", flush=True)
-        return None
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def side_by_side(arguments: argparse.Namespace) -> float:
-    """The table of all libraries; the seconds of natgrad's forward run."""
+def side_by_side(arguments: argparse.Namespace) -> Iterator[list]:
+    """A row for each task and library."""
     import wave_cases
 
     gpu = arguments.device == "gpu"
     updates = wave_cases.paper(arguments.shots, arguments.steps).cell_steps
-    print(f"\n{arguments.shots} shots, {arguments.steps} steps, {updates:.3g} cell-steps")
-    print(
-        f"{'task':<13} {'library':<20} {'seconds':>8} {'natgrad / it':>13} {'ns a cell-step':>15}"
-        f" {'peak GiB':>9}"
-    )
+    size = ["--device", arguments.device, "--shots", arguments.shots, "--steps", arguments.steps]
     own: dict[str, float] = {}
     for task in OWN_TASKS:
         for variant, (module, _, _) in VARIANTS.items():
@@ -121,21 +97,21 @@ def side_by_side(arguments: argparse.Namespace) -> float:
                 continue
             if variant == "devito, every 6th" and task in ("forward", "Born"):  # store nothing
                 continue
-            found = child(variant, task, arguments)
-            if found is None:
+            try:
+                found = in_process("--child", variant, task, *size, **SETTINGS)
+            except RuntimeError as error:
+                if module == "natgrad":
+                    raise
+                print(error)
                 continue
             seconds = found["seconds"]
             own.setdefault(task, seconds)
-            print(
-                f"{task:<13} {variant:<20} {seconds:8.3f} {own[task] / seconds:13.2f}"
-                f" {1e9 * seconds / updates:15.3f} {found['peak']:9.2f}",
-                flush=True,
-            )
-    return own["forward"]
+            each = 1e9 * seconds / updates
+            yield [task, variant, seconds, own[task] / seconds, each, found["peak"]]
 
 
-def limits(seconds: float, shots: int, steps: int) -> None:
-    """Bytes and flops of the forward run against what this core can do."""
+def limits(seconds: float, shots: int, steps: int) -> list[float]:
+    """Nanoseconds, flops and bytes of the forward run against what this core can do."""
     import numpy as np
     import wave_cases
 
@@ -154,25 +130,17 @@ def limits(seconds: float, shots: int, steps: int) -> None:
     moved = 200 * 4 * size * 5  # reads of c, a and b, and a written twice
     bandwidth = moved / best(triad, time.process_time, 5)
     each = seconds / case.cell_steps
-    rate = flops / each / 1e9
-    print(f"\nForward: {1e9 * each:.3f} ns and {flops} flops a cell-step, {rate:.1f} Gflop/s")
-    print(
-        f"{bytes_each} bytes a cell-step: {bytes_each / each / 1e9:.0f} GB/s, and"
-        f" {bandwidth / 1e9:.0f} GB/s measured in {12 * size / 2**20:.1f} MiB:"
-        f" {bytes_each / each / bandwidth:.2f} of it"
-    )
+    rate = bytes_each / each
+    work = [1e9 * each, flops, flops / each / 1e9, bytes_each, rate / 1e9]
+    return [*work, bandwidth / 1e9, rate / bandwidth]
 
 
-def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
+def thinning(shots: int, steps: int, clock: Callable[[], float]) -> Iterator[list]:
     """Errors of the products with fewer stored waves, and the cost of checkpoints."""
     import numpy as np
     import wave_cases
 
     case = wave_cases.paper(shots, steps)
-    print(f"\nStored waves, {shots} shots: relative errors of the products against n = 1")
-    print(
-        f"{'stored':<12} {'GiB':>6} {'Zη':>8} {'Zᵀξ':>8} {'keeping s':>10} {'Zη s':>7} {'Zᵀξ s':>7}"
-    )
     field = 4 * case.cells * shots
     settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 3, 6, 9)}
     settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 2}
@@ -185,12 +153,7 @@ def thinning(shots: int, steps: int, clock: Callable[[], float]) -> None:
         wrong = [
             np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(found, exact, strict=True)
         ]
-        size = tasks["model"]().storage.bytes / 2**30
-        print(
-            f"{name:<12} {size:6.2f} {wrong[0]:8.1e} {wrong[1]:8.1e} {seconds[0]:10.2f}"
-            f" {seconds[1]:7.2f} {seconds[2]:7.2f}",
-            flush=True,
-        )
+        yield [name, tasks["model"]().storage.bytes / 2**30, *wrong, *seconds]
 
 
 def main() -> None:
@@ -200,24 +163,30 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--child", nargs=2, help="a library and a task, in a process of its own")
     arguments = parser.parse_args()
-    if arguments.device == "cpu":
+    cpu = arguments.device == "cpu"
+    if cpu:
         os.environ["JAX_PLATFORMS"] = "cpu"
     from natgrad.errors import PrecisionWarning
-    from natgrad.report import versions
 
     warnings.simplefilter("ignore", PrecisionWarning)
     size = arguments.shots, arguments.steps
     if arguments.child:
-        return print(json.dumps(measure(*arguments.child, *size, arguments.device == "gpu")))
-    print(versions())
-    seconds = side_by_side(arguments)
-    if arguments.device == "cpu":
-        limits(seconds, *size)
-    clock = time.process_time if arguments.device == "cpu" else time.perf_counter
-    thinning(min(3, arguments.shots), arguments.steps, clock)
+        return print(json.dumps(measure(*arguments.child, *size, not cpu)))
+    columns = ["task", "library", "seconds", "natgrad / it", "ns a cell-step", "peak GiB"]
+    rows = list(side_by_side(arguments))
+    title = f"{size[0]} shots, {size[1]} steps, {'CPU' if cpu else 'wall'} seconds"
+    show_table("libraries", columns, rows, title)
+    if cpu:
+        columns = ["ns a cell-step", "flops", "Gflop/s", "bytes", "GB/s", "triad GB/s", "of it"]
+        show_table("limits", columns, [limits(rows[0][2], *size)], "Where the forward run stands")
+    clock = time.process_time if cpu else time.perf_counter
+    shots = min(3, arguments.shots)
+    columns = ["stored", "GiB", "error of Zη", "error of Zᵀξ", "keeping s", "Zη s", "Zᵀξ s"]
+    title = f"Stored waves, {shots} shots: relative errors of the products against every step"
+    show_table("stored", columns, thinning(shots, arguments.steps, clock), title)
 
 
 if __name__ == "__main__":
-    for name, value in ONE_THREAD.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     main()

@@ -4,7 +4,6 @@ Run by `python benchmarks/bench_point_clouds.py --ring 200`.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import equinox as eqx
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from tables import show_table
 
 import natgrad as ng
 
@@ -67,8 +67,8 @@ def anatomy(problem: ng.Problem, network: eqx.nn.MLP) -> list[float]:
     return [*lengths, share(force), share(motion(F)), gradient]
 
 
-def run(count: int, table: Callable) -> None:
-    """Both tables; `table` prints one."""
+def run(count: int) -> None:
+    """Three tables."""
     problem, network = setting(count)
     points = (1 / count) * ng.L2()
     minimize = lambda metric, damping, iterations: ng.minimize(
@@ -81,8 +81,10 @@ def run(count: int, table: Callable) -> None:
     for iterations in (3, 10, 30):
         found = minimize(W2(), point_cloud.DAMPING, iterations)
         rows.append([iterations, *anatomy(problem, found.theta)])
-    header = ["iteration", "|F|", "|Zη|", "of PF", "of F − PF", "F seen", "Zη seen", "gradient"]
-    table(f"Ring, {count} samples: the direction of W₂ in its own run", header, rows)
+    columns = ["iteration", "F", "Zη", "Zη due to PF", "Zη due to F − PF"]
+    columns += ["F seen", "Zη seen", "Zη a gradient", "Zη over F"]
+    rows = [[*row, row[2] / row[1]] for row in rows]
+    show_table("anatomy", columns, rows, f"Ring, {count} samples: W₂ in its own run")
     usual = point_cloud.DAMPING
     rivals = {
         "E|v|²": (points, usual),
@@ -98,7 +100,8 @@ def run(count: int, table: Callable) -> None:
     for name, (metric, damping) in rivals.items():
         history = minimize(metric, damping, 30).history
         rows.append([name, float(np.nanmedian(history["step"])), float(history["loss"][-1])])
-    table(f"Ring, {count} samples: 30 iterations", ["", "median step", "loss"], rows)
+    columns = ["metric", "median step", "energy distance"]
+    show_table("cures", columns, rows, f"Ring, {count} samples: 30 iterations")
     rows = []
     for scale in (1.0, 0.5, 0.25, 0.125):
         costs = []
@@ -109,4 +112,4 @@ def run(count: int, table: Callable) -> None:
             costs.append(float(jnp.sum(metric.factor(x).mv(turn) ** 2)) / length(turn) ** 2)
         rows.append([scale, float(np.mean(costs))])
     title = f"{count} samples: what W₂ charges for turning a ball, of E|v|²; exact is 0"
-    table(title, ["h / default", "share"], rows)
+    show_table("turn", ["h / default", "share"], rows, title)
