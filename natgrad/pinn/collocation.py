@@ -240,7 +240,7 @@ def derivative(u: Field, x: Array, *axes: int) -> Array:
 
     Cost: 2 evaluations of u for each order, multiplied; equal parts of several are shared.
     """
-    _check_point(x)
+    check_point(x)
     if not axes:
         return u(x)
     *rest, last = axes
@@ -260,7 +260,7 @@ def laplacian(u: Field, x: Array) -> Array:
 
     Cost: about 2d + 1 evaluations of u.
     """
-    _check_point(x)
+    check_point(x)
 
     def second(direction: Array) -> Array:
         slope = lambda y: jax.jvp(u, (y,), (direction,))[1]
@@ -269,7 +269,8 @@ def laplacian(u: Field, x: Array) -> Array:
     return jnp.sum(jax.vmap(second)(jnp.eye(x.size, dtype=x.dtype)), axis=0)
 
 
-def _check_point(x: Array) -> None:
+def check_point(x: Array) -> None:
+    """Raise `InputError` unless this is one real point."""
     if jnp.ndim(x) != 1 or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         what = f"has shape {jnp.shape(x)} and dtype {jnp.result_type(x)}"
         raise InputError("x", what, "one real point of shape (d,), and jax.vmap for several")
