@@ -2,21 +2,26 @@
 
 from .collocation import Collocation, Residual, derivative, laplacian
 from .embeddings import fourier_features, periodic, vanishing
-from .resampling import Resampled
+from .resampling import Resampled, residual_adaptive
 from .shapes import Ball, Box, Shape, Sphere, Union
+from .weights import Balanced, Causal, Weighting
 
 __all__ = [
+    "Balanced",
     "Ball",
     "Box",
+    "Causal",
     "Collocation",
     "Resampled",
     "Residual",
     "Shape",
     "Sphere",
     "Union",
+    "Weighting",
     "derivative",
     "fourier_features",
     "laplacian",
     "periodic",
+    "residual_adaptive",
     "vanishing",
 ]

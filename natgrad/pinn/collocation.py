@@ -164,17 +164,21 @@ class Collocation(RowModel):
                 what = f"{wrong} of its {values.size} residuals at theta are not finite"
                 raise InputError(name, what, "another starting point, or points off a singularity")
 
-    def at(self, points: Mapping[str, Array]) -> "Collocation":
-        """The same residuals at other points; the blocks that are not named keep theirs."""
-        unknown = sorted(set(points) - set(self.blocks))
-        if unknown:
-            raise InputError("points", f"there is no block {unknown[0]!r}", str(list(self.blocks)))
-        moved = {
-            name: Residual(
-                block.function, points.get(name, block.points), block.weight, block.metric
-            )
-            for name, block in self.blocks.items()
-        }
+    def at(
+        self, points: Mapping[str, Array], weights: Mapping[str, Array] | None = None
+    ) -> "Collocation":
+        """The same residuals at other points, or with other weights.
+
+        The blocks that are not named keep theirs.
+        """
+        moved = {}
+        for given in (points, weights := weights or {}):
+            if unknown := sorted(set(given) - set(self.blocks)):
+                what, names = f"there is no block {unknown[0]!r}", str(list(self.blocks))
+                raise InputError("points" if given is points else "weights", what, names)
+        for name, block in self.blocks.items():
+            there = points.get(name, block.points), weights.get(name, block.weight)
+            moved[name] = Residual(block.function, *there, block.metric)
         return Collocation(memory=self.memory, **moved)
 
     @property
