@@ -2,6 +2,7 @@
 
 from .collocation import Collocation, Residual, derivative, laplacian
 from .embeddings import fourier_features, periodic, vanishing
+from .marching import March, march
 from .resampling import Resampled, residual_adaptive
 from .shapes import Ball, Box, Shape, Sphere, Union
 from .weights import Balanced, Causal, Weighting
@@ -12,6 +13,7 @@ __all__ = [
     "Box",
     "Causal",
     "Collocation",
+    "March",
     "Resampled",
     "Residual",
     "Shape",
@@ -21,6 +23,7 @@ __all__ = [
     "derivative",
     "fourier_features",
     "laplacian",
+    "march",
     "periodic",
     "residual_adaptive",
     "vanishing",
