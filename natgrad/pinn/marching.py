@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.settings import Number, check_instance, check_integer, check_number
+from ..core.settings import check_instance, check_integer, check_number
 from ..descent.methods import Method
 from ..descent.minimize import minimize
 from ..descent.recipes import levenberg_marquardt
@@ -67,7 +67,7 @@ def march(
     windows: int,
     length: float,
     method: Callable[[Metric], Method] = levenberg_marquardt,
-    weight: Number = 1.0,
+    weight: float | Array = 1.0,
     checkpoint: str | Path | None = None,
     **options: Any,
 ) -> March:
