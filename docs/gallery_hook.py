@@ -23,6 +23,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "l_shape": {"refinements": 4},
     "point_cloud": {},
     "burgers": {"width": 12, "count": 1000, "iterations": 80},
+    "inverse_burgers": {"width": 12, "count": 1000, "iterations": 100},
     "poisson_5d": {
         "hidden": (24, 24),
         "interior": 300,

@@ -7,6 +7,7 @@ from . import fem as fem
 from . import interop as interop
 from . import metrics as metrics
 from . import models as models
+from . import pinn as pinn
 from . import plot as plot
 from . import report as report
 from . import samples as samples

@@ -36,8 +36,12 @@ class Batch(Public, eqx.Module):
     @abc.abstractmethod
     def sampler(
         self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None
-    ) -> Callable[[int], tuple[Problem, Any]]:
-        """iteration ↦ the problem and the method there; checks the input and a first draw."""
+    ) -> Callable[[int, PyTree, PyTree], tuple[Problem, Any, PyTree]]:
+        """(iteration, θ, memory) ↦ the problem and the method there, and the next memory.
+
+        Checks the input and a first draw. The memory is a pytree of arrays, None before the first
+        draw and of the same shapes after each; it is part of a checkpoint.
+        """
 
 
 class MiniBatch(Batch):
@@ -113,26 +117,32 @@ class MiniBatch(Batch):
 
 @dataclass(frozen=True)
 class Sampler:
-    """iteration ↦ the problem and the method on its selection; `shape` is that of the state."""
+    """The problem and the method on the selection of an iteration, whatever θ is.
+
+    `shape` is that of the state.
+    """
 
     batch: MiniBatch
     problem: Problem
     method: Mappable
     shape: tuple[int, ...]
 
-    def __call__(self, iteration: int) -> tuple[Problem, Any]:
+    def __call__(
+        self, iteration: int, theta: PyTree = None, memory: PyTree = None
+    ) -> tuple[Problem, Any, PyTree]:
         selection = self.selection(iteration)
         if self.batch.select is None:
             problem = _restrict(self.problem, selection)
-            return problem, self.method.map_metric(lambda metric: _restrict(metric, selection))
+            method = self.method.map_metric(lambda metric: _restrict(metric, selection))
+            return problem, method, None
         method = self.method.map_metric(lambda metric: _restrict(metric, selection))
         problem = self.batch.select(selection.rows)
         if not isinstance(problem, Problem):
             raise InputError("select", f"returns a {type(problem).__name__}", "a Problem")
         if problem.objective is not None:
-            return problem, method
+            return problem, method, None
         loss = ScaledLoss(problem.loss, selection.scale)
-        return Problem(problem.model, loss, regulariser=problem.regulariser), method
+        return Problem(problem.model, loss, regulariser=problem.regulariser), method, None
 
     def selection(self, iteration: int) -> Selection:
         """S of this iteration, from (seed, iteration) alone."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from .errors import InputError
 
 KIND = "result"  # of an archive
 AXES = ("iterations", "propagations", "seconds")  # what a run can spend
+TOO_FEW = 100  # times the loss that a held-out one may be
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ class Direction:
     gradient: PyTree
 
 
+class Best(NamedTuple):
+    """The best iterate of a run: θ, its loss (the held-out one, if any), its place in the history.
+
+    The places go by iterates, so that `history["loss"][iterate]` belongs to it.
+    """
+
+    theta: PyTree
+    loss: float
+    iterate: int
+
+
 @dataclass(frozen=True)
 class Result:
     """The end of a run.
@@ -89,7 +101,8 @@ class Result:
     `history` has one entry per iterate, the starting point first: at iterate i its loss and
     gradient norm, and the damping, length and so on of the step taken from it (NaN where there is
     none). Times and counts accumulate. `iterates` has the θ that were kept (`snapshots=` of the
-    run), by their place in the history.
+    run), by their place in the history, and `best` the iterate of the smallest loss, or of the
+    smallest held-out loss, where there is one: the last, unless it was worse.
     """
 
     theta: PyTree
@@ -99,6 +112,19 @@ class Result:
     history: Mapping[str, np.ndarray]
     info: Info | None
     iterates: Mapping[int, PyTree] = field(default_factory=dict)
+    best: Best | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """That the loss is small and the held-out loss is not, if that is so."""
+        held_out = self.history.get("held_out", np.array([]))
+        seen = held_out[~np.isnan(held_out)]
+        if not seen.size or not seen[-1] > TOO_FEW * abs(self.loss):
+            return None
+        return (
+            f"loss {self.loss:.1e}, held-out {seen[-1]:.1e}: θ fits the points that it was fitted "
+            "to and not what is between them; take more points, or draw them anew"
+        )
 
     @property
     def converged(self) -> bool:
@@ -129,11 +155,14 @@ class Result:
             "status": str(self.status),
             "iterations": self.iterations,
             "info": None if self.info is None else asdict(self.info),
+            "best": None if self.best is None else [self.best.loss, self.best.iterate],
             "versions": versions(),
             "machine": machine(),
         }
         iterates = {str(number): theta for number, theta in self.iterates.items()}
         tree = {"theta": self.theta, "history": dict(self.history), "iterates": iterates}
+        if self.best is not None:
+            tree["best"] = self.best.theta
         write_archive(Path(path), KIND, values, named_leaves(tree))
 
     def report(self, path: str | Path, problem: Any = None) -> Path:
@@ -149,7 +178,7 @@ class Result:
         return (
             f"{self.status} after {self.iterations} iterations, loss {self.loss:.6g}: "
             f"{self.status.message}"
-        )
+        ) + ("" if self.warning is None else f" Warning: {self.warning}.")
 
 
 @dataclass(frozen=True)
@@ -183,6 +212,9 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
         length = (len(history["loss"]),)
         if any(x.shape != length or x.dtype.kind not in "fiu" for x in history.values()):
             raise ValueError("the history is no table of numbers")
+        best = values.get("best")
+        if best is not None:
+            best = Best(_theta(_part(arrays, "best"), like), float(best[0]), int(best[1]))
         return Result(
             _theta(_part(arrays, "theta"), like),
             float(values["loss"]),
@@ -191,6 +223,7 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
             history,
             Info.restore(values["info"]),
             {number: _theta(iterates[number], like) for number in sorted(iterates)},
+            best,
         )
 
 

@@ -1,12 +1,14 @@
 """The loop and its parts: methods, steps, stops, checkpoints, progress."""
 
 from ..result import Progress
+from .held_out import HeldOut
 from .methods import LinearMethod, Method, Record, State
 from .progress import BOARD, Watch, label_runs, show_busy, show_run
 from .steps import Outcome, Path, Step, Trial
 
 __all__ = [
     "BOARD",
+    "HeldOut",
     "LinearMethod",
     "Method",
     "Outcome",

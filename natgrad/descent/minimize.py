@@ -34,6 +34,7 @@ from ..problem import Problem, differentiate_loss
 from ..result import Progress, Result
 from ..solvers.base import Solution
 from .checkpoint import Checkpoint, RunFile, as_checkpoint
+from .held_out import HeldOut, as_held_out
 from .methods import Method, Record, State
 from .progress import Watch, show_run
 from .run import Run, Snapshots
@@ -41,7 +42,7 @@ from .stop import Stop
 
 MARGIN = 1000  # how much more than rounding the gradient may promise in a run that has converged
 PATIENCE = 10  # selections in a row that must agree before they end a run
-Draw = Callable[[int], tuple[Problem, Method]]
+Draw = Callable[[int, PyTree, PyTree], tuple[Problem, Method, PyTree]]
 Callback = Callable[[Progress], Any]
 
 
@@ -53,6 +54,7 @@ def minimize(
     bounds: tuple[PyTree, PyTree] | None = None,
     stop: Stop = Stop(),
     batch: Batch | None = None,
+    held_out: Problem | HeldOut | None = None,
     callbacks: Iterable[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     snapshots: int | None = None,
@@ -78,6 +80,10 @@ def minimize(
     no step was possible, only when ten selections in a row say so, and goes on with the next
     selection until then; `Stop.gradient` is relative to the largest gradient seen. `result.loss` is
     that of the whole state, found at the end. A propagation counts as one whatever was selected.
+
+    The loss of a `held_out` problem, which the run does not see, is recorded every ten iterations
+    (see `ng.descent.HeldOut`). `result.best` is the iterate with the smallest of these; without one
+    that with the smallest loss, or under batches, whose losses cannot be compared, the last.
 
     With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
     if it is there; a run that had used up its budget, or reached its goal, goes on where `stop` now
@@ -105,7 +111,11 @@ def minimize(
     if mesh is not None:
         devices = Devices.over(mesh)
         steering = {"method": method, "bounds": bounds, "stop": stop, "batch": batch}
-        steering |= {"checkpoint": checkpoint is not None, "snapshots": snapshots}
+        steering |= {
+            "held_out": held_out,
+            "checkpoint": checkpoint is not None,
+            "snapshots": snapshots,
+        }
         devices.check(problem, theta0, **steering)
         asks = devices.any(asks)
     check_instance("method", method, Method)
@@ -125,15 +135,19 @@ def minimize(
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
     theta0, box, file = strengthen(theta0), as_bounds(bounds, theta0), None
+    aside = None if held_out is None else as_held_out(held_out)
     if checkpoint is not None:
         checkpoint = as_checkpoint(checkpoint)
-        seen = {"problem": (problem, method)} | ({} if draw is None else {"batch": draw(0)})
+        seen = {"problem": (problem, method)}
+        seen |= {} if draw is None else {"batch": draw(0, theta0, None)[:2]}
+        seen |= {} if aside is None else {"held_out": (aside.problem, None)}
         seen = {name: (p, getattr(m, "metric", None)) for name, (p, m) in seen.items()}
         identity = identify(seen, theta0, box, batch=batch, **_settings(given[1]))
         file = RunFile(checkpoint, identity, devices)
-    run = Run(theta0, Snapshots(snapshots, theta0), devices)  # its clock begins here
+    judge = "held_out" if aside else "loss" if batch is None else None
+    run = Run(theta0, Snapshots(snapshots, theta0), devices, judge)  # its clock begins here
     run.count(forward=int(known is not None))  # the check at θ₀
-    loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw)
+    loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw, aside)
     shown = progress if devices is None or devices.leads else False
     try:
         with (
@@ -149,6 +163,8 @@ def minimize(
                 rho = evaluate(problem.model, run.theta).rho
                 run.loss = float(problem.value(run.theta, rho))
                 run.count(forward=1)
+            if aside is not None:
+                run.held_out = aside.measure(run.theta)
     except (Exception, KeyboardInterrupt) as error:
         error.natgrad_result = run.result(Status.FAILED)  # pyright: ignore
         raise
@@ -169,10 +185,10 @@ def _make_draws(
     if devices is None:
         return draw
 
-    def spread(iteration: int) -> tuple[Problem, Method]:
-        problem, method = draw(iteration)
+    def spread(iteration: int, now: PyTree, memory: PyTree) -> tuple[Problem, Method, PyTree]:
+        problem, method, memory = draw(iteration, take_local(now), memory)
         problem, spread_metric = devices.spread(problem, theta)
-        return problem, method.map_metric(spread_metric)
+        return problem, method.map_metric(spread_metric), memory
 
     return spread
 
@@ -196,6 +212,7 @@ class _Loop:
     callbacks: Sequence[Callback]
     asks: bool  # whether any process has callbacks
     draw: Draw | None
+    held_out: HeldOut | None
     unchecked: bool = False  # L-BFGS hands on no evaluation, so its state is checked at the end
 
     def run_to_the_end(
@@ -221,12 +238,15 @@ class _Loop:
     def _start(self, known: Evaluation | None, file: RunFile | None) -> Status | None:
         """The first state, or that of a checkpoint; with why the run had ended, if for good."""
         run = self.run
-        problem, method = (self.problem, self.method) if self.draw is None else self.draw(0)
-        batches = self.draw is not None
+        problem, method, batches = self.problem, self.method, self.draw is not None
+        if self.draw is not None:
+            problem, method, run.memory = self.draw(0, run.theta, None)
+            known = known if problem.model.on_host else None  # it is of the whole state
         run.state = method.init(problem, run.theta, known=known, batches=batches)
         hands_on = run.state.known is not None
         saved = None if file is None else file.load()
         if file is None or saved is None:
+            run.memory = None
             return None
         with reading(file.checkpoint.path, "checkpoint"):
             ended = run.restore(*saved)
@@ -247,7 +267,7 @@ class _Loop:
         run, problem, method = self.run, self.problem, self.method
         assert run.state is not None
         if self.draw is not None:
-            problem, method = self.draw(run.iteration)
+            problem, method, run.memory = self.draw(run.iteration, run.theta, run.memory)
             if problem.model.on_host:  # what is known is of another selection
                 run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
@@ -270,7 +290,10 @@ class _Loop:
                 reference = np.fmax(reference, norm, dtype=reference.dtype)
             record = None
         run.count(*seen[0])
-        run.begin(loss, norm)
+        aside, apart = self.held_out, np.nan
+        if aside is not None and (run.iteration - 1) % aside.every == 0:
+            apart = aside.measure(run.theta)
+        run.begin(loss, norm, apart)
         run.loss = float(loss)
         if first and not np.isfinite(loss):
             advice = "a starting point where the loss is finite"

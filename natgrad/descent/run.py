@@ -14,7 +14,7 @@ from ..core.sharding import take_local
 from ..devices import Devices
 from ..errors import InputError
 from ..parameters import flatten
-from ..result import Info, Result
+from ..result import Best, Info, Result
 from .methods import Record, State
 
 FEW_PARAMETERS = 16  # every iterate is kept unasked, for plots of paths
@@ -22,7 +22,7 @@ MANY = 1000
 COLUMNS = (
     *("loss", "gradient_norm", "step", "step_norm", "damping", "halvings", "ratio"),
     *("rank", "condition", "solver_iterations", "reachable", "decreased"),
-    *("seconds", "forward", "linearised", "adjoint"),
+    *("held_out", "seconds", "forward", "linearised", "adjoint"),
 )
 
 
@@ -30,11 +30,17 @@ class Run:
     """The last good θ of a run with the state of its method, its history, and its clock.
 
     `iteration` is the number of iterations begun, `completed` of those that ended; `agreeing`
-    counts the selections in a row that would end the run.
+    counts the selections in a row that would end the run. `memory` is what a batch carries from
+    one draw to the next; `judge` is the column whose smallest value the best iterate has.
     """
 
-    def __init__(self, theta: PyTree, snapshots: "Snapshots", devices: Devices | None):
-        self.theta, self.snapshots, self.devices = theta, snapshots, devices
+    def __init__(
+        self, theta: PyTree, snapshots: "Snapshots", devices: Devices | None, judge: str | None
+    ):
+        self.theta, self.snapshots, self.devices, self.judge = theta, snapshots, devices, judge
+        self.memory: PyTree = None
+        self.best: Best | None = None
+        self.held_out = float("nan")  # at the end
         self.state: State | None = None
         self.loss = float("nan")
         self.info: Info | None = None
@@ -53,15 +59,23 @@ class Run:
         more = (int(forward), int(linearised), int(adjoint))
         self.counts = Counts(*(a + b for a, b in zip(self.counts, more, strict=True)))
 
-    def begin(self, loss: float, gradient_norm: float) -> None:
+    def begin(self, loss: float, gradient_norm: float, held_out: float = np.nan) -> None:
         """A new row of the history, for the point where the run stands."""
         row = dict.fromkeys(COLUMNS, np.nan)
         row |= {
             "loss": loss,
             "gradient_norm": gradient_norm,
+            "held_out": held_out,
             "seconds": time.perf_counter() - self.began,
         }
         self.rows.append(row | self.counts._asdict())
+        self._compare()
+
+    def _compare(self) -> None:
+        """Keep the point where the run stands if it is the best until now."""
+        value = np.nan if self.judge is None else self.rows[-1][self.judge]
+        if value < (np.inf if self.best is None else self.best.loss):
+            self.best = Best(self.theta, float(value), len(self.rows) - 1)
 
     def finish(self, record: Record) -> None:
         """Complete the row with the step that was taken from there, or tried."""
@@ -102,18 +116,24 @@ class Run:
             "accepted": self.accepted,
             "seconds": time.perf_counter() - self.began,
             "snapshots": list(self.snapshots.kept),
+            "best": None if self.best is None else [self.best.loss, self.best.iterate],
         }
         assert self.state is not None
         state = self.state.without_evaluation()
-        return values, (self.theta, state, list(self.snapshots.kept.values()))
+        best = None if self.best is None else self.best.theta
+        kept = list(self.snapshots.kept.values())
+        return values, (self.theta, state, kept, best, self.memory)
 
     def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
         """Take up what `save` returned; returns why the run had ended, if it had."""
         assert self.state is not None
         for place, number in enumerate(values["snapshots"]):
             self.snapshots.note(number, jnp.asarray(leaves.pop(f"[2][{place}]")))
-        like = (self.theta, self.state.without_evaluation())
-        self.theta, self.state = replace_leaves(like, leaves, "checkpoint")
+        best = None if values["best"] is None else self.theta
+        like = (self.theta, self.state.without_evaluation(), [], best, self.memory)
+        restored = replace_leaves(like, leaves, "checkpoint")
+        self.theta, self.state, _, best, self.memory = restored
+        self.best = None if values["best"] is None else Best(best, *values["best"])
         self.iteration = self.completed = int(values["iteration"])
         self.agreeing, self.accepted = int(values["agreeing"]), int(values["accepted"])
         self.loss = float(values["loss"])
@@ -130,7 +150,10 @@ class Run:
     def result(self, status: Status) -> Result:
         """What the caller gets."""
         if not self.rows or self.rows[-1]["step"] > 0:  # which led to a point not recorded
-            self.begin(self.loss, np.nan)
+            self.begin(self.loss, np.nan, self.held_out)
+        elif np.isnan(self.rows[-1]["held_out"]):
+            self.rows[-1]["held_out"] = self.held_out
+            self._compare()
         # no later row will tell what was spent on the last one
         self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
         theta = self.theta if self.devices is None else take_local(self.theta)
@@ -141,7 +164,10 @@ class Run:
             earlier = [i for i in kept if i < last][: self.snapshots.most - 1]
             iterates = {i: unravel(jnp.asarray(kept[i])) for i in earlier}
             iterates[last] = theta
-        return Result(theta, float(self.loss), status, self.accepted, history, self.info, iterates)
+        best = Best(theta, float(self.loss), last) if self.best is None else self.best
+        best = best._replace(theta=theta if best.iterate == last else take_local(best.theta))
+        loss, info = float(self.loss), self.info
+        return Result(theta, loss, status, self.accepted, history, info, iterates, best)
 
 
 class Snapshots:

@@ -165,17 +165,21 @@ class Collocation(RowModel):
                 what = f"{wrong} of its {values.size} residuals at theta are not finite"
                 raise InputError(name, what, "another starting point, or points off a singularity")
 
-    def at(self, points: Mapping[str, Array]) -> "Collocation":
-        """The same residuals at other points; the blocks that are not named keep theirs."""
-        unknown = sorted(set(points) - set(self.blocks))
-        if unknown:
-            raise InputError("points", f"there is no block {unknown[0]!r}", str(list(self.blocks)))
-        moved = {
-            name: Residual(
-                block.function, points.get(name, block.points), block.weight, block.metric
-            )
-            for name, block in self.blocks.items()
-        }
+    def at(
+        self, points: Mapping[str, Array], weights: Mapping[str, Array] | None = None
+    ) -> "Collocation":
+        """The same residuals at other points, or with other weights.
+
+        The blocks that are not named keep theirs.
+        """
+        moved = {}
+        for given in (points, weights := weights or {}):
+            if unknown := sorted(set(given) - set(self.blocks)):
+                what, names = f"there is no block {unknown[0]!r}", str(list(self.blocks))
+                raise InputError("points" if given is points else "weights", what, names)
+        for name, block in self.blocks.items():
+            there = points.get(name, block.points), weights.get(name, block.weight)
+            moved[name] = Residual(block.function, *there, block.metric)
         return Collocation(memory=self.memory, **moved)
 
     @property
@@ -241,7 +245,7 @@ def derivative(u: Field, x: Array, *axes: int) -> Array:
 
     Cost: 2 evaluations of u for each order, multiplied; equal parts of several are shared.
     """
-    _check_point(x)
+    check_point(x)
     if not axes:
         return u(x)
     *rest, last = axes
@@ -261,7 +265,7 @@ def laplacian(u: Field, x: Array) -> Array:
 
     Cost: about 2d + 1 evaluations of u.
     """
-    _check_point(x)
+    check_point(x)
 
     def second(direction: Array) -> Array:
         slope = lambda y: jax.jvp(u, (y,), (direction,))[1]
@@ -270,7 +274,8 @@ def laplacian(u: Field, x: Array) -> Array:
     return jnp.sum(jax.vmap(second)(jnp.eye(x.size, dtype=x.dtype)), axis=0)
 
 
-def _check_point(x: Array) -> None:
+def check_point(x: Array) -> None:
+    """Raise `InputError` unless this is one real point."""
     if jnp.ndim(x) != 1 or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         what = f"has shape {jnp.shape(x)} and dtype {jnp.result_type(x)}"
         raise InputError("x", what, "one real point of shape (d,), and jax.vmap for several")

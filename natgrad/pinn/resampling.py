@@ -1,53 +1,89 @@
-"""Collocation points drawn anew in every iteration."""
+"""Collocation points and weights that change from iteration to iteration."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
 from ..batches import Batch, Mappable
-from ..core.settings import check_integer
+from ..core.settings import check_instance, check_integer, check_number
 from ..errors import InputError
 from ..metrics.base import Metric
 from ..metrics.combine import Blocks
 from ..models.base import Evaluation
 from ..problem import Problem
 from .collocation import Collocation, Residual
+from .weights import Weighting
 
 Follower = Callable[[Any], Metric]
+Drawn = Mapping[str, Array | tuple[Array, Array]]
 
 
 class Resampled(Batch):
-    """New points for the blocks of a `Collocation`, every `period` iterations.
+    """New points for the blocks of a `Collocation`, every `period` iterations, and new weights.
 
     `draw(key)` returns a dict with the points of the blocks that move, in the same number each
     time; the others stay. Points drawn from a fixed set make it a mini-batch. The weights of
     `pinn.metric` follow their number, also in what is made of it: multiples, sums, single blocks.
 
     ```python
-    draw = lambda key: {"interior": jax.random.uniform(key, (256, 2))}
+    draw = lambda key: {"interior": box.uniform(key, 256)}
     ng.minimize(pinn.problem, net, ng.spring(pinn.metric), batch=ng.Resampled(draw))
     ```
 
-    The key depends on `seed` and on the iteration alone. Losses and gradients of the history are
-    those at the points of the iteration, and the tests of `minimize` are those of mini-batches;
-    `result.loss` is that at the points of the problem itself.
+    `draw(key, theta, residual)` sees where the run stands: `residual(name, points)` are the values
+    of a block. It may return a pair (points, shares) for a block, with the weight of each point
+    relative to the block's own: the inverse of the density that it was drawn with, where the loss
+    is to stay unbiased. `ng.pinn.residual_adaptive` makes such a draw.
+
+    `weights` are one or more of `ng.pinn.Causal` and `ng.pinn.Balanced`, which set the weights of
+    the points or blocks before every iteration, in turn. The loss, its history and the metric
+    follow them.
+
+    ```python
+    ng.Resampled(draw, 10, weights=ng.pinn.Causal("interior"))
+    ng.Resampled(weights=(ng.pinn.Balanced(), ng.pinn.Causal("interior")))    # at fixed points
+    ```
+
+    The key depends on `seed` and on the iteration alone; what depends on θ, or on iterations
+    before, is kept in a checkpoint. Losses and gradients of the history are those at the points of
+    the iteration, and the tests of `minimize` are those of mini-batches; `result.loss` is that at
+    the points of the problem itself, with its own weights.
     """
 
-    draw: Callable[[Array], Mapping[str, Array]]
+    draw: Callable[..., Drawn] | None = None
     period: int = eqx.field(static=True, default=1)
     seed: int = eqx.field(static=True, default=0)
+    weights: Weighting | Sequence[Weighting] = ()
 
     def __check_init__(self):
-        if not callable(self.draw):
+        if self.draw is not None and not callable(self.draw):
             raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
         check_integer(self.period, "period", 1)
         check_integer(self.seed, "seed", 0)
+        for rule in self.rules:
+            check_instance("weights", rule, Weighting, "ng.pinn.Balanced()")
+
+    @property
+    def rules(self) -> Sequence[Weighting]:
+        """The weightings, in turn."""
+        given: Any = self.weights
+        return given if isinstance(given, (list, tuple)) else (given,)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether `draw` looks at θ."""
+        if self.draw is None:
+            return False
+        given = inspect.signature(self.draw).parameters.values()
+        return sum(p.default is p.empty and p.kind in (0, 1) for p in given) > 1
 
     def sampler(
         self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None
@@ -59,6 +95,9 @@ class Resampled(Batch):
         if problem.objective is not None:
             what = "an objective of theta has no points to draw"
             raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
+        own_loss = bool(eqx.tree_equal(problem.loss, model.loss))
+        if self.rules and not own_loss:
+            raise InputError("weights", "the loss is not that of the residuals", "pinn.problem")
         followers: list[Follower] = []
 
         def prepare(metric: Metric) -> Metric:
@@ -66,22 +105,17 @@ class Resampled(Batch):
             return metric
 
         method.map_metric(prepare)
-        draws = Draws(
-            self,
-            problem,
-            followers=followers,
-            own_loss=bool(eqx.tree_equal(problem.loss, model.loss)),
-            method=method,
-        )
-        for name, points in draws.points(0).items():
-            if name in model.blocks:
-                _check_points(name, model.blocks[name], points)
-        draws(0)
+        draws = Draws(self, problem, method, own_loss, followers)
+        draws(0, theta)
         return draws
 
 
-def _check_points(name: str, block: Residual, points: Any) -> None:
+def _check_drawn(name: str, block: Residual, drawn: Any) -> None:
+    points, shares = drawn if isinstance(drawn, tuple) else (drawn, None)
     shape, wanted = np.shape(points), block.points.shape
+    if shares is not None and (np.shape(shares) != shape[:1] or block.weight.ndim):
+        what = f"shares of shape {np.shape(shares)} of {name}, whose points have shape {shape}"
+        raise InputError("draw", what, "one for each point, and a single weight of the block")
     if len(shape) != 2 or shape[1] != wanted[1]:
         what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
         raise InputError("draw", what, f"(n, {wanted[1]}) points")
@@ -107,7 +141,10 @@ def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
 
 @dataclass(frozen=True)
 class Draws:
-    """iteration ↦ the problem and the method at its points; the model's own move with them."""
+    """The problem and the method at the points of an iteration; the model's own move with them.
+
+    The memory is what was drawn last, where that depends on θ, and those of the weightings.
+    """
 
     batch: Resampled
     problem: Problem
@@ -115,17 +152,99 @@ class Draws:
     own_loss: bool
     followers: list[Follower]
 
-    def __call__(self, iteration: int) -> tuple[Problem, Any]:
-        model = cast(Collocation, self.problem.model).at(self.points(iteration))
+    def __call__(
+        self, iteration: int, theta: PyTree, memory: PyTree = None
+    ) -> tuple[Problem, Any, PyTree]:
+        batch, model = self.batch, cast(Collocation, self.problem.model)
+        drawn, memories = memory or (None, [None] * len(batch.rules))
+        if drawn is None or iteration % batch.period == 0:
+            drawn = self.points(iteration, theta)
+        points = {name: x[0] if isinstance(x, tuple) else x for name, x in drawn.items()}
+        shares = {name: x[1] for name, x in drawn.items() if isinstance(x, tuple)}
+        weigh = lambda name: model.blocks[name].weight * shares[name] / len(shares[name])
+        model = model.at(points, {name: weigh(name) for name in shares})
+        after = []
+        for rule, before in zip(batch.rules, memories, strict=True):
+            weights, carried = rule.weigh(iteration, theta, model, before)
+            model = model.at({}, weights)
+            after.append(carried)
         loss = model.loss if self.own_loss else self.problem.loss
         problem = Problem(model, loss, regulariser=self.problem.regulariser)
         followers = iter(self.followers)  # one for each metric of the method
-        return problem, self.method.map_metric(lambda _: next(followers)(model.metric))
+        method = self.method.map_metric(lambda _: next(followers)(model.metric))
+        return problem, method, (drawn if batch.adapts else None, after)
 
-    def points(self, iteration: int) -> Mapping[str, Array]:
-        """The points of this iteration, from (seed, iteration) alone."""
-        key = jax.random.key(self.batch.seed)
-        points = self.batch.draw(jax.random.fold_in(key, iteration // self.batch.period))
-        if not isinstance(points, Mapping):
-            raise InputError("draw", f"returns a {type(points).__name__}", "a dict of points")
-        return points
+    def points(self, iteration: int, theta: PyTree) -> Drawn:
+        """The points of this iteration, from (seed, iteration) and, if it is asked for, θ."""
+        if self.batch.draw is None:
+            return {}
+        blocks = cast(Collocation, self.problem.model).blocks
+        key = jax.random.fold_in(jax.random.key(self.batch.seed), iteration // self.batch.period)
+
+        def residual(name: str, points: Array) -> Array:
+            if name not in blocks:
+                raise InputError("draw", f"there is no block {name!r}", f"one of {list(blocks)}")
+            return _evaluate(blocks[name].function, theta, points)
+
+        drawn = self.batch.draw(key, *((theta, residual) if self.batch.adapts else ()))
+        if not isinstance(drawn, Mapping):
+            raise InputError("draw", f"returns a {type(drawn).__name__}", "a dict of points")
+        for name, points in drawn.items():
+            if name in blocks:
+                _check_drawn(name, blocks[name], points)
+        return drawn
+
+
+def residual_adaptive(
+    candidates: Callable[[Array], Mapping[str, Array]],
+    count: int,
+    *,
+    power: float = 1.0,
+    floor: float = 1.0,
+) -> Callable[[Array, PyTree, Callable[[str, Array], Array]], Drawn]:
+    """A draw for `Resampled` with more points where the residual is large.
+
+    Of the N candidates xᵢ of each block `count` are taken, with a density
+
+        qᵢ = (|rᵢ|ᵏ/mean |r|ᵏ + c)/(1 + c),      k = `power`, c = `floor`,
+
+    and the weight of each is divided by qᵢ: the loss stays an unbiased estimate of that of uniform
+    points, and no weight grows by more than 1 + 1/c. Candidates are taken at equal distances along
+    Σ qᵢ (systematic sampling), so that one of density q is there ⌊nq/N⌋ or ⌈nq/N⌉ times.
+
+    ```python
+    candidates = lambda key: {"interior": box.uniform(key, 10_000)}
+    ng.Resampled(ng.pinn.residual_adaptive(candidates, 1000), period=10)
+    ```
+
+    Cost: one evaluation of the residual at the candidates each time.
+    Reference: Wu and others, Comput. Methods Appl. Mech. Eng. 403 (2023), without weights.
+    """
+    check_integer(count, "count", 1)
+    settings = {"power": check_number(power, "power", positive=True)}
+    settings |= {"floor": check_number(floor, "floor", positive=True)}
+
+    def draw(key: Array, theta: PyTree, residual: Callable[[str, Array], Array]) -> Drawn:
+        first, second = jax.random.split(key)
+        given = candidates(first).items()
+        return {name: _choose(second, x, residual(name, x), count, **settings) for name, x in given}
+
+    return draw
+
+
+@eqx.filter_jit
+def _choose(
+    key: Array, points: Array, values: Array, count: int, power: Array, floor: Array
+) -> tuple[Array, Array]:
+    size = jnp.linalg.norm(values.reshape(len(points), -1), axis=1) ** power
+    relative = jnp.where(jnp.all(size == 0), 1.0, size / jnp.mean(size))
+    density = (relative + floor) / (1 + floor)
+    places = (jnp.arange(count) + jax.random.uniform(key, dtype=density.dtype)) / count
+    taken = jnp.searchsorted(jnp.cumsum(density) / jnp.sum(density), places)
+    taken = jnp.minimum(taken, len(points) - 1)
+    return points[taken], 1 / density[taken]
+
+
+@eqx.filter_jit
+def _evaluate(function: Callable[[PyTree, Array], Array], theta: PyTree, points: Array) -> Array:
+    return jax.vmap(lambda x: function(theta, x))(points)

@@ -184,7 +184,7 @@ class Drawn:
         rows, share = np.arange(len(self.Z)), 1.0
         if self.choice["batch"]:
             sampler = ng.MiniBatch(len(self.Z) - 2, seed=1).sampler(problem, method, theta, known)
-            problem, method = sampler(self.iteration)
+            problem, method, _ = sampler(self.iteration)
             rows = np.asarray(sampler.selection(self.iteration).rows)
             share = len(self.Z) / len(rows)
         state = method.init(problem, theta, batches=self.choice["batch"])

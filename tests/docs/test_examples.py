@@ -14,6 +14,7 @@ import burgers
 import dense_oracle
 import density_image as di
 import flax_network
+import inverse_burgers
 import natgrad as ng
 import optimal_transport as ot
 import point_cloud
@@ -169,6 +170,19 @@ def test_burgers_runs(tmp_path, monkeypatch):
     burgers.exact.cache_clear()
     assert (tmp_path / "burgers.png").stat().st_size > 20_000
     assert missed < 1e-2
+
+
+@pytest.mark.slow
+def test_inverse_burgers_knows_its_error(tmp_path, monkeypatch):
+    """Ten times as viscous: ν to two percent, and within what its deviation allows."""
+    monkeypatch.setattr(burgers, "VISCOSITY", 0.1 / np.pi)
+    burgers.exact.cache_clear()
+    small = {"width": 10, "depth": 2, "count": 400, "measurements": 150, "iterations": 60}
+    found = inverse_burgers.main(**small, output=tmp_path)
+    burgers.exact.cache_clear()
+    assert (tmp_path / "inverse_burgers.png").stat().st_size > 20_000
+    assert abs(np.log(found.viscosity * np.pi / 0.1)) < 3 * found.deviation
+    assert found.deviation == pytest.approx(0.017, abs=0.004)
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def drawn(batch: ng.Resampled, iteration: int, pinn: ng.Collocation = POISSON):
 def sampled(batch: ng.Resampled, problem: ng.Problem, metric: ng.metrics.Metric, iteration: int):
     """The problem and the metric of an iteration."""
     method = ng.NaturalGradient(metric)
-    problem, method = batch.sampler(problem, method, network(), None)(iteration)
+    problem, method, _ = batch.sampler(problem, method, network(), None)(iteration, network())
     return problem, method.metric
 
 
@@ -312,7 +312,8 @@ def check_that_weights_follow(name: str, c: float, count: int, seed: int) -> Non
     draw = lambda key: {"inside": jax.random.uniform(key, (count, 1))}
     make = lambda metric: ng.NaturalGradient(metric, damping=1e-6)
     batch = ng.Resampled(draw, seed=seed)
-    follow = lambda metric: batch.sampler(pinn.problem, make(metric), jnp.ones(3), None)(5)
+    sampler = lambda metric: batch.sampler(pinn.problem, make(metric), jnp.ones(3), None)
+    follow = lambda metric: sampler(metric)(5, jnp.ones(3))[:2]
     problem, method = follow(DERIVED[name](pinn.metric, c))
     _, own = follow(pinn.metric)
     rho = {"inside": jnp.ones(count), "edge": jnp.ones(6)}
