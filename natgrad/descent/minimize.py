@@ -277,9 +277,12 @@ class _Loop:
             limit = self.stop.propagations
             left = np.inf if limit is None else limit - sum(run.counts)
             limits = np.array([self.stop.gradient, left])
-            made = _iterate(problem, method, run.theta, run.state, self.bounds, limits)
-            numbers, local, theta, state = made
-            loss, norm, reference, seen, record = numbers.fetch()
+            numbers, (structure, kinds), local, theta, state = _iterate(
+                problem, method, run.theta, run.state, self.bounds, limits
+            )
+            host = iter(np.asarray(numbers))  # in one transfer
+            take = lambda kind: next(host).astype(kind) if isinstance(kind, np.dtype) else kind
+            loss, norm, reference, seen, record = structure.unflatten(map(take, kinds))
         else:
             local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
             spent, noted = (local.counts, local.report), run.state.first_norm
@@ -393,35 +396,21 @@ def _iterate(
     state: State,
     bounds: Bounds | None,
     limits: np.ndarray,
-) -> tuple["Numbers", Local, PyTree, State]:
+) -> tuple[Array, tuple[Any, list[Any]], Local, PyTree, State]:
     """An iteration as one program: linearise, and try steps unless the gradient is small enough.
 
     `limits` are the tolerance of the gradient and the propagations left. All numbers come back in
-    one array; a GPU waits for the host once in an iteration.
+    one array, with their structure and types; a GPU waits for the host once in an iteration.
     """
     local = method.linearise(problem, theta, state, bounds=bounds)
     theta, state, record = method.try_steps(local, state, limits)
     spent = (local.counts, local.report)
     seen = (local.loss, local.gradient_norm, state.first_norm, spent, record)
     leaves, structure = jax.tree.flatten(seen)
-    numbers = [jnp.asarray(leaf).astype(float) for leaf in leaves if eqx.is_array_like(leaf)]
-    kinds = (jnp.result_type(x) if eqx.is_array_like(x) else x for x in leaves)
-    numbers = Numbers(jnp.stack(numbers), structure, tuple(kinds))
-    return numbers, dataclasses.replace(local, **dict.fromkeys(local.system)), theta, state
-
-
-class Numbers(eqx.Module):
-    """Scalars in any structure as one array: one transfer from the device instead of dozens."""
-
-    values: Array
-    structure: Any = eqx.field(static=True)
-    kinds: tuple[Any, ...] = eqx.field(static=True)  # a dtype, or what is no number
-
-    def fetch(self) -> Any:
-        """The scalars in their structure, NumPy's, on the host."""
-        host = iter(np.asarray(self.values))
-        take = lambda kind: next(host).astype(kind) if isinstance(kind, np.dtype) else kind
-        return self.structure.unflatten(map(take, self.kinds))
+    kinds = [jnp.result_type(x) if eqx.is_array_like(x) else x for x in leaves]
+    numbers = jnp.stack([jnp.asarray(x, float) for x in leaves if eqx.is_array_like(x)])
+    kept = dataclasses.replace(local, **dict.fromkeys(local.system))
+    return numbers, (structure, kinds), kept, theta, state
 
 
 @eqx.filter_jit

@@ -60,7 +60,7 @@ class Run:
         self.counts = Counts(*(a + b for a, b in zip(self.counts, more, strict=True)))
 
     def begin(self, loss: float, gradient_norm: float, held_out: float = np.nan) -> None:
-        """A new row of the history, for the point where the run stands."""
+        """A new row of the history, for the point where the run stands, perhaps the best yet."""
         row = dict.fromkeys(COLUMNS, np.nan)
         row |= {
             "loss": loss,
@@ -69,11 +69,7 @@ class Run:
             "seconds": time.perf_counter() - self.began,
         }
         self.rows.append(row | self.counts._asdict())
-        self._compare()
-
-    def _compare(self) -> None:
-        """Keep the point where the run stands if it is the best until now."""
-        value = np.nan if self.judge is None else self.rows[-1][self.judge]
+        value = np.nan if self.judge is None else row[self.judge]
         if value < (np.inf if self.best is None else self.best.loss):
             self.best = Best(self.theta, float(value), len(self.rows) - 1)
 
@@ -152,8 +148,9 @@ class Run:
         if not self.rows or self.rows[-1]["step"] > 0:  # which led to a point not recorded
             self.begin(self.loss, np.nan, self.held_out)
         elif np.isnan(self.rows[-1]["held_out"]):
-            self.rows[-1]["held_out"] = self.held_out
-            self._compare()
+            row = self.rows.pop()
+            self.begin(row["loss"], row["gradient_norm"], self.held_out)
+            self.rows[-1] = row | {"held_out": self.held_out}
         # no later row will tell what was spent on the last one
         self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
         theta = self.theta if self.devices is None else take_local(self.theta)

@@ -97,9 +97,10 @@ def _optax(task: Task, method: Any) -> tuple[Theta, str]:
         return optax.apply_updates(theta, change), state, loss
 
     pinn, theta, state = task.pinn, task.theta, method.init(task.theta)
-    draw = None if task.batch is None else jax.jit(task.batch.draw)
+    batch = task.batch
+    draw = None if batch is None or batch.draw is None else jax.jit(batch.draw)
     for iteration in itertools.count():
-        if draw is not None and task.batch is not None and iteration % task.batch.period == 0:
+        if draw is not None and batch is not None and iteration % batch.period == 0:
             pinn = pinn.at(draw(jax.random.fold_in(jax.random.key(task.seed), iteration)))
         theta, state, loss = step(pinn, theta, state)
         if not jnp.isfinite(loss):
