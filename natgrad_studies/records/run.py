@@ -44,6 +44,7 @@ class Trace:
     done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
     _leg: int = 0
     _loss: float = float("nan")
+    _first: float = 0.0  # the seconds of the first iteration, which compiles
     _next: float = 0.0
 
     def begin(self, leg: int, theta: Theta) -> None:
@@ -64,12 +65,17 @@ class Trace:
         self.clock.stop()
         self.iterations += 1
         self._loss = float(progress.loss)
-        over = self.clock.spent >= self.budget * (self._leg + 1) / self.case.legs
+        self._first = self._first or self.clock.spent
+        over = self.clock.spent >= self._limit()
         if over or self.clock.spent >= self._next:
             self._write(progress.theta)
         self.watch.update(self.iterations, progress.loss, progress.row)
         self.clock.go()
         return over
+
+    def _limit(self) -> float:
+        """When the leg is to end: all have as long, but for the first iteration of the run."""
+        return self._first + (self.budget - self._first) * (self._leg + 1) / self.case.legs
 
     def end(self, theta: Theta) -> None:
         """A leg is over, by the clock or by itself."""
