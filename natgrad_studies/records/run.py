@@ -59,6 +59,8 @@ class Trace:
 
         self._leg, self._values = leg, jax.jit(evaluate)
         self._values(theta)  # compiled off the clock
+        if leg == 0:
+            self._write(theta)
         self.clock.go()
 
     def __call__(self, progress: Progress) -> bool:
