@@ -97,12 +97,13 @@ class Trace:
         self._next = max(self.clock.spent * GROWTH, self.clock.spent + APART)
 
     def _error(self, theta: Theta) -> float:
-        """Of the solution in all windows so far, or of the coefficients that are sought."""
+        """Of the solution, zero in windows to come, or of the coefficients that are sought."""
         if self.case.truth:
             found = Field(self.case, theta).unknown
             return max(abs(float(found[k]) / true - 1) for k, true in self.case.truth.items())
-        found = self.values(theta)
-        return relative_error(found, self.reference.values[: len(found)])
+        found, truth = self.values(theta), self.reference.values
+        whole = np.concatenate([found, np.zeros_like(truth[len(found) :])])
+        return relative_error(whole, truth)
 
 
 @dataclass(frozen=True)
