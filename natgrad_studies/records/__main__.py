@@ -63,4 +63,13 @@ def parse(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(**parse())
+    given = parse()
+    try:
+        run(**given)
+    except ValueError as error:  # input that is at fault, or a folder: one line
+        from natgrad import InputError
+        from natgrad.report import FolderError
+
+        if not isinstance(error, (InputError, FolderError)):
+            raise
+        raise SystemExit(f"records: {error}") from None

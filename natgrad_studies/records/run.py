@@ -44,6 +44,7 @@ class Trace:
     done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
     _leg: int = 0
     _loss: float = float("nan")
+    _first: float = 0.0  # the seconds of the first iteration, which compiles
     _next: float = 0.0
 
     def begin(self, leg: int, theta: Theta) -> None:
@@ -58,18 +59,25 @@ class Trace:
 
         self._leg, self._values = leg, jax.jit(evaluate)
         self._values(theta)  # compiled off the clock
+        if leg == 0:
+            self._write(theta)
         self.clock.go()
 
     def __call__(self, progress: Progress) -> bool:
         self.clock.stop()
         self.iterations += 1
         self._loss = float(progress.loss)
-        over = self.clock.spent >= self.budget * (self._leg + 1) / self.case.legs
+        self._first = self._first or self.clock.spent
+        over = self.clock.spent >= self._limit()
         if over or self.clock.spent >= self._next:
             self._write(progress.theta)
         self.watch.update(self.iterations, progress.loss, progress.row)
         self.clock.go()
         return over
+
+    def _limit(self) -> float:
+        """When the leg is to end: all have as long, but for the first iteration of the run."""
+        return self._first + (self.budget - self._first) * (self._leg + 1) / self.case.legs
 
     def end(self, theta: Theta) -> None:
         """A leg is over, by the clock or by itself."""
@@ -89,12 +97,13 @@ class Trace:
         self._next = max(self.clock.spent * GROWTH, self.clock.spent + APART)
 
     def _error(self, theta: Theta) -> float:
-        """Of the solution in all windows so far, or of the coefficients that are sought."""
+        """Of the solution, zero in windows to come, or of the coefficients that are sought."""
         if self.case.truth:
             found = Field(self.case, theta).unknown
             return max(abs(float(found[k]) / true - 1) for k, true in self.case.truth.items())
-        found = self.values(theta)
-        return relative_error(found, self.reference.values[: len(found)])
+        found, truth = self.values(theta), self.reference.values
+        whole = np.concatenate([found, np.zeros_like(truth[len(found) :])])
+        return relative_error(whole, truth)
 
 
 @dataclass(frozen=True)

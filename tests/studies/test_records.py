@@ -305,6 +305,19 @@ def test_every_method_lowers_the_loss(method: str):
 # --- the study ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_a_run_in_windows_covers_all_times():
+    case = replace(CASES["reaction"]().scaled(0.005, 0.1), legs=2, windows=True)
+    times, x = np.linspace(0, 1, 21), references.places(16)
+    points = np.stack(np.meshgrid(times, x, indexing="ij"), axis=-1)
+    reference = study.Reference(points, -np.sin(np.pi * points[..., 1]))
+    run = study.run_one(case, reference, "LBFGS", 0, TINY)
+    assert run.iterations == case.legs  # one in each window, the seconds being spent
+    assert run.values.shape == reference.values.shape
+    assert run.error == relative_error(run.values, reference.values)
+    assert np.all(np.diff(run.seconds) >= 0)
+
+
 def test_the_clock_tells_compilation_apart():
     with Clock() as clock:
         jax.jit(lambda x: jnp.sin(x) + 1)(1.0)  # off the clock
