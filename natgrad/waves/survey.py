@@ -251,6 +251,7 @@ class Shots(Public, eqx.Module):
     @classmethod
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
+        path = path if Path(path).exists() else f"{path}.npz"  # as `save` has called it
         try:
             arrays: dict[str, Any] = read_arrays(path)
             data, settings = arrays["data"], {name: arrays[name] for name in FIELDS}

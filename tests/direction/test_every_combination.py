@@ -115,8 +115,9 @@ def bound_error(eps: float, condition: float, broke: bool) -> float:
     """How far rounding may take η, relative to it: eps κ(Y) (C + κ(Y)), C for small constants.
 
     That is the bound of least squares (Higham, Accuracy and Stability of Numerical Algorithms,
-    theorem 20.1), whose κ² stands for the residual and for normal equations. Of a gradient that a
-    singular G does not see, a Krylov solver says so, and finds the part that G sees to √eps.
+    theorem 20.1), whose κ² stands for the residual and for normal equations. What cancels in the
+    gradient comes to it. Where a singular G does not see all of the gradient, a Krylov solver says
+    so, and finds the part that G sees to √eps.
     """
     return max(eps * condition * (100 + condition), 30 * eps**0.5 * condition if broke else 0.0)
 
@@ -220,9 +221,15 @@ class Drawn:
         if choice["solver"] == "Kernel" and strength > 0:  # of YYᵀ + λ, which may have λ alone
             condition = max(condition, values.max() / strength)
         broke = int(record.info.reason) == ng.Status.BREAKDOWN.code
-        tolerance = bound_error(eps, condition**0.5, broke)
-        if not seen.any() or tolerance > 0.1:
-            return  # nothing can move, or no digit can be right
+        if not seen.any():
+            return  # nothing can move
+        summed = np.abs(J).T @ (share * w * (self.target + rho)[rows])
+        if objective:
+            summed = np.abs(self.slope) + np.abs(theta)  # the gradient, had nothing cancelled
+        lost = np.linalg.norm(summed * free) / (values[seen].min() * np.linalg.norm(eta))
+        tolerance = bound_error(eps, condition**0.5, broke) + 4 * eps * lost
+        if tolerance > 0.1:
+            return  # no digit can be right
         slope = g @ eta
         assert float(record.slope) == pytest.approx(slope, rel=tolerance, abs=1e-12), "slope"
         tau = float(record.step)
@@ -245,8 +252,8 @@ class Drawn:
             assert choice["step"] != "fixed"
             moved = theta
         error = np.linalg.norm(end - moved)
-        terms = 1 if choice["order"] == 1 else 3
-        limit = terms * tolerance * tau * np.linalg.norm(eta) + 4 * eps * np.linalg.norm(theta)
+        tolerance *= 1 if choice["order"] == 1 else 3
+        limit = tolerance * tau * np.linalg.norm(eta) + 4 * eps * np.linalg.norm(theta)
         assert error <= limit, (error, limit)
 
 
