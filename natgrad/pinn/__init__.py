@@ -5,6 +5,7 @@ from .embeddings import fourier_features, periodic, vanishing
 from .marching import March, march
 from .resampling import Resampled, residual_adaptive
 from .shapes import Ball, Box, Shape, Sphere, Union
+from .staging import Staged, Stages, stages
 from .weights import Balanced, Causal, Weighting
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Residual",
     "Shape",
     "Sphere",
+    "Staged",
+    "Stages",
     "Union",
     "Weighting",
     "derivative",
@@ -26,5 +29,6 @@ __all__ = [
     "march",
     "periodic",
     "residual_adaptive",
+    "stages",
     "vanishing",
 ]

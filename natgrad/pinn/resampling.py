@@ -66,6 +66,9 @@ class Resampled(Batch):
     def __check_init__(self):
         if self.draw is not None and not callable(self.draw):
             raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
+        if self._needed not in (0, 1, 3):
+            what, advice = f"takes {self._needed} arguments", "(key), or (key, theta, residual)"
+            raise InputError("draw", what, advice)
         check_integer(self.period, "period", 1)
         check_integer(self.seed, "seed", 0)
         for rule in self.rules:
@@ -80,10 +83,13 @@ class Resampled(Batch):
     @property
     def adapts(self) -> bool:
         """Whether `draw` looks at θ."""
-        if self.draw is None:
-            return False
-        given = inspect.signature(self.draw).parameters.values()
-        return sum(p.default is p.empty and p.kind in (0, 1) for p in given) > 1
+        return self._needed == 3
+
+    @property
+    def _needed(self) -> int:
+        """How many arguments `draw` cannot do without."""
+        given = inspect.signature(self.draw).parameters.values() if self.draw else ()
+        return sum(p.default is p.empty and p.kind in (0, 1) for p in given)
 
     def sampler(
         self, problem: Problem, method: Mappable, theta: PyTree, known: Evaluation | None

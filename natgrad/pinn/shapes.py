@@ -4,6 +4,7 @@ A shape maps the unit cube onto itself so that equal volumes stay equal; a sampl
 """
 
 import abc
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ class Shape(abc.ABC):
     | `sobol(n, seed)` | Sobol's sequence, scrambled; best where n is a power of two | a seed |
     | `latin_hypercube(n, seed)` | one in each of n slices along every axis | a seed |
 
-    A new shape says how many coordinates of the cube it takes, and maps them (`place`).
+    A new shape says how many coordinates of the cube it takes, and maps them (`place`). It is
+    hashable: points are made by one program for each shape and number.
     """
 
     @property
@@ -48,19 +50,29 @@ class Shape(abc.ABC):
     def uniform(self, key: Array, n: int) -> Array:
         """n independent points."""
         check_integer(n, "n", 1)
-        return self.place(jax.random.uniform(key, (n, self.coordinates), float))
+        return _draw(self, key, n)
 
     def sobol(self, n: int, seed: int = 0) -> Array:
         """The first n points of a scrambled Sobol sequence (SciPy's)."""
         check_integer(n, "n", 1)
         sequence = qmc.Sobol(self.coordinates, rng=np.random.default_rng(seed))
-        return self.place(jnp.asarray(sequence.random_base2(math.ceil(math.log2(n)))[:n]))
+        return _place(self, sequence.random_base2(math.ceil(math.log2(n)))[:n])
 
     def latin_hypercube(self, n: int, seed: int = 0) -> Array:
         """n points, one in each of n equal slices along every axis of the cube."""
         check_integer(n, "n", 1)
         design = qmc.LatinHypercube(self.coordinates, rng=np.random.default_rng(seed))
-        return self.place(jnp.asarray(design.random(n)))
+        return _place(self, design.random(n))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _draw(shape: Shape, key: Array, n: int) -> Array:
+    return shape.place(jax.random.uniform(key, (n, shape.coordinates), float))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _place(shape: Shape, cube: Array) -> Array:
+    return shape.place(cube)
 
 
 @dataclass(frozen=True, init=False)
@@ -116,7 +128,7 @@ class Box(Shape):
             raise InputError("shape", what, "one for each axis that is not flat")
         axes = [(np.arange(check_integer(n, "shape", 1)) + 0.5) / n for n in shape] or [[0.5]]
         cube = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        return self.place(jnp.asarray(cube.reshape(-1, self.coordinates)))
+        return _place(self, cube.reshape(-1, self.coordinates))
 
     def face(self, axis: int, end: int) -> "Box":
         """The lower (`end=0`) or upper (`end=1`) face across an axis."""

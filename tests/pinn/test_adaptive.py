@@ -127,6 +127,7 @@ BAD = {
     "floor: 0.0 is not finite and positive": lambda: ng.pinn.residual_adaptive(
         candidates, 3, floor=0.0
     ),
+    "draw: takes 2 arguments": lambda: ng.Resampled(lambda key, theta: {}),
     "weights: is a int": lambda: ng.Resampled(weights=3),
     "weights: the loss is not that": lambda: sample(
         ng.Resampled(weights=ng.pinn.Balanced()), ng.Problem(PINN, lambda r: jnp.sum(r["start"]))

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import kstest
 
 import natgrad as ng
-from problems_for_tests import with_slow
 
 BOX = ng.pinn.Box((0.0, -1.0), (1.0, 2.0))
 POINT = jnp.array([0.3, -0.4])
@@ -81,7 +80,7 @@ def test_a_mean_over_a_union_is_unbiased_whatever_the_number_of_points():
     assert np.mean(points) == pytest.approx(0.25 * 0.5 + 0.75 * 3.5, abs=0.05)
 
 
-@pytest.mark.parametrize("d", with_slow([2, 3], [3]))
+@pytest.mark.parametrize("d", [2, 3])
 def test_balls_and_spheres_are_filled_evenly(d: int):
     ball = ng.pinn.Ball(np.arange(d), 2.0)
     inside = np.asarray(ball.sobol(1024)) - np.arange(d)
