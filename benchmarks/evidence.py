@@ -363,6 +363,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and what runs is ended with it
     try:
         sys.exit(main())
     except KeyboardInterrupt:
