@@ -72,6 +72,24 @@ def sine(seed: int, interior: int = 900, boundary: int = 120, memory: int = 2**3
     return Case(pinn, network((2, 64, 64, 48, 48, 1), seed), test, solution)
 
 
+def helmholtz(seed: int, interior: int = 6000, boundary: int = 400) -> Case:
+    """Δu + u = q on [−1, 1]² with u = sin πx sin 4πy, of sines and cosines; 4-30-30-30-30-1."""
+    rng = np.random.default_rng(1000 + seed)
+    exact = lambda x: jnp.sin(pi * x[..., 0]) * jnp.sin(4 * pi * x[..., 1])
+    u = lambda layers, x: value(layers, jnp.concatenate([jnp.sin(pi * x), jnp.cos(pi * x)]))
+
+    def equation(layers: Layers, x: Array) -> Array:
+        at = lambda y: u(layers, y)
+        return ng.laplacian(at, x) + at(x) - (1 - 17 * pi**2) * exact(x)
+
+    inside, edge = rng.uniform(-1, 1, (interior, 2)), 2 * on_faces(rng, boundary, 2) - 1
+    pinn = ng.Collocation(
+        interior=ng.Residual(equation, inside, weight=0.01), boundary=ng.Residual(u, edge)
+    )
+    test = jnp.asarray(rng.uniform(-1, 1, (9000, 2)))
+    return Case(pinn, network((4, 30, 30, 30, 30, 1), seed), test, exact(test))
+
+
 def on_faces(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:
     """Random points on the boundary of the unit cube."""
     points = rng.uniform(size=(count, dimension))
