@@ -6,10 +6,9 @@
 First "linearise" (the rows of Z and the matrix G or K made of them) and "step" (solve, curve and
 line search, of third order), against the time that the product 2kp·min(k, p) takes at the rate
 of a large float64 matrix product measured in the same run; "all" is what the row took, with
-compilation. Then whole iterations of `ng.minimize` for the Helmholtz equation, 2,971 parameters and
-6,400 points, by the order of the curve. Then the most memory held by one iteration with the whole of J and with row blocks,
-each in a process of its own. Last, errors over the seconds of two examples;
-compilation does not count.
+compilation. Then whole iterations of `ng.minimize` for the Helmholtz equation, by the order of the
+curve. Then the most memory held by one iteration with the whole of J and with row blocks, each in a
+process of its own. Last, errors over the seconds of two examples; compilation does not count.
 """
 
 import argparse
@@ -70,18 +69,17 @@ def iterations(cases: dict[str, Case], rate: float) -> Iterator[list]:
 
 
 def whole_iterations(case: Case, count: int) -> Iterator[list]:
-    """Of runs of `ng.minimize`: the seconds of a first iteration, and milliseconds of later ones."""
+    """Seconds of a first iteration of `ng.minimize`, and milliseconds of later ones."""
+
+    def run(method: ng.NaturalGradient, n: int) -> float:
+        stop, start = ng.Stop(iterations=n, gradient=0.0), time.perf_counter()
+        ng.minimize(case.pinn.problem, case.start, method, stop=stop)
+        return time.perf_counter() - start
+
     for order in (1, 2, 3):
         method = ng.levenberg_marquardt(case.pinn.metric, order=order)
-        stop = lambda n: ng.Stop(iterations=n, gradient=0.0)
-        run = lambda n: ng.minimize(case.pinn.problem, case.start, method, stop=stop(n))
-        start = time.perf_counter()
-        run(1)
-        first = time.perf_counter() - start
-        run(count)  # the clocks of a GPU rise
-        start = time.perf_counter()
-        run(count)
-        yield [order, first, 1e3 * (time.perf_counter() - start) / count]
+        first, _ = run(method, 1), run(method, count)  # and the clocks of a GPU rise
+        yield [order, first, 1e3 * run(method, count) / count]
 
 
 def peak() -> float:
