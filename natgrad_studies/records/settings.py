@@ -29,7 +29,7 @@ class Settings(StudySettings):
     cores; or all of them at full size, a minute each on an accelerator."""
     output: Path = Path("results/records")
     """Folder for results.json, figures and index.html."""
-    problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "burgers")
+    problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "reaction")
     """Which problems."""
     methods: Annotated[tuple[str, ...], Among(METHODS)] = ("LM", "LBFGS")
     """LM (the recipe `ng.levenberg_marquardt`) and its rivals: LBFGS, Adam, Muon, SSBroyden,
