@@ -9,14 +9,15 @@ seconds are with compilation.
 """
 
 import argparse
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from tables import show_table
 
 import natgrad as ng
-from natgrad.report import versions
 
 BOX = ng.pinn.Box((0.0, 0.0), (1.0, 1.0))
 
@@ -41,33 +42,35 @@ def error(u) -> Array:
     return jnp.linalg.norm(values - truth) / jnp.linalg.norm(truth)
 
 
+def run(widths: list[int], counts: list[int], iterations: int, seed: int) -> Iterator[list]:
+    """A row for each stage."""
+    pairs = []
+    for stage, (width, count) in enumerate(zip(widths, counts, strict=True)):
+        key = jax.random.fold_in(jax.random.key(seed), stage)
+        activation = jnp.sin if stage else jnp.tanh
+        net = eqx.nn.MLP(2, "scalar", width, 2, activation, key=key)
+        points = BOX.sobol(count, seed=stage)
+        pairs.append((ng.Collocation(interior=ng.Residual(equation, points)), net))
+    found = ng.pinn.stages(pairs, stop=ng.Stop(iterations=iterations, gradient=1e-15))
+    parts = (found.field.nets, found.field.scales, found.field.frequencies)
+    for stage, result in enumerate(found.results):
+        missed = error(ng.pinn.Staged(*(part[: stage + 1] for part in parts)))
+        seconds = float(result.history["seconds"][-1])
+        yield [seed, stage + 1, float(missed), result.loss, result.iterations, seconds]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--widths", type=int, nargs="+", default=[24, 32, 32])
     parser.add_argument("--counts", type=int, nargs="+", default=[1024, 4096, 4096])
     parser.add_argument("--iterations", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    print(jax.devices()[0].device_kind, versions())
-    pairs = []
-    for stage, (width, count) in enumerate(zip(given.widths, given.counts, strict=True)):
-        key = jax.random.fold_in(jax.random.key(given.seed), stage)
-        activation = jnp.sin if stage else jnp.tanh
-        net = eqx.nn.MLP(2, "scalar", width, 2, activation, key=key)
-        points = BOX.sobol(count, seed=stage)
-        pairs.append((ng.Collocation(interior=ng.Residual(equation, points)), net))
-    stop = ng.Stop(iterations=given.iterations, gradient=1e-15)
-    found = ng.pinn.stages(pairs, stop=stop)
-    print("stage  error    loss     iterations  seconds  κ")
-    for stage, result in enumerate(found.results):
-        nets, scales, k = (
-            part[: stage + 1]
-            for part in (found.field.nets, found.field.scales, found.field.frequencies)
-        )
-        seconds, missed = result.history["seconds"][-1], error(ng.pinn.Staged(nets, scales, k))
-        row = f"{stage + 1:<6} {missed:.1e}  {result.loss:.1e}  {result.iterations:<10}"
-        print(f"{row}  {seconds:<7.1f}  {k[-1]}  {result.status}")
+    columns = ["seed", "stage", "relative error", "loss", "iterations", "seconds"]
+    settings = (given.widths, given.counts, given.iterations)
+    rows = (row for seed in given.seeds for row in run(*settings, seed))
+    show_table("stages", columns, rows, "Errors after each stage; seconds with compilation")
 
 
 if __name__ == "__main__":

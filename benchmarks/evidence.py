@@ -112,6 +112,12 @@ PARTS = (
     Part("optax", _bench("optax"), 60, 2, peers=("optax",)),
     Part("pinn_paper", _bench("pinn_paper", "--seconds 45 --seeds 0 1 2"), 500),
     Part("pinn_peers", _bench("pinn_peers", "--seconds 60"), 300),
+    Part(
+        "stages",
+        _bench("stages", "--widths 16 24 --counts 600 1600 --iterations 150"),
+        240,
+        2,
+    ),
     Part("density_image", _bench("examples", "density_image"), 300, 2),
     Part("training_loops", _bench("examples", "training_loops"), 300, 2, peers=("optax", "flax")),
     # studies
@@ -128,6 +134,13 @@ PARTS = (
         420,
     ),
     Part("pinn_study", "natgrad study poisson-pinn --preset paper --seconds 20", 480),
+    Part(
+        "records_one_core",
+        "natgrad study records --problems helmholtz helmholtz-50 reaction"
+        " --methods LM LBFGS optimistix --seconds 80",
+        780,
+        peers=("optimistix",),
+    ),
     Part("wave_easy", MARMOUSI, 240, 2),
     Part("wave_medium", f"{MARMOUSI} --smoothing 8 --frequency 3", 240, 2),
     Part("wave_hard", f"{MARMOUSI} --smoothing 20 --frequency 3.5 {RIVALS}", 120, 2),

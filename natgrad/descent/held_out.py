@@ -7,13 +7,13 @@ import equinox as eqx
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.settings import check_instance, check_integer
+from ..core.settings import Public, check_instance, check_integer
 from ..core.sharding import take_local
 from ..problem import Problem
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(Public):
     """Another problem for the same θ, evaluated `every` so many iterations and at the end.
 
     Its loss is `history["held_out"]`, judges what `result.best` is, and is compared with the loss

@@ -240,9 +240,10 @@ class LinearMethod(Method):
     ) -> State:
         flat = flatten(theta)[0]
         _, solver = choose(dataclasses.replace(self.put_together(problem, theta), known=known))
-        model, memory = problem.model, None
+        model, memory, iterative = problem.model, None, isinstance(solver, MatrixFreeSolver)
         own = type(self).try_step is LinearMethod.try_step  # else it may be plain Python
-        if isinstance(solver, MatrixFreeSolver):
+        dear = model.solves or model.on_host or self.step_rule.on_host or iterative
+        if iterative:
             memory = solver.initial_memory(flat.size, flat.dtype, batches)
         return State(
             damping=jnp.asarray(self.damping.initial, dtype=float),  # strong, as θ is
@@ -252,7 +253,7 @@ class LinearMethod(Method):
             first_norm=jnp.asarray(jnp.nan, float),
             known=known if model.solves and not batches else None,
             batches=batches,
-            one_program=not (model.solves or model.on_host or self.step_rule.on_host) and own,
+            one_program=own and not dear,
         )
 
     def linearise(

@@ -16,11 +16,11 @@ from jax import Array
 from jax.scipy.special import ndtri
 from scipy.stats import qmc
 
-from ..core.settings import check_integer, check_number
+from ..core.settings import Public, check_integer, check_number
 from ..errors import InputError
 
 
-class Shape(abc.ABC):
+class Shape(Public, abc.ABC):
     """A set of points with a measure, and samplers that are uniform on it.
 
     | sampler | points | from |

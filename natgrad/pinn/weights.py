@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.settings import check_integer, setting
+from ..core.settings import Public, check_integer, setting
 from ..errors import InputError
 from ..parameters import flatten
 from .collocation import Collocation
@@ -20,7 +20,7 @@ LEAST = 1e-12  # of a causal weight, so that no row of the system is zero
 TOGETHER = 64  # gradients of residuals at once
 
 
-class Weighting(eqx.Module):
+class Weighting(Public, eqx.Module):
     """What the weights of a `Collocation` are, given θ and what was learnt before."""
 
     @abc.abstractmethod
