@@ -240,11 +240,11 @@ class LinearMethod(Method):
     ) -> State:
         flat = flatten(theta)[0]
         _, solver = choose(dataclasses.replace(self.put_together(problem, theta), known=known))
-        model, memory, iterative = problem.model, None, isinstance(solver, MatrixFreeSolver)
+        model, memory = problem.model, None
+        dear = model.solves or model.on_host or self.step_rule.on_host
         own = type(self).try_step is LinearMethod.try_step  # else it may be plain Python
-        dear = model.solves or model.on_host or self.step_rule.on_host or iterative
-        if iterative:
-            memory = solver.initial_memory(flat.size, flat.dtype, batches)
+        if isinstance(solver, MatrixFreeSolver):
+            dear, memory = True, solver.initial_memory(flat.size, flat.dtype, batches)
         return State(
             damping=jnp.asarray(self.damping.initial, dtype=float),  # strong, as θ is
             memory=memory,

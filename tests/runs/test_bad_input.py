@@ -287,7 +287,7 @@ MADE = (
     "Comparison Evaluation Geometry InputError Local Outcome Path Products Progress Record Result"
 )
 MADE += " Setup Solution SolveInfo State Status System Trial Watch WrappedGeometry Counts"
-MADE += " AdjointOperator Best March Stages Staged"
+MADE += " AdjointOperator Best March Shape Stages Staged"
 
 
 def test_every_public_constructor_refuses_keywords_it_does_not_know():
