@@ -7,6 +7,7 @@ find it as `gallery/<name>.png`. No figure is kept in the repository.
 import functools
 import os
 import runpy
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def on_startup(command: str, dirty: bool) -> None:
     """Nearly all the time goes into compiling, so as little as possible is asked for there."""
     flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
+    sys.path.append(str(EXAMPLES))  # one may build on another
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
