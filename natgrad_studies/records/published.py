@@ -49,7 +49,4 @@ PUBLISHED: dict[str, tuple[Figure, ...]] = {
     ),
     "poisson-10d": (Figure("the best of its table", 1.2e-5, RLA, 6252),),
     "heat-4d": (Figure("ENGD-Woodbury", 1.0e-5, RLA, 3009),),
-    "burgers-inverse": (
-        Figure("a network of 3,021 weights", 8.4e-3, "arXiv:1711.10566", note="error of ν"),
-    ),
 }
