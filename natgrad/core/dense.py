@@ -27,7 +27,7 @@ _BLOCK_ROWS = 2048
 _SPLIT_COLUMNS = 64
 # From here on the products of quarters are large enough, too.
 _QUARTER_COLUMNS = 512
-# On an H200 narrower halves leave most of it idle.
+# Measured at 2,971 columns on an H200 (benchmarks/bench_gram.py); narrower ones were not tried.
 _HALF_COLUMNS = 1024
 
 
@@ -42,7 +42,7 @@ def gram(Y: Array) -> Array:
     Array([[1., 2.],
            [2., 5.]], dtype=float32)
 
-    On an accelerator two halves as wide as a multiple of 64 are 1.4 times as fast as one product.
+    On an accelerator there are two halves, as wide as a multiple of 64, from p = 1024 on.
 
     Cost: 1.25·kp² flops in float64 on the CPU (1.5 for p < 512), 1.5·kp² on an accelerator (2 for
     p < 1024), 2kp² in float32.
