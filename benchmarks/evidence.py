@@ -309,7 +309,8 @@ def run_study(command: str, folder: str) -> None:
             values = given.setdefault(word.removeprefix("--").replace("-", "_"), [])
         else:
             values.append(_value(word))
-    base = STUDIES[name].presets[given.pop("preset")[0]]
+    presets = STUDIES[name].presets
+    base = presets[given.pop("preset", [next(iter(presets))])[0]]
     several = lambda key: isinstance(getattr(base, key), tuple)
     chosen = {key: value if several(key) else value[0] for key, value in given.items()}
     running.prepare_process()
