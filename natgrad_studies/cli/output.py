@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,4 +80,20 @@ class Output:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else dataclasses.asdict(value)
+    """A path as text; a table with its numbers as numbers, and None where it has a dash."""
+    if isinstance(value, Path):
+        return str(value)
+    table = dataclasses.asdict(value)
+    return table | {"rows": [[_read(cell) for cell in row] for row in table["rows"]]}
+
+
+def _read(cell: str) -> str | float | None:
+    """What a cell says.
+
+    >>> _read("1,337"), _read("5.84e+01"), _read("–"), _read("L²")
+    (1337, 58.4, None, 'L²')
+    """
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(cell.replace(",", "").replace("−", "-"))
+    return None if cell in ("–", "") else cell

@@ -5,8 +5,10 @@ import re
 from contextlib import redirect_stderr
 from dataclasses import fields, make_dataclass
 from functools import reduce
+from importlib.metadata import version
 from operator import or_
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import tyro
 
@@ -24,14 +26,35 @@ EXAMPLES = (
 )
 
 
+OPTIONAL = tyro.constructors.ConstructorRegistry()
+
+
+@OPTIONAL.primitive_rule
+def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+    """A value that may be absent: INT in the help, not {None}|INT, and `none` for its absence."""
+    kinds = get_args(info.type)
+    if len(kinds) != 2 or type(None) not in kinds or kinds[0] not in (int, float, str, Path):
+        return None
+    kind: Any = kinds[0]
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=lambda words: None if words[0].lower() == "none" else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
+    )
+
+
 def parse(arguments: list[str]) -> Any:
     """The command, a dataclass with `run(output)`."""
-    asks_for_help = {"-h", "--help"} & set(arguments)
+    if arguments[:1] == ["--version"]:
+        print(f"natgrad {version('natgrad')}")
+        raise SystemExit(0)
     if arguments and not arguments[0].startswith("-"):
         _check(arguments)
-    elif not asks_for_help:
+    elif arguments and not {"-h", "--help"} & set(arguments):
         raise UsageError(f"no command; one of {', '.join(('study', *COMMANDS))}, or --help")
-    command = read_arguments(arguments)
+    command = read_arguments(arguments or ["--help"])
     return getattr(command, "chosen_study", command)
 
 
@@ -50,6 +73,7 @@ def read_arguments(arguments: list[str]) -> Any:
                     tyro.conf.OmitSubcommandPrefixes,
                     tyro.conf.FlagCreatePairsOff,
                 ),
+                registry=OPTIONAL,
             )
     except SystemExit as end:
         if not end.code:  # the help has been printed

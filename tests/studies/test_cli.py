@@ -102,6 +102,23 @@ def test_help_of_a_study_shows_the_defaults_of_the_preset(capsys):
     assert "--basin-starts" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("given", "printed"), [((), "usage: natgrad"), (("--version",), "natgrad ")]
+)
+def test_without_a_command_it_says_what_it_is(given, printed, capsys):
+    assert _exit_code(*given) == 0
+    assert capsys.readouterr().out.startswith(printed)
+
+
+def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
+    assert _exit_code("compare", "--help") == 0
+    printed = capsys.readouterr().out
+    assert "--iterations INT" in printed
+    assert "{None}" not in printed
+    assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
+    assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
+
+
 def test_list_names_the_study_and_its_presets(capsys):
     main(["list"])
     printed = capsys.readouterr().out
@@ -120,7 +137,7 @@ def test_list_names_the_study_and_its_presets(capsys):
         (("study", "darcy", "--cells", "x"), "--cells: invalid literal for int()"),
         (("study", "darcy", "--cells"), "Missing value for argument '--cells'"),
         (("study",), "no study; one of gaussian-mixture, "),
-        ((), "no command; one of study, "),
+        (("--flag",), "no command; one of study, "),
         (("study", "darcy", "--methods", "LBFG"), "'LBFG' is unknown. Try: 'LBFGS', or another of"),
         (("study", "metric-cost", "--metrics", "w2"), "'w2' is unknown. Try: 'W2', or another of"),
         (("study", "poisson-pinn", "--batched", "L3"), "batched: 'L3' is unknown. Try: 'LM3', or"),
@@ -267,6 +284,7 @@ def test_a_finished_run_is_resumed_from_what_is_kept(tiny, numbers, tmp_path, mo
     printed = json.loads(capsys.readouterr().out)
     assert printed["study"] == "gaussian-mixture"
     assert len(printed["tables"]) == 4
+    assert all(isinstance(row[-1], (int, float)) for row in printed["tables"][0]["rows"])
     assert Path(printed["report"]).read_text().startswith("<!doctype html>")
     again = json.loads((folder / "results.json").read_text())
     for name in ("methods", "w2_floored", "transport", "fit"):
