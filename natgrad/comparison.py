@@ -19,6 +19,7 @@ from .core.settings import check_instance
 from .descent.methods import Method
 from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs
+from .descent.run import HeldOut
 from .descent.stop import Stop
 from .errors import InputError, refuse_unknown
 from .models.base import evaluate
@@ -176,6 +177,7 @@ def compare(
     *,
     stop: Stop = Stop(),
     bounds: tuple[PyTree, PyTree] | None = None,
+    held_out: Problem | HeldOut | None = None,
     folder: str | Path | None = None,
     callbacks: Iterable[Callback] = (),
     snapshots: int | None = None,
@@ -212,7 +214,7 @@ def compare(
     check_instance("stop", stop, Stop)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
     plain = lambda name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")  # for file systems
-    settings = {"bounds": bounds, "snapshots": snapshots, "mesh": mesh}
+    settings = {"bounds": bounds, "held_out": held_out, "snapshots": snapshots, "mesh": mesh}
     results: dict[str, Result] = {}
     failures: dict[str, Exception] = {}
     compiling = False

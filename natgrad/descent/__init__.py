@@ -1,9 +1,9 @@
 """The loop and its parts: methods, steps, stops, checkpoints, progress."""
 
 from ..result import Progress
-from .held_out import HeldOut
 from .methods import LinearMethod, Method, Record, State
 from .progress import BOARD, Watch, label_runs, show_busy, show_run
+from .run import HeldOut
 from .steps import Outcome, Path, Step, Trial
 
 __all__ = [

@@ -28,6 +28,7 @@ from ..metrics.base import Metric
 from ..models.base import Evaluation
 from ..parameters import Bounds, as_bounds, flatten
 from ..problem import Problem
+from ..result import Result
 from ..solvers import Auto
 from ..solvers.base import MatrixFreeSolver, SolveInfo, Solver
 from ..solvers.cg import CG
@@ -38,6 +39,7 @@ LARGEST_ORDER = 5
 MOST_REJECTIONS = 30
 BoundsLike = tuple[PyTree, PyTree] | Bounds | None
 AnyMethod = TypeVar("AnyMethod", bound="Method")
+AnyLinearMethod = TypeVar("AnyLinearMethod", bound="LinearMethod")
 
 
 class State(eqx.Module):
@@ -135,6 +137,10 @@ class Method(Public, eqx.Module):
         """This method with another metric; itself if it has none."""
         return self
 
+    def after(self: AnyMethod, result: Result) -> AnyMethod:
+        """This method for a run that goes on where another has ended, with what it has learnt."""
+        return self
+
     def step(
         self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
     ) -> tuple[PyTree, State, Record]:
@@ -217,6 +223,15 @@ class LinearMethod(Method):
     @property
     def tries(self) -> int:
         return MOST_REJECTIONS if self.damping.adapts else 1
+
+    def after(self: AnyLinearMethod, result: Result) -> AnyLinearMethod:
+        """A λ that adapts begins as that of the last accepted step."""
+        taken = result.history["damping"][result.history["step"] > 0]
+        if not (self.damping.adapts and taken.size):
+            return self
+        return replace_fields(
+            self, damping=replace_fields(self.damping, initial=np.asarray(taken[-1]))
+        )
 
     def check(
         self, problem: Problem, theta: PyTree, *, bounds: BoundsLike = None

@@ -34,10 +34,9 @@ from ..problem import Problem, differentiate_loss
 from ..result import Progress, Result
 from ..solvers.base import Solution
 from .checkpoint import Checkpoint, RunFile, as_checkpoint
-from .held_out import HeldOut, as_held_out
 from .methods import Method, Record, State
 from .progress import Watch, show_run
-from .run import Run, Snapshots
+from .run import HeldOut, Run, Snapshots, as_held_out
 from .stop import Stop
 
 MARGIN = 1000  # how much more than rounding the gradient may promise in a run that has converged

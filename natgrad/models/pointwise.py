@@ -20,7 +20,8 @@ from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, differentiate
 
 DEFAULT_MEMORY = 2 * 2**30
-# Rows of Z made at once on a CPU: as many as stay in its cache (benchmarks/bench_rows.py).
+# Rows of Z made at once on a CPU: as many as stay in its cache, a power of two, because 30 at once
+# take twice as long as 32 (benchmarks/bench_rows.py).
 CACHE = 320 * 2**10
 SMALLEST_CHUNK = 4
 
@@ -55,7 +56,8 @@ class Part(Public, eqx.Module):
         shape = jax.eval_shape(one, points[0])[1].shape
         size = math.prod(shape) * flat.dtype.itemsize
         chunk = max(1, memory // size)
-        cached = min(chunk, max(SMALLEST_CHUNK, CACHE // size))
+        fitting = max(SMALLEST_CHUNK, CACHE // size)
+        cached = min(chunk, 2 ** (fitting.bit_length() - 1))
         return jax.lax.platform_dependent(
             points,
             cpu=lambda xs: jax.lax.map(one, xs, batch_size=cached),

@@ -87,9 +87,10 @@ def march(
     solution(grid), [result.loss for result in solution.results]
     ```
 
-    Every window begins with the θ of the one before, and all run the same compiled program. Times
-    are those of the window, so the equation must not depend on time by itself. `checkpoint` is a
-    folder with a file for each window; `options` are further ones of `minimize`, for each window.
+    Every window begins with the θ of the one before and, where its damping adapts, with the λ of
+    the last accepted step; all run the same compiled program. Times are those of the window, so the
+    equation must not depend on time by itself. `checkpoint` is a folder with a file for each
+    window; `options` are further ones of `minimize`, for each window.
     """
     check_instance("pinn", pinn, Collocation)
     check_integer(windows, "windows", 1)
@@ -114,7 +115,9 @@ def march(
         whole = Collocation(memory=pinn.memory, **pinn.blocks, **{START: condition})
         if folder is not None:
             options["checkpoint"] = folder / f"window-{number}.npz"
-        results.append(minimize(whole.problem, theta, method(whole.metric), **options))
+        own = method(whole.metric)
+        own = own.after(results[-1]) if results else own
+        results.append(minimize(whole.problem, theta, own, **options))
         theta = results[-1].theta
         value = as_rows(_evaluate(u, theta, end))
     return March(u, float(length), tuple(results))

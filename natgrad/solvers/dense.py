@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 
 from ..core.dense import (
     MinimumNormFactor,
@@ -15,6 +15,7 @@ from ..core.dense import (
     rank_tolerance,
     safe_cholesky,
     smallest_pivot,
+    solve_and_estimate,
 )
 from ..core.settings import Number, setting
 from .base import DenseSolver, InformationSolver, SolveInfo
@@ -64,8 +65,8 @@ def solve_positive(
     gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
 
     def regular(_: None) -> tuple[Array, SolveInfo]:
-        info = SolveInfo(jnp.sum(effective), condition_estimate(factor.T), ~jnp.all(effective))
-        return -cho_solve((factor, True), gradient), info
+        found, condition = solve_and_estimate(factor, gradient[:, None])
+        return -found[:, 0], SolveInfo(jnp.sum(effective), condition, ~jnp.all(effective))
 
     def deficient(_: None) -> tuple[Array, SolveInfo]:
         values, vectors = jnp.linalg.eigh(G)

@@ -10,11 +10,11 @@ from jax.scipy.linalg import cho_solve
 
 from ..core.dense import (
     accurate_product,
-    condition_estimate,
     gram_outer,
     rank_tolerance,
     safe_cholesky,
     smallest_pivot,
+    solve_and_estimate,
 )
 from ..core.randomised import from_sketch, orthonormalise
 from ..core.settings import check_integer
@@ -65,10 +65,12 @@ class Kernel(DenseSolver):
             return -transposed_product(Y, through) - beside
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
-            inside, lifted = cho_solve((factor, True), columns).T
-            twice = cho_solve((factor, True), lifted)
+            found, condition = solve_and_estimate(factor, columns)
+            inside, lifted = found.T
+            again = lambda x: cho_solve((factor, True), x)
+            twice = jax.lax.cond(damping > 0, jnp.zeros_like, again, lifted)
             seen = jnp.sum(jnp.any(shifted != 0, axis=0))
-            info = SolveInfo(seen, condition_estimate(factor.T), (seen < p) & (damping == 0))
+            info = SolveInfo(seen, condition, (seen < p) & (damping == 0))
             return combine(inside, lifted, twice), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:

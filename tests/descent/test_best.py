@@ -95,6 +95,14 @@ def test_a_resumed_run_has_the_held_out_losses_of_the_whole(tmp_path):
         interpolate(checkpoint=path, held_out=FEW)
 
 
+def test_a_comparison_holds_out_too():
+    method = ng.NaturalGradient(ng.L2(), damping=1e-9, step=ng.FixedStep(0.5))
+    aside = ng.descent.HeldOut(OTHERS, every=2)
+    stop = ng.Stop(iterations=15, gradient=0.0)
+    found = ng.compare(FEW, jnp.zeros(12), {"L²": method}, stop=stop, held_out=aside)
+    assert_same(found.results["L²"], interpolate())
+
+
 def test_what_is_no_problem_is_refused():
     with pytest.raises(ng.InputError, match="held_out: is a int"):
         descend(held_out=3)

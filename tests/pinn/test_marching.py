@@ -1,5 +1,7 @@
 """Time windows: an oscillator that hands on u and u_t, one program, the same run in two parts."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,6 +48,20 @@ def test_each_window_goes_on_from_the_last_in_one_program():
     times = np.linspace(0.0, 6.0, 50)
     expected = np.stack([np.cos(times), -np.sin(times)], axis=1)
     np.testing.assert_allclose(found(times[:, None]), expected, atol=1e-5)
+
+
+def test_windows_hand_on_the_damping_of_the_last_accepted_step():
+    damped = lambda metric: ng.levenberg_marquardt(metric, order=1)
+    found = oscillate(2, method=damped, stop=ng.Stop(iterations=3, gradient=0.0)).results
+    first, second = (result.history["damping"] for result in found)
+    assert first[0] == 1e-3
+    assert first[2] < 1e-4  # easy steps
+    assert second[0] == first[2]
+    method = damped(PINN.metric)
+    assert method.after(found[0]).damping.initial == first[2]
+    assert ng.LBFGS().after(found[0]) == ng.LBFGS()
+    stuck = dataclasses.replace(found[0], history={"damping": first, "step": 0 * first})
+    assert method.after(stuck) is method
 
 
 @pytest.mark.slow
