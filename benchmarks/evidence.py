@@ -77,6 +77,12 @@ def _bench(name: str, options: str = "") -> str:
     return f"benchmarks/bench_{name}.py {options}".strip()
 
 
+def _records(name: str, problems: str, seconds: int, peers: tuple[str, ...] = ()) -> Part:
+    """Some problems of the record book on an accelerator."""
+    command = f"natgrad study records --preset gpu --problems {problems}"
+    return Part(f"records_{name}", command, seconds, None, "gpu", peers)
+
+
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 SPARSE = ("scikit-sparse", "sparseqr", "pyamg")
 EXAMPLES = "quickstart optimal_transport l_shape point_cloud"
@@ -136,9 +142,9 @@ PARTS = (
     Part("pinn_study", "natgrad study poisson-pinn --preset paper --seconds 20", 480),
     Part(
         "records_one_core",
-        "natgrad study records --problems helmholtz helmholtz-50 reaction"
-        " --methods LM LBFGS optimistix --seconds 80",
-        780,
+        "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn convection kdv"
+        " reaction --methods LM LBFGS optimistix --seconds 80 --workers 14",
+        *(240, 14),
         peers=("optimistix",),
     ),
     Part("wave_easy", MARMOUSI, 240, 2),
@@ -159,7 +165,22 @@ PARTS = (
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
     Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
     Part("pinn", _bench("pinn_device", "--burgers-seconds 40"), 300, None, "gpu"),
+    Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),
+    # the record book in parts of a few minutes
+    _records("first", "helmholtz burgers allen-cahn --seeds 0 --seconds 40", 150),
+    _records("helmholtz", "helmholtz helmholtz-50", 450),
+    _records("fronts", "burgers allen-cahn", 450),
+    _records("waves", "convection kdv", 450),
+    _records("growth", "reaction burgers-inverse", 450),
+    _records("ks", "ks", 450),
+    _records("cavity", "cavity-100", 450),
+    _records("cavity_fast", "cavity-3200", 450),
+    _records("poisson", "poisson-5d poisson-10d", 450),
+    _records("heat", "heat-4d", 240),
+    _records(
+        "rivals", "helmholtz burgers --seeds 0 --methods LM LBFGS SSBroyden SOAP", 540, ("optax",)
+    ),
     Part(
         "marmousi",
         "natgrad study waveform-inversion --preset paper --velocity marmousi.npy --memory 30",

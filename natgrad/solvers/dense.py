@@ -9,7 +9,6 @@ from jax.scipy.linalg import solve_triangular
 
 from ..core.dense import (
     MinimumNormFactor,
-    condition_estimate,
     gram,
     minimum_norm_factor,
     rank_tolerance,
@@ -65,7 +64,7 @@ def solve_positive(
     gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
 
     def regular(_: None) -> tuple[Array, SolveInfo]:
-        found, condition = solve_and_estimate(factor, gradient[:, None])
+        found, condition = solve_and_estimate(factor.T, gradient[:, None])
         return -found[:, 0], SolveInfo(jnp.sum(effective), condition, ~jnp.all(effective))
 
     def deficient(_: None) -> tuple[Array, SolveInfo]:
@@ -112,7 +111,7 @@ class QR(DenseSolver):
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
             inner = c + solve_triangular(R, prepared.r, trans="T")
-            info = SolveInfo(jnp.asarray(len(c)), condition_estimate(R), jnp.asarray(False))
+            info = SolveInfo(jnp.asarray(len(c)), solve_and_estimate(R)[1], jnp.asarray(False))
             return -solve_triangular(R, inner), info
 
         def deficient(_: None) -> tuple[Array, SolveInfo]:
@@ -169,7 +168,7 @@ class PivotedQR(DenseSolver):
 
     def solve(self, prepared: _Pivoted, damping: Array) -> tuple[Array, SolveInfo]:
         factor, b, r = prepared
-        condition = condition_estimate(factor.R1)
+        condition = solve_and_estimate(factor.R1)[1]
         info = SolveInfo(factor.rank, condition, factor.rank < len(r))
         return -factor.solve(b, r, damping), info
 

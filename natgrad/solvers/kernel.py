@@ -65,7 +65,7 @@ class Kernel(DenseSolver):
             return -transposed_product(Y, through) - beside
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
-            found, condition = solve_and_estimate(factor, columns)
+            found, condition = solve_and_estimate(factor.T, columns)
             inside, lifted = found.T
             again = lambda x: cho_solve((factor, True), x)
             twice = jax.lax.cond(damping > 0, jnp.zeros_like, again, lifted)

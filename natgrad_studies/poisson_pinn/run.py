@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from natgrad import Stop
-from natgrad.descent import Progress, Watch, label_runs, show_run
+from natgrad.descent import Progress, label_runs, show_run
 
+from ..clock import Clock, Trace
 from ..keeping import Kept
 from ..running import Say, pick
 from .methods import Method
@@ -26,39 +27,30 @@ OWN_ENDS = ("no_decrease", "not_finite", "inadmissible", "not_descent", "precisi
 
 
 @dataclass
-class Trace:
-    """What a run's callback writes down, off the clock; it ends the run with its seconds."""
+class BestTrace(Trace):
+    """Every loss, the best iterate, and its error at shares of the time."""
 
     pinn: Pinn
     whole: bool
-    budget: float
-    watch: Watch
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
     best: tuple[float, Theta | None] = (np.inf, None)
     marks: list[tuple[float, float]] = field(default_factory=list)  # loss and error at the shares
-    _spent: float = 0.0
-    _clock: float = field(default_factory=process_time)
 
     def begin(self) -> None:
         """The start of the run, before its clock runs."""
         self._write(self.pinn.loss(self.pinn.start), self.pinn.start)
-        self._clock = process_time()
+        self.clock.go()
 
-    def __call__(self, progress: Progress) -> bool:
-        self._spent += process_time() - self._clock
+    def note(self, progress: Progress, over: bool) -> float:
         loss = progress.loss if self.whole else self.pinn.loss(progress.theta)
         self._write(loss, progress.theta)
-        self.watch.update(progress.iteration, loss, progress.row)
-        self._clock = process_time()
-        return self._spent >= self.budget
+        return loss
 
     def _write(self, loss: float, theta: Theta) -> None:
         self.losses.append(loss)
-        self.seconds.append(self._spent)
+        self.seconds.append(self.clock.spent)
         if loss < self.best[0]:
             self.best = loss, theta
-        reached = sum(self._spent >= share * self.budget for share in SHARES)
+        reached = sum(self.clock.spent >= share * self.budget for share in SHARES)
         self._mark(reached)
 
     def _mark(self, count: int) -> None:
@@ -132,7 +124,8 @@ def run_method(method: Method, pinn: Pinn) -> Run:
     method.run(pinn, lambda progress: False, COMPILING)
     pinn.error(pinn.start)  # compiled before the clock runs
     with label_runs(method.name), show_run(Stop(seconds=settings.seconds)) as watch:
-        trace = Trace(pinn, not method.batched, settings.seconds, watch)
+        clock = Clock(process_time)
+        trace = BestTrace(settings.seconds, clock, watch, pinn, not method.batched)
         trace.begin()
         status = method.run(pinn, trace, most)
     trace.end()

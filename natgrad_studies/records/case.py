@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.stats import qmc
 
 import natgrad as ng
 
@@ -65,60 +64,46 @@ class Field:
 # --- points ---------------------------------------------------------------------------------------
 
 
-Place = Callable[[Any], Any]  # points of the unit cube, of NumPy or JAX, to points of a block
+@dataclass(frozen=True)
+class Moved(ng.pinn.Shape):
+    """The points of a shape, moved by a function of all of them: denser where u is steep.
 
+    Its measure is that of the shape, although its points are not spread evenly.
+    """
 
-def in_box(*sides: tuple[float, float]) -> Place:
-    """The unit cube to a box; a side with equal ends is held, and takes no coordinate."""
+    shape: ng.pinn.Shape
+    move: Callable[[Array], Array]
 
-    def place(unit: Any) -> Any:
-        xp, free = unit.__array_namespace__(), iter(unit.T)
-        held = lambda value: xp.full(len(unit), value)
-        columns = [
-            low + (high - low) * next(free) if high > low else held(low) for low, high in sides
-        ]
-        return xp.stack(columns, axis=1)
+    @property
+    def coordinates(self) -> int:
+        return self.shape.coordinates
 
-    return place
+    @property
+    def measure(self) -> float:
+        return self.shape.measure
 
-
-def on_faces(*sides: tuple[float, float]) -> Place:
-    """The unit cube to the faces of a box, as many points on each: the first coordinate chooses."""
-
-    def place(unit: Any) -> Any:
-        xp, count = unit.__array_namespace__(), 2 * len(sides)
-        face = xp.minimum(xp.floor(count * unit[:, 0]), count - 1)
-        axis, end = face // 2, face % 2
-        rest = [count * unit[:, 0] - face, *unit.T[1:-1], unit[:, 0]]  # the last is never used
-        columns = [
-            low + (high - low) * xp.where(axis == d, end, xp.where(axis > d, rest[d], rest[d - 1]))
-            for d, (low, high) in enumerate(sides)
-        ]
-        return xp.stack(columns, axis=1)
-
-    return place
+    def place(self, cube: Array) -> Array:
+        return self.move(self.shape.place(cube))
 
 
 @dataclass(frozen=True)
 class Block:
-    """Residuals of one kind: r(u, x) for one point, and how points of the unit cube become its own.
+    """Residuals of one kind: r(u, x) for one point, and where the points lie.
 
-    `dimension` is that of the cube, `moves` says whether the points may be drawn anew.
+    `carry` appends to the points what they carry, such as data; `moves` says whether they may be
+    drawn anew.
     """
 
     residual: Callable[[Field, Array], Array]
-    place: Place
-    dimension: int
+    shape: ng.pinn.Shape
     count: int
     weight: float = 1.0
     moves: bool = True
+    carry: Callable[[Array], Array] = lambda points: points
 
     def fixed_points(self, seed: int) -> Array:
         """Sobol's points, scrambled by the seed: they fill the domain more evenly than chance."""
-        options: dict[str, Any] = {"seed": seed}  # `rng` from SciPy 1.15 on
-        sampler = qmc.Sobol(self.dimension, **options)
-        drawn = sampler.random_base2(int(np.ceil(np.log2(self.count))))
-        return jnp.asarray(self.place(drawn[: self.count]))
+        return jnp.asarray(self.carry(self.shape.sobol(self.count, seed)))
 
 
 # --- the problem ----------------------------------------------------------------------------------
@@ -177,7 +162,7 @@ class Case:
     def start(self, seed: int) -> Theta:
         """θ₀."""
         block = next(iter(self.blocks.values()))
-        x = jnp.asarray(block.place(np.full((1, block.dimension), 0.5))[0])
+        x = block.fixed_points(0)[0]
         widths = (jax.eval_shape(self.inputs, x).shape[0], *self.hidden, self.outputs)
         unknown = {name: jnp.log(value) for name, value in self.unknown.items()}
         return {"layers": initial_layers(widths, seed), "unknown": unknown}
@@ -196,7 +181,7 @@ class Case:
         moving = {name: block for name, block in self.blocks.items() if block.moves}
         keys = jax.random.split(key, len(moving))
         return {
-            name: block.place(jax.random.uniform(k, (block.count, block.dimension)))
+            name: block.carry(block.shape.uniform(k, block.count))
             for k, (name, block) in zip(keys, moving.items(), strict=True)
         }
 

@@ -2,20 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+import natgrad as ng
+from natgrad.pinn import Box
+
 from . import references
-from .case import Block, Case, Field, Points, Reference, in_box
+from .case import Block, Case, Field, Moved, Points, Reference
 from .references import DIFFUSION, DISPERSION, KURAMOTO, VISCOSITY
 
 TIMES, PLACES = 101, 256  # of the references
 ACROSS, TURN = (-1.0, 1.0), (0.0, 2 * np.pi)
-UNIT = (0.0, 1.0)
 DATA, NOISE = 2000, 0.01  # of the inverse problem; relative to the spread of u
 FRONT = 0.05  # width of the points' concentration at Burgers' front
 SPEED, RATE = 50.0, 5.0  # β of the convection, ρ of the reaction
@@ -24,9 +25,9 @@ HIDDEN = (40,) * 4
 INTERIOR, EDGE = 8000, 512
 
 
-def periodic(wave: float, length: float = 1.0) -> Callable[[Array], Array]:
-    """(t, x) ↦ (2t/length − 1, cos wx, sin wx)."""
-    return lambda x: jnp.stack([2 * x[0] / length - 1, jnp.cos(wave * x[1]), jnp.sin(wave * x[1])])
+def periodic(period: float, length: float = 1.0) -> Callable[[Array], Array]:
+    """(t, x) ↦ 2t/length − 1 and the cosine and sine of x."""
+    return lambda x: ng.pinn.periodic(x.at[0].set(2 * x[0] / length - 1), {1: period})
 
 
 def straight(low: float, high: float) -> Callable[[Array], Array]:
@@ -47,25 +48,24 @@ def tabulated(
     return make
 
 
+def over(side: tuple[float, float], length: float = 1.0) -> Box:
+    """All (t, x) with t up to `length`."""
+    return Box((0.0, side[0]), (length, side[1]))
+
+
 def start_from(
     function: Callable[[Array], Array], side: tuple[float, float], weight: float = 1.0
 ) -> Block:
     """u(0, x) − f(x)."""
     residual = lambda u, x: u(x) - function(x[1])
-    return Block(residual, in_box((0.0, 0.0), side), 1, EDGE, weight, moves=False)
+    return Block(residual, over(side).face(0, 0), EDGE, weight, moves=False)
 
 
-def burgers_points(unit: Any) -> Any:
-    """(t, x): half of them anywhere, half Cauchy of width `FRONT` around the front."""
-    xp, (t, share) = unit.__array_namespace__(), unit.T
-    near = FRONT * xp.tan(np.arctan(1 / FRONT) * (4 * share - 3))
-    return xp.stack([t, xp.where(share < 0.5, 4 * share - 1, near)], axis=1)
-
-
-def both_ends(unit: Any) -> Any:
-    """(t, ±1)."""
-    xp, share = unit.__array_namespace__(), unit[:, 0]
-    return xp.stack([(2 * share) % 1, xp.where(share < 0.5, -1.0, 1.0)], axis=1)
+def to_front(points: Array) -> Array:
+    """Half of the points stay spread over x, half become Cauchy of width `FRONT` around x = 0."""
+    t, x = points.T
+    near = FRONT * jnp.tan(np.arctan(1 / FRONT) * (2 * x - 1))
+    return jnp.stack([t, jnp.where(x < 0, 2 * x + 1, near)], axis=1)
 
 
 def burgers() -> Case:
@@ -80,9 +80,9 @@ def burgers() -> Case:
         inputs=straight(*ACROSS),
         hidden=HIDDEN,
         blocks={
-            "interior": Block(residual, burgers_points, 2, INTERIOR, 0.1),
+            "interior": Block(residual, Moved(over(ACROSS), to_front), INTERIOR, 0.1),
             "initial": start_from(lambda x: -jnp.sin(jnp.pi * x), ACROSS),
-            "boundary": Block(lambda u, x: u(x), both_ends, 1, EDGE // 2, moves=False),
+            "boundary": Block(lambda u, x: u(x), over(ACROSS).sides(1), EDGE // 2, moves=False),
         },
         reference=tabulated(lambda times, x: references.burgers(times[:, None], x), x),
     )
@@ -95,11 +95,10 @@ def inverse_burgers() -> Case:
         speed, viscosity = u.unknown["speed"], u.unknown["viscosity"]
         return u.d(x, 0) + speed * u(x) * u.d(x, 1) - viscosity * u.d(x, 1, 1)
 
-    def observe(unit: np.ndarray) -> np.ndarray:
-        points = in_box(UNIT, ACROSS)(unit)
-        values = references.burgers(*points.T)
+    def observe(points: Array) -> Array:
+        values = references.burgers(*np.asarray(points).T)
         noise = NOISE * values.std() * np.random.default_rng(0).normal(size=values.shape)
-        return np.column_stack([points, values + noise])
+        return jnp.column_stack([points, values + noise])
 
     return replace(
         burgers(),
@@ -110,8 +109,10 @@ def inverse_burgers() -> Case:
             "noise; the error is that of ν = 0.01/π, relative"
         ),
         blocks={
-            "interior": Block(residual, burgers_points, 2, INTERIOR, 0.1),
-            "data": Block(lambda u, x: u(x[:2]) - x[2], observe, 2, DATA, moves=False),
+            "interior": Block(residual, Moved(over(ACROSS), to_front), INTERIOR, 0.1),
+            "data": Block(
+                lambda u, x: u(x[:2]) - x[2], over(ACROSS), DATA, moves=False, carry=observe
+            ),
         },
         unknown={"speed": 0.5, "viscosity": 0.05},
         truth={"viscosity": VISCOSITY},
@@ -127,10 +128,10 @@ def allen_cahn() -> Case:
         key="allen-cahn",
         title="Allen–Cahn, 10⁻⁴",
         equation="u_t = 10⁻⁴ u_xx + 5(u − u³), periodic on [−1, 1], u(0, x) = x² cos πx, t ≤ 1",
-        inputs=periodic(np.pi),
+        inputs=periodic(2.0),
         hidden=HIDDEN,
         blocks={
-            "interior": Block(residual, in_box(UNIT, ACROSS), 2, INTERIOR, 0.1),
+            "interior": Block(residual, over(ACROSS), INTERIOR, 0.1),
             "initial": start_from(lambda x: x**2 * jnp.cos(jnp.pi * x), ACROSS),
         },
         reference=tabulated(
@@ -145,12 +146,12 @@ def convection() -> Case:
         key="convection",
         title="convection, β = 50",
         equation="u_t + 50 u_x = 0, periodic on [0, 2π], u(0, x) = sin x, t ≤ 1",
-        inputs=periodic(1.0),
+        inputs=periodic(TURN[1]),
         hidden=HIDDEN,
         blocks={
             "interior": Block(
                 lambda u, x: (u.d(x, 0) + SPEED * u.d(x, 1)) / SPEED,
-                *(in_box(UNIT, TURN), 2, INTERIOR),
+                *(over(TURN), INTERIOR),
             ),
             "initial": start_from(jnp.sin, TURN),
         },
@@ -166,10 +167,10 @@ def korteweg_de_vries() -> Case:
         key="kdv",
         title="Korteweg–de Vries, 0.022²",
         equation="u_t + u u_x + 0.022² u_xxx = 0, periodic on [−1, 1], u(0, x) = cos πx, t ≤ 1",
-        inputs=periodic(np.pi),
+        inputs=periodic(2.0),
         hidden=HIDDEN,
         blocks={
-            "interior": Block(residual, in_box(UNIT, ACROSS), 2, INTERIOR, 0.1),
+            "interior": Block(residual, over(ACROSS), INTERIOR, 0.1),
             "initial": start_from(lambda x: jnp.cos(jnp.pi * x), ACROSS),
         },
         reference=tabulated(
@@ -195,10 +196,10 @@ def reaction() -> Case:
         blocks={
             "interior": Block(
                 lambda u, x: u.d(x, 0) - RATE * u(x) * (1 - u(x)),
-                *(in_box(UNIT, TURN), 2, INTERIOR),
+                *(over(TURN), INTERIOR),
             ),
             "initial": start_from(lambda x: jnp.exp(-8 * (x / jnp.pi - 1) ** 2), TURN),
-            "boundary": Block(ends, in_box(UNIT, (0.0, 0.0)), 1, EDGE // 2, moves=False),
+            "boundary": Block(ends, over(TURN).face(1, 0), EDGE // 2, moves=False),
         },
         reference=tabulated(grown, np.linspace(*TURN, PLACES + 1)),
     )
@@ -213,9 +214,8 @@ def kuramoto_sivashinsky() -> Case:
         steady = alpha * u(x) * u.d(x, 1) + beta * u.d(x, 1, 1) + gamma * u.d(x, 1, 1, 1, 1)
         return length * (u.d(x, 0) + steady)
 
-    def start(unit: np.ndarray) -> np.ndarray:
-        x = 2 * unit[:, 0] - 1
-        return np.stack([np.zeros_like(x), x, -np.sin(np.pi * x)], axis=1)
+    def start(points: Array) -> Array:
+        return jnp.column_stack([points, -jnp.sin(jnp.pi * points[:, 1])])
 
     def advance(leg: int, points: Points, before: Field | None) -> Points:
         if before is None or "initial" not in points:  # those that are drawn anew have none
@@ -230,11 +230,15 @@ def kuramoto_sivashinsky() -> Case:
             "u_t + 5 u u_x + ½ u_xx + 0.005 u_xxxx = 0, periodic on [−1, 1], "
             "u(0, x) = −sin πx, t ≤ 1"
         ),
-        inputs=periodic(np.pi, length),
+        inputs=periodic(2.0, length),
         hidden=HIDDEN,
         blocks={
-            "interior": Block(residual, in_box((0.0, length), ACROSS), 2, INTERIOR // 2, 0.1),
-            "initial": Block(lambda u, x: u(x[:2]) - x[2], start, 1, EDGE, moves=False),
+            "interior": Block(residual, over(ACROSS, length), INTERIOR // 2, 0.1),
+            "initial": Block(
+                *(lambda u, x: u(x[:2]) - x[2], over(ACROSS, length).face(0, 0), EDGE),
+                moves=False,
+                carry=start,
+            ),
         },
         reference=tabulated(
             lambda times, x: references.kuramoto_sivashinsky(times, len(x)),

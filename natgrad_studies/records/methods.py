@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,6 +24,7 @@ from ..methods import minimize
 from . import ssbroyden
 from .case import Case, Theta
 from .settings import Settings
+from .soap import Soap
 
 Callback = Callable[[Progress], bool]
 UNLIMITED = 10**9
@@ -41,23 +42,33 @@ class Task:
     seed: int
     settings: Settings
     callback: Callback
+    former: ng.Result | None = None  # of the leg before, where it was a run of `ng.minimize`
 
     def tell(self, iteration: int, theta: Theta, loss: Array) -> bool:
         """Ask the callback whether to stop."""
         return self.callback(Progress(iteration, theta, float(loss), {"loss": float(loss)}))
 
 
-Train = Callable[[Task], tuple[Theta, str]]  # θ at the end, and why it ended
+class Trained(NamedTuple):
+    """θ at the end, why the run ended, and its result if it was one of `ng.minimize`."""
+
+    theta: Theta
+    status: str
+    result: ng.Result | None = None
 
 
-def _minimize(task: Task, method: Any, batch: Any = None) -> tuple[Theta, str]:
+Train = Callable[[Task], Trained]
+
+
+def _minimize(task: Task, method: Any, batch: Any = None) -> Trained:
     stop = ng.Stop(iterations=UNLIMITED, gradient=0.0)
     options = {"stop": stop, "callbacks": [task.callback], "batch": batch, "progress": False}
+    method = method if task.former is None else method.after(task.former)
     result = minimize(task.pinn.problem, task.theta, method, **options)
-    return result.theta, str(result.status)
+    return Trained(result.theta, str(result.status), result)
 
 
-def levenberg_marquardt(task: Task) -> tuple[Theta, str]:
+def levenberg_marquardt(task: Task) -> Trained:
     """The recipe."""
     settings = task.settings
     damping = ng.LevenbergMarquardt(decrease=settings.decrease)
@@ -65,7 +76,7 @@ def levenberg_marquardt(task: Task) -> tuple[Theta, str]:
     return _minimize(task, method, task.batch)
 
 
-def lbfgs(task: Task) -> tuple[Theta, str]:
+def lbfgs(task: Task) -> Trained:
     """L-BFGS, which needs fixed points."""
     return _minimize(task, ng.LBFGS(PAIRS))
 
@@ -73,28 +84,31 @@ def lbfgs(task: Task) -> tuple[Theta, str]:
 # --- first order, by optax ------------------------------------------------------------------------
 
 
-def adam(task: Task) -> tuple[Theta, str]:
+def adam(task: Task) -> Trained:
     import optax
 
     return _optax(task, optax.adam(task.settings.rate))
 
 
-def muon(task: Task) -> tuple[Theta, str]:
+def muon(task: Task) -> Trained:
     """Muon on matrices, Adam on biases."""
     from optax import contrib
 
     return _optax(task, contrib.muon(task.settings.rate))
 
 
-def _optax(task: Task, method: Any) -> tuple[Theta, str]:
+def soap(task: Task) -> Trained:
+    return _optax(task, Soap(task.settings.rate))
+
+
+def _optax(task: Task, method: Any) -> Trained:
     """Steps of an optax method, on new points where there are to be any."""
-    import optax
 
     @eqx.filter_jit
     def step(pinn: ng.Collocation, theta: Theta, state: Any) -> tuple[Any, Any, Array]:
         loss, gradient = jax.value_and_grad(lambda theta: pinn.loss(pinn(theta)))(theta)
         change, state = method.update(gradient, state, theta)
-        return optax.apply_updates(theta, change), state, loss
+        return jax.tree.map(jnp.add, theta, change), state, loss
 
     pinn, theta, state = task.pinn, task.theta, method.init(task.theta)
     batch = task.batch
@@ -104,16 +118,16 @@ def _optax(task: Task, method: Any) -> tuple[Theta, str]:
             pinn = pinn.at(draw(jax.random.fold_in(jax.random.key(task.seed), iteration)))
         theta, state, loss = step(pinn, theta, state)
         if not jnp.isfinite(loss):
-            return theta, "not_finite"
+            return Trained(theta, "not_finite")
         if task.tell(iteration + 1, theta, loss):
             break
-    return theta, "stopped"
+    return Trained(theta, "stopped")
 
 
 # --- second order, at fixed points ----------------------------------------------------------------
 
 
-def self_scaled_broyden(task: Task) -> tuple[Theta, str]:
+def self_scaled_broyden(task: Task) -> Trained:
     """SSBroyden until its line search finds nothing lower."""
     flat, unravel = ravel_pytree(task.theta)
     objective = lambda flat: task.pinn.loss(task.pinn(unravel(flat)))
@@ -121,13 +135,13 @@ def self_scaled_broyden(task: Task) -> tuple[Theta, str]:
     for iteration in itertools.count(1):
         state = ssbroyden.step(objective, state)
         if task.tell(iteration, unravel(state.theta), state.value):
-            return unravel(state.theta), "stopped"
+            return Trained(unravel(state.theta), "stopped")
         if state.stalled:
             break
-    return unravel(state.theta), "no_decrease"
+    return Trained(unravel(state.theta), "no_decrease")
 
 
-def optimistix(task: Task) -> tuple[Theta, str]:
+def optimistix(task: Task) -> Trained:
     """`optimistix.LevenbergMarquardt` with its defaults, on the weighted residuals."""
     import optimistix as optx
 
@@ -145,13 +159,13 @@ def optimistix(task: Task) -> tuple[Theta, str]:
         theta, state = step(theta, state)
         if task.tell(iteration, theta, state.f_info.as_min()):
             break
-    return theta, "stopped"
+    return Trained(theta, "stopped")
 
 
 # --- by path to a checkout ------------------------------------------------------------------------
 
 
-def jax_ng(task: Task) -> tuple[Theta, str]:
+def jax_ng(task: Task) -> Trained:
     """JAX-NG's own Helmholtz problem with the settings of its example, from our weights.
 
     Reference: github.com/HicrestLaboratory/JAX-NG, jax_ng/examples/helmholtz_gn.py.
@@ -178,10 +192,10 @@ def jax_ng(task: Task) -> tuple[Theta, str]:
         loss, params, state = method.step(params, state, now)
         ours = task.theta | {"layers": turn(params)}
         if not jnp.isfinite(loss):
-            return ours, "not_finite"
+            return Trained(ours, "not_finite")
         if task.tell(iteration, ours, loss):
             break
-    return ours, "stopped"
+    return Trained(ours, "stopped")
 
 
 @contextmanager
@@ -199,6 +213,7 @@ TRAIN: dict[str, Train] = {
     "LBFGS": lbfgs,
     "Adam": adam,
     "Muon": muon,
+    "SOAP": soap,
     "SSBroyden": self_scaled_broyden,
     "optimistix": optimistix,
     "JAX-NG": jax_ng,

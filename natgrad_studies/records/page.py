@@ -20,6 +20,7 @@ COLOURS = {
     "LBFGS": PALETTE["black"],
     "Adam": PALETTE["orange"],
     "Muon": PALETTE["sky"],
+    "SOAP": PALETTE["yellow"],
     "SSBroyden": PALETTE["green"],
     "optimistix": PALETTE["vermilion"],
     "JAX-NG": PALETTE["blue"],

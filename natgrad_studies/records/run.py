@@ -1,7 +1,12 @@
 """The study: every problem by every method from every seed, errors over seconds."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -10,13 +15,14 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
-from natgrad.descent import Progress, Watch, label_runs, show_run
+from natgrad.descent import Progress, label_runs, show_run
 from natgrad.report import ResultFolder, plain, replace_file
 
+from ..clock import CompilingClock, Trace
 from ..keeping import Kept
 from ..running import Say, pick
+from ..stopping import check_ending
 from .case import Case, Field, Reference, Theta, relative_error
-from .clock import Clock
 from .methods import TRAIN, Task
 from .problems import CASES
 from .rla_pinns import run_rla_pinns
@@ -29,18 +35,12 @@ GROWTH, APART = 1.03, 0.02  # errors are taken at seconds that grow by this fact
 
 
 @dataclass
-class Trace:
-    """What the callback of a run writes down, off the clock; it ends a leg with its seconds."""
+class ErrorTrace(Trace):
+    """Errors now and then, of all legs of a run; each ends with its share of the seconds."""
 
     case: Case
     reference: Reference
-    budget: float
-    clock: Clock
-    watch: Watch
-    seconds: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    iterations: int = 0
     done: list[np.ndarray] = field(default_factory=list)  # the values in finished windows
     _leg: int = 0
     _loss: float = float("nan")
@@ -63,21 +63,17 @@ class Trace:
             self._write(theta)
         self.clock.go()
 
-    def __call__(self, progress: Progress) -> bool:
-        self.clock.stop()
-        self.iterations += 1
-        self._loss = float(progress.loss)
+    @property
+    def limit(self) -> float:
+        """When the leg is to end: all have as long, but for the first iteration of the run."""
         self._first = self._first or self.clock.spent
-        over = self.clock.spent >= self._limit()
+        return self._first + (self.budget - self._first) * (self._leg + 1) / self.case.legs
+
+    def note(self, progress: Progress, over: bool) -> float:
+        self._loss = float(progress.loss)
         if over or self.clock.spent >= self._next:
             self._write(progress.theta)
-        self.watch.update(self.iterations, progress.loss, progress.row)
-        self.clock.go()
-        return over
-
-    def _limit(self) -> float:
-        """When the leg is to end: all have as long, but for the first iteration of the run."""
-        return self._first + (self.budget - self._first) * (self._leg + 1) / self.case.legs
+        return self._loss
 
     def end(self, theta: Theta) -> None:
         """A leg is over, by the clock or by itself."""
@@ -153,16 +149,16 @@ def run_one(case: Case, reference: Reference, method: str, seed: int, settings: 
     period = case.period if settings.period < 0 else settings.period
     budget = settings.seconds * case.share
     label = label_runs(f"{case.key}, {method}, seed {seed}")
-    status, before = "", None
-    with label, show_run(ng.Stop(seconds=budget)) as watch, Clock() as clock:
-        trace = Trace(case, reference, budget, clock, watch)
+    status, before, result = "", None, None
+    with label, show_run(ng.Stop(seconds=budget)) as watch, CompilingClock() as clock:
+        trace = ErrorTrace(budget, clock, watch, case, reference)
         for leg in range(case.legs):
             moved = case.advance(leg, points, before)
             draw = lambda key, leg=leg, before=before: case.advance(leg, case.draw(key), before)
             batch = ng.Resampled(jax.jit(draw), period, seed) if period else None
             trace.begin(leg, theta)
-            task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace)
-            theta, status = TRAIN[method](task)
+            task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace, result)
+            theta, status, result = TRAIN[method](task)
             trace.end(theta)
             before = Field(case, theta)
     return Run(
@@ -226,7 +222,11 @@ class StudyResult:
 
 
 KEPT = (Run, Reference)
-MAY_DIFFER = ("preset", "output", "problems", "methods", "seeds", "jax_ng", "rla_pinns", "parts")
+MAY_DIFFER = (
+    *("preset", "output", "problems", "methods", "seeds", "jax_ng", "rla_pinns", "parts"),
+    *("within", "workers"),
+)
+MARGIN = 20.0  # seconds of a run that are not counted: references, errors, the start
 
 
 def take_up(settings: Settings, kept: Kept) -> None:
@@ -247,24 +247,88 @@ def take_up(settings: Settings, kept: Kept) -> None:
 
 
 def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
-    """All numbers, no files but those of references and finished runs."""
+    """All numbers, no files but those of references and finished runs.
+
+    Runs for which the time of this call is too short are left out.
+    """
+    begin = perf_counter()
     take_up(settings, kept)
-    cases = {key: CASES[key]().scaled(settings.points, settings.width) for key in settings.problems}
-    references, runs = {}, []
-    for key, case in cases.items():
-        references[key] = kept.part(f"{key}-reference", case.reference)
-        for method in filter(partial(settings.runs, key), settings.methods):
-            for seed in settings.seeds:
-                what = (case, references[key])
-                make = partial(run_one, *what, method, seed, settings)
-                if method == "rla-pinns":
-                    make = partial(run_elsewhere, *what, seed, settings)
-                run = kept.part(f"{key}-{method}-{seed}", make)
-                runs.append(run)
-                say(
-                    f"{case.title}, {method}, seed {seed}: error {run.error:.2e} (lowest "
-                    f"{run.lowest:.2e}), loss {run.losses[-1]:.2e}, {run.iterations:,} iterations "
-                    f"in {run.seconds[-1]:.1f} s, {run.compiling:.1f} of them to compile "
-                    f"({run.status})"
-                )
+    cases = {key: make_case(key, settings) for key in settings.problems}
+    made = lambda key: kept.part(f"{key}-reference", cases[key].reference)
+    apart = settings.workers > 1 and kept.folder is not None
+    references = {key: made(key) for key in cases} if apart else {}
+    names = [
+        (key, method, seed)
+        for key in cases
+        for method in filter(partial(settings.runs, key), settings.methods)
+        for seed in settings.seeds
+    ]
+    if apart:
+        run_in_processes(settings, kept.folder, names)
+    runs: list[Run] = []
+    for key, method, seed in names:
+        references[key] = references[key] if key in references else made(key)
+        path = kept.path(f"{key}-{method}-{seed}")
+        ends = perf_counter() - begin + settings.seconds * cases[key].share + MARGIN
+        if ends > settings.within and not (path is not None and path.exists()):
+            continue
+        run = run_or_read(settings, kept, references[key], key, method, seed)
+        runs.append(run)
+        say(
+            f"{cases[key].title}, {method}, seed {seed}: error {run.error:.2e} (lowest "
+            f"{run.lowest:.2e}), loss {run.losses[-1]:.2e}, {run.iterations:,} iterations "
+            f"in {run.seconds[-1]:.1f} s, {run.compiling:.1f} of them to compile "
+            f"({run.status})"
+        )
+    if missing := len(names) - len(runs):
+        say(f"{missing} of {len(names)} runs are left: the same command goes on with them")
+    done = {run.problem for run in runs}
+    cases = {key: case for key, case in cases.items() if key in done}
     return StudyResult(settings, cases, references, runs)
+
+
+def make_case(key: str, settings: Settings) -> Case:
+    """The problem at the size that is asked for."""
+    return CASES[key]().scaled(settings.points, settings.width)
+
+
+def run_or_read(
+    settings: Settings, kept: Kept, reference: Reference, key: str, method: str, seed: int
+) -> Run:
+    """One run, from its file if it is there."""
+    make = partial(run_one, make_case(key, settings), reference, method, seed, settings)
+    if method == "rla-pinns":
+        make = partial(run_elsewhere, make_case(key, settings), reference, seed, settings)
+    return kept.part(f"{key}-{method}-{seed}", make)
+
+
+# --- several at once, on the cores of a CPU -------------------------------------------------------
+
+
+def run_in_processes(settings: Settings, folder: Any, names: list[tuple[str, str, int]]) -> None:
+    """Make the runs that are not there, each in a process bound to a core; all end in files."""
+    context = get_context("spawn")
+    cores, count = context.SimpleQueue(), settings.workers
+    allowed = sorted(os.sched_getaffinity(0))
+    for number in range(count):
+        cores.put(allowed[number % len(allowed)])
+    with ProcessPoolExecutor(count, context, take_core, (cores,)) as pool:
+        waiting = [pool.submit(run_alone, settings, folder, *name) for name in names]
+        for made in as_completed(waiting):
+            made.result()
+            check_ending()
+
+
+def take_core(cores: Any) -> None:
+    """What a process does first: one core of a CPU is its own."""
+    os.sched_setaffinity(0, {cores.get()})
+    os.environ |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+
+
+def run_alone(settings: Settings, folder: Path, key: str, method: str, seed: int) -> None:
+    """One run in a process of its own; the reference is there."""
+    kept = Kept(folder, *KEPT)
+    reference = kept.part(f"{key}-reference", make_case(key, settings).reference)
+    run_or_read(settings, kept, reference, key, method, seed)

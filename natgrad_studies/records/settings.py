@@ -1,19 +1,22 @@
 """Settings of the record book; light to import, so that help is quick."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from ..settings import Among, Between, StudySettings
 
-Preset = Literal["small", "full"]
+Preset = Literal["small", "full", "gpu"]
 PROBLEMS = (
     *("helmholtz", "helmholtz-50", "burgers", "allen-cahn", "convection", "kdv", "reaction"),
     *("ks", "cavity-100", "cavity-3200", "poisson-5d", "poisson-10d", "heat-4d"),
     "burgers-inverse",
 )
-METHODS = ("LM", "LBFGS", "Adam", "Muon", "SSBroyden", "optimistix", "JAX-NG", "rla-pinns")
+METHODS = (
+    *("LM", "LBFGS", "Adam", "Muon", "SOAP", "SSBroyden", "optimistix"),
+    *("JAX-NG", "rla-pinns"),
+)
 NEEDS = {"Adam": "optax", "Muon": "optax", "SSBroyden": "optax", "optimistix": "optimistix"}
 HELMHOLTZ = ("helmholtz", "helmholtz-50")
 MANY_DIMENSIONS = ("poisson-5d", "poisson-10d", "heat-4d")
@@ -26,13 +29,14 @@ class Settings(StudySettings):
 
     preset: Preset = "small"
     """The defaults of all other settings: two problems with small networks, three minutes on two
-    cores; or all of them at full size, a minute each on an accelerator."""
+    cores; all of them at full size, a minute each on an accelerator; or the same, so many runs at a
+    time as end in nine minutes."""
     output: Path = Path("results/records")
     """Folder for results.json, figures and index.html."""
     problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "reaction")
     """Which problems."""
     methods: Annotated[tuple[str, ...], Among(METHODS)] = ("LM", "LBFGS")
-    """LM (the recipe `ng.levenberg_marquardt`) and its rivals: LBFGS, Adam, Muon, SSBroyden,
+    """LM (the recipe `ng.levenberg_marquardt`) and its rivals: LBFGS, Adam, Muon, SOAP, SSBroyden,
     optimistix (its Levenberg–Marquardt), JAX-NG and rla-pinns (the last two from a checkout, on
     their own problems)."""
     seeds: tuple[int, ...] = (0,)
@@ -50,11 +54,15 @@ class Settings(StudySettings):
     decrease: Annotated[float, Between(1e-6, 0.999)] = 0.1
     """What LM multiplies its damping with after an easy step."""
     rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
-    """The learning rate of Adam and Muon."""
+    """The learning rate of Adam, Muon and SOAP."""
     jax_ng: Path | None = None
     """The folder of a checkout of JAX-NG, for its method."""
     rla_pinns: Path | None = None
     """The folder of a checkout of rla-pinns, for its method."""
+    within: Annotated[float, Between(1.0, 1e9)] = 1e9
+    """Seconds of this call: no run begins that would end later. The same command goes on."""
+    workers: Annotated[int, Between(1, 1024)] = 1
+    """Runs at a time: one, or several on a CPU, each in a process with a core of its own."""
     parts: tuple[Path, ...] = ()
     """Folders of this study whose finished runs are taken up: their settings are the same but for
     problems, methods and seeds."""
@@ -67,6 +75,9 @@ class Settings(StudySettings):
         return {method: NEEDS[method] for method in self.methods if method in NEEDS}
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
+        longest = 2 * self.seconds
+        if self.within < longest:
+            yield "within", f"is {self.within:g} s, less than a run", f"{2 * longest:g} or more"
         for name in ("problems", "methods", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 yield name, "name one twice", "each of them once"
@@ -93,3 +104,4 @@ PRESETS: dict[Preset, Settings] = {
         width=1.0,
     ),
 }
+PRESETS["gpu"] = replace(PRESETS["full"], preset="gpu", within=530.0)

@@ -1,7 +1,6 @@
 """Problems without time, and those of many dimensions."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +8,12 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
+from natgrad.pinn import Box
 
-from .case import Block, Case, Field, Place, Points, Reference, in_box, on_faces
+from .case import Block, Case, Field, Moved, Points, Reference
 from .cavity import lid_velocity, solve_cavity
 
-SQUARE = ((-1.0, 1.0),) * 2
-UNIT = (0.0, 1.0)
+SQUARE = Box((-1.0, -1.0), (1.0, 1.0))
 TESTS = 10_000  # random points where the error is measured in many dimensions
 PAIRS_NORM = np.sqrt(65 / 36)  # of Σ x₂ᵢ₋₁x₂ᵢ over ten coordinates in L²
 RAISE = (100.0, 400.0, 1000.0, 3200.0)  # Reynolds numbers on the way to the last
@@ -41,19 +40,24 @@ def helmholtz(wave_number: float) -> Case:
         key="helmholtz" if wave_number == 1 else f"helmholtz-{wave_number:g}",
         title=f"Helmholtz, k = {wave_number:g}",
         equation="Δu + k²u = f on [−1, 1]², u = sin πx₁ sin 4πx₂, u = 0 on the boundary",
-        inputs=lambda x: jnp.stack([jnp.sin(jnp.pi * x), jnp.cos(jnp.pi * x)], axis=1).ravel(),
+        inputs=lambda x: ng.pinn.periodic(x, {0: 2.0, 1: 2.0}),
         hidden=(30,) * 4,
         blocks={
-            "interior": Block(residual, in_box(*SQUARE), 2, 5600, 0.01),
-            "boundary": Block(lambda u, x: u(x), on_faces(*SQUARE), 2, 800),
+            "interior": Block(residual, SQUARE, 5600, 0.01),
+            "boundary": Block(lambda u, x: u(x), SQUARE.boundary, 800),
         },
         reference=make,
     )
 
 
-def denser_at_walls(place: Place) -> Place:
+def cube(dimension: int) -> Box:
+    """[0, 1]ᵈ."""
+    return Box((0.0,) * dimension, (1.0,) * dimension)
+
+
+def to_walls(points: Array) -> Array:
     """Points of [0, 1]ᵈ moved by x ↦ (1 − cos πx)/2, for the layers at the walls."""
-    return lambda unit: (1 - unit.__array_namespace__().cos(np.pi * place(unit))) / 2
+    return (1 - jnp.cos(jnp.pi * points)) / 2
 
 
 def cavity(reynolds: float) -> Case:
@@ -74,9 +78,8 @@ def cavity(reynolds: float) -> Case:
             ]
         )
 
-    def inside(unit: Any) -> Any:
-        xp, at = unit.__array_namespace__(), denser_at_walls(in_box(UNIT, UNIT))(unit)
-        return xp.concat([at, xp.full((len(unit), 1), reynolds)], axis=1)
+    def carry(points: Array) -> Array:
+        return jnp.column_stack([points, jnp.full(len(points), reynolds)])
 
     def advance(leg: int, points: Points, before: Field | None) -> Points:
         return points | {"interior": points["interior"].at[:, 2].set(numbers[leg])}
@@ -101,8 +104,8 @@ def cavity(reynolds: float) -> Case:
         hidden=(40,) * 4,
         outputs=3,
         blocks={
-            "interior": Block(residual, inside, 2, 4000),
-            "boundary": Block(wall, denser_at_walls(on_faces(UNIT, UNIT)), 2, 1000),
+            "interior": Block(residual, Moved(cube(2), to_walls), 4000, carry=carry),
+            "boundary": Block(wall, Moved(cube(2).boundary, to_walls), 1000),
         },
         reference=make,
         legs=len(numbers),
@@ -131,7 +134,7 @@ def poisson(dimension: int) -> Case:
     def residual(u: Field, x: Array) -> Array:
         return ng.laplacian(u, x) + (jnp.pi**2 * solution(x) if waves else 0.0)
 
-    cube = (UNIT,) * dimension
+    box = cube(dimension)
     return Case(
         key=f"poisson-{dimension}d",
         title=f"Poisson in {dimension} dimensions",
@@ -143,8 +146,8 @@ def poisson(dimension: int) -> Case:
         inputs=lambda x: x,
         hidden=(64, 64, 48, 48) if waves else (256, 256, 128, 128),
         blocks={
-            "interior": Block(residual, in_box(*cube), dimension, 3000),
-            "boundary": Block(lambda u, x: u(x) - solution(x), on_faces(*cube), dimension, 500),
+            "interior": Block(residual, box, 3000),
+            "boundary": Block(lambda u, x: u(x) - solution(x), box.boundary, 500),
         },
         reference=in_many_dimensions(solution, dimension),
         period=10,
@@ -154,15 +157,11 @@ def poisson(dimension: int) -> Case:
 def heat() -> Case:
     """Time and four dimensions of space, x = (t, x₁, …, x₄); points drawn anew."""
     solution = lambda x: jnp.exp(-x[0]) * jnp.sum(jnp.sin(2 * x[1:]))
-    cube, known = (UNIT,) * 4, lambda u, x: u(x) - solution(x)
+    box, known = cube(5), lambda u, x: u(x) - solution(x)
 
     def residual(u: Field, x: Array) -> Array:
         laplacian = ng.laplacian(lambda y: u(x.at[1:].set(y)), x[1:])
         return u.d(x, 0) - laplacian / 4
-
-    def sides(unit: Any) -> Any:
-        xp = unit.__array_namespace__()
-        return xp.concat([unit[:, :1], on_faces(*cube)(unit[:, 1:])], axis=1)
 
     return Case(
         key="heat-4d",
@@ -171,9 +170,9 @@ def heat() -> Case:
         inputs=lambda x: x,
         hidden=(256, 256, 128, 128),
         blocks={
-            "interior": Block(residual, in_box(UNIT, *cube), 5, 3000),
-            "initial": Block(known, in_box((0.0, 0.0), *cube), 4, 250),
-            "boundary": Block(known, sides, 5, 250),
+            "interior": Block(residual, box, 3000),
+            "initial": Block(known, box.face(0, 0), 250),
+            "boundary": Block(known, box.sides(1, 2, 3, 4), 250),
         },
         reference=in_many_dimensions(solution, 5),
         period=10,

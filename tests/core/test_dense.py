@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from natgrad.core import dense as minimum_norm_module
 from natgrad.core import dense as pivoting_module
 from natgrad.core.dense import (
-    condition_estimate,
     gram,
     gram_outer,
     minimum_norm_factor,
     pivoted_qr,
     safe_cholesky,
+    solve_and_estimate,
 )
 from problems_for_tests import with_slow
 
@@ -29,7 +29,7 @@ PIVOTING = {
 # Few shapes, many values: every new shape is a new compilation.
 SHAPES = st.sampled_from([(1, 1), (40, 12), (12, 12), (6, 15)])
 SEEDS = st.integers(0, 2**32 - 1)
-compiled_estimate = jax.jit(condition_estimate)
+compiled_estimate = jax.jit(lambda R: solve_and_estimate(R)[1])
 compiled_cholesky = jax.jit(safe_cholesky)
 compiled_pivoting = {name: jax.jit(pivot) for name, pivot in PIVOTING.items()}
 examples = settings(max_examples=60, deadline=None)
@@ -44,7 +44,7 @@ def all_solutions(pivot):
             factor = minimum_norm_factor(Y, rtol)
         return {
             "rank": factor.rank,
-            "condition": condition_estimate(factor.R1),
+            "condition": solve_and_estimate(factor.R1)[1],
             "of b": factor.solve(b, jnp.zeros((len(r), b.shape[1])), damping),
             "of r": factor.solve(jnp.zeros(len(b)), r, damping),
             "of both": factor.solve(b[:, 0], r, damping),
@@ -247,6 +247,15 @@ def test_condition_estimate_is_within_a_factor_of_two(seed, p, decades):
     R = np.linalg.qr(graded_matrix(np.random.default_rng(seed), p, p, p, decades))[1]
     exact = np.linalg.cond(R)
     assert exact / 2 <= compiled_estimate(R) <= exact * (1 + 1e-3)
+
+
+def test_a_solve_that_comes_with_the_estimate():
+    rng = np.random.default_rng(0)
+    R = 1e-3 * np.linalg.qr(graded_matrix(rng, 7, 7, 7, 2))[1]
+    columns = rng.standard_normal((7, 2))
+    found, condition = jax.jit(solve_and_estimate)(R, columns)
+    np.testing.assert_allclose(found, np.linalg.solve(R.T @ R, columns), rtol=1e-9)
+    assert condition == pytest.approx(compiled_estimate(R), rel=1e-12)
 
 
 def test_condition_estimate_of_singular_and_extreme_triangles():

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from natgrad_studies.clock import CompilingClock
 from natgrad_studies.keeping import Kept
-from natgrad_studies.records import references, ssbroyden
+from natgrad_studies.records import references, soap, ssbroyden
 from natgrad_studies.records import run as study
 from natgrad_studies.records.__main__ import parse
-from natgrad_studies.records.case import Field, in_box, on_faces, relative_error
+from natgrad_studies.records.case import Field, relative_error
 from natgrad_studies.records.cavity import lid_velocity, solve_cavity
-from natgrad_studies.records.clock import Clock
 from natgrad_studies.records.methods import Task
 from natgrad_studies.records.page import record_table
 from natgrad_studies.records.problems import CASES
@@ -77,12 +77,12 @@ def test_the_residuals_of_a_solution_vanish_and_it_is_the_reference(key: str):
     case, u = CASES[key](), Known(SOLUTIONS[key])
     reference = case.reference()
     some = reference.points.reshape(-1, reference.points.shape[-1])[::1999]
-    draws = {k: np.random.default_rng(0).random((8, b.dimension)) for k, b in case.blocks.items()}
+    draws = {k: block.fixed_points(0)[:8] for k, block in case.blocks.items()}
 
     @jax.jit
     def evaluate(draws: dict, some: jax.Array) -> tuple[dict, jax.Array]:
-        at = lambda block, unit: jax.vmap(lambda x: block.residual(u, x))(block.place(unit))
-        return {k: at(case.blocks[k], unit) for k, unit in draws.items()}, jax.vmap(u)(some)
+        at = lambda block, points: jax.vmap(lambda x: block.residual(u, x))(points)
+        return {k: at(case.blocks[k], points) for k, points in draws.items()}, jax.vmap(u)(some)
 
     residuals, values = evaluate(draws, some)
     assert all(np.allclose(found, 0, atol=1e-10) for found in residuals.values())
@@ -121,17 +121,17 @@ def test_references_satisfy_the_equations_of_their_cases(key: str):
     assert np.abs(residuals).max() < 1e-5 * np.abs(speeds).max()
 
 
-def test_points_lie_where_they_belong():
-    unit = np.random.default_rng(0).random((400, 3))
-    faces = on_faces((-1.0, 1.0), (0.0, 2.0), (3.0, 4.0))(unit)
-    low, high = np.array([-1, 0, 3]), np.array([1, 2, 4])
-    assert ((faces >= low) & (faces <= high)).all()
-    ends = (faces == low) | (faces == high)
-    assert (ends.sum(axis=1) == 1).all()
-    assert (ends.sum(axis=0) > 100).all()
-    held = in_box((0.0, 0.0), (-1.0, 1.0))(unit[:, :1])
-    assert (held[:, 0] == 0).all()
-    assert np.ptp(held[:, 1]) > 1.9
+def test_points_lie_where_they_are_wanted():
+    near = CASES["burgers"]().blocks["interior"].fixed_points(0)
+    assert (np.abs(near[:, 1]) <= 1).all()
+    there = (np.abs(near[:, 1]) < 0.1).mean()
+    assert there == pytest.approx(0.05 + 0.5 * np.arctan(2) / np.arctan(20), abs=0.01)
+    walls = CASES["cavity-100"]().blocks["interior"].fixed_points(0)
+    assert (walls[:, :2].min(axis=1) < 0.05).mean() > 0.2
+    assert (walls[:, 2] == 100).all()
+    sides = CASES["heat-4d"]().blocks["boundary"].fixed_points(0)
+    on_one = ((sides[:, 1:] == 0) | (sides[:, 1:] == 1)).sum(axis=1)
+    assert (on_one == 1).all()
 
 
 @pytest.mark.parametrize("key", PROBLEMS)
@@ -269,6 +269,33 @@ def test_self_scaled_broyden_on_a_quadratic_ends_in_about_as_many_steps_as_dimen
     assert float(state.value) < 1e-12
 
 
+def test_soap_is_adam_in_the_eigenbasis_and_free_of_rotations():
+    """On ½ tr((W − T)ᵀA(W − T)B) with rotated A and B it takes the steps of the plain ones."""
+    random = np.random.default_rng(0)
+    target = jnp.asarray(random.normal(size=(2, 2)))
+    turns = [np.linalg.qr(random.normal(size=(2, 2)))[0] for _ in range(2)]
+    scales = jnp.asarray([1.0, 30.0]), jnp.asarray([1.0, 10.0])
+
+    def descend(a: jax.Array, b: jax.Array, target: jax.Array) -> jax.Array:
+        method, w = soap.Soap(0.05), jnp.zeros((2, 2))
+        state, path = method.init(w), []
+        update = jax.jit(lambda w, state: method.update(a @ (w - target) @ b, state))
+        for _ in range(40):
+            change, state = update(w, state)
+            w = w + change
+            path.append(w)
+        return jnp.stack(path)
+
+    plain = descend(jnp.diag(scales[0]), jnp.diag(scales[1]), target)
+    u, v = map(jnp.asarray, turns)
+    rotated = descend(
+        u @ jnp.diag(scales[0]) @ u.T, v @ jnp.diag(scales[1]) @ v.T, u @ target @ v.T
+    )
+    assert np.array_equal(plain[0], np.zeros((2, 2)))  # the first gradient sets the bases
+    assert np.allclose(jnp.einsum("ij,njk,kl->nil", u.T, rotated, v), plain, atol=1e-9)
+    assert np.linalg.norm(plain[-1] - target) < 0.3 * np.linalg.norm(target)
+
+
 def test_rla_pinns_is_read_from_what_it_prints(tmp_path: Path):
     (tmp_path / "rla_pinns").mkdir()
     script = tmp_path / "rla_pinns" / "train.py"
@@ -287,7 +314,7 @@ def test_rla_pinns_is_read_from_what_it_prints(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["LM", "Adam", "Muon", "SSBroyden", "optimistix"])
+@pytest.mark.parametrize("method", ["LM", "Adam", "Muon", "SOAP", "SSBroyden", "optimistix"])
 def test_every_method_lowers_the_loss(method: str):
     case, losses = CASES["reaction"]().scaled(0.01, 0.1), []
 
@@ -296,10 +323,27 @@ def test_every_method_lowers_the_loss(method: str):
         return progress.iteration == 8
 
     task = Task(case, case.collocation(0), case.start(0), None, 0, TINY, count)
-    theta, status = study.TRAIN[method](task)
+    theta, status, _ = study.TRAIN[method](task)
     assert status == "stopped"
     assert losses[-1] < losses[0]
     assert jax.tree.structure(theta) == jax.tree.structure(task.theta)
+
+
+RUN = Run(
+    problem="",
+    method="",
+    seed=0,
+    status="max_seconds",
+    seconds=np.ones(1),
+    errors=np.ones(1),
+    losses=np.ones(1),
+    iterations=1,
+    compiling=0.5,
+    parameters=10,
+    residuals=20,
+    device="cpu",
+    values=np.ones(1),
+)
 
 
 # --- the study ------------------------------------------------------------------------------------
@@ -319,7 +363,7 @@ def test_a_run_in_windows_covers_all_times():
 
 
 def test_the_clock_tells_compilation_apart():
-    with Clock() as clock:
+    with CompilingClock() as clock:
         jax.jit(lambda x: jnp.sin(x) + 1)(1.0)  # off the clock
         assert clock.compiling == clock.spent == 0
         clock.go()
@@ -376,3 +420,35 @@ def test_a_tiny_study_from_end_to_end_and_again(tmp_path: Path, monkeypatch: pyt
     assert isinstance(study.compute(other, said.append, elsewhere).runs[0], Run)
     with pytest.raises(ng.InputError, match=r"parts: .* records with another width"):
         study.compute(replace(other, width=0.2), said.append, elsewhere)
+
+
+@pytest.mark.slow
+def test_runs_in_processes_are_those_of_one(tmp_path: Path):
+    settings = replace(TINY, seeds=(0, 1), workers=2, output=tmp_path / "out")
+    kept = Kept(settings.output / "runs", *study.KEPT)
+    found = study.compute(settings, lambda line: None, kept)
+    alone = study.compute(replace(settings, workers=1), lambda line: None)
+    assert [(run.seed, run.iterations) for run in found.runs] == [(0, 1), (1, 1)]
+    for run, other in zip(found.runs, alone.runs, strict=True):
+        assert run.error == pytest.approx(other.error, rel=1e-6)
+
+
+def test_a_call_begins_no_run_that_it_cannot_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What is left is made by the next call; what is finished costs no time."""
+    seconds = iter(range(0, 1000, 40))
+    monkeypatch.setattr(study, "perf_counter", lambda: next(seconds))
+    made = lambda case, reference, method, seed, settings: replace(
+        RUN, problem=case.key, method=method, seed=seed
+    )
+    monkeypatch.setattr(study, "run_one", made)
+    settings, said = replace(TINY, seeds=(0, 1, 2), seconds=30.0, within=140.0), []
+    settings.check()
+    kept = Kept(tmp_path, *study.KEPT)
+    first = study.compute(settings, said.append, kept)
+    assert [run.seed for run in first.runs] == [0, 1]  # the third would end after 170 s
+    assert said[-1] == "1 of 3 runs are left: the same command goes on with them"
+    second = study.compute(settings, said.append, kept)
+    assert [run.seed for run in second.runs] == [0, 1]  # read, and still too late for the third
+    assert len(study.compute(replace(settings, within=1e9), said.append, kept).runs) == 3
+    with pytest.raises(ng.InputError, match="within: is 50 s, less than a run"):
+        replace(settings, within=50.0).check()
