@@ -7,6 +7,12 @@ that of the direction. Printed beside the time are the propagations, the residua
 after the steps, and how large the matrices would be that are not formed.
 
     python benchmarks/bench_million.py [--side 1000]
+    python benchmarks/bench_million.py --networks          # on an accelerator
+    python benchmarks/bench_million.py --networks --widths 40 80 --points 100
+
+With `--networks`, iterations of Levenberg–Marquardt in the kernel form for networks of a hundred
+thousand, a million and 12.8 million parameters on −Δu = f: K = YYᵀ is put together from blocks of
+the rows of Y, which are made again for each pair of blocks, so that Y is never whole.
 """
 
 import argparse
@@ -17,6 +23,8 @@ from tables import in_process, peak_memory, show_table
 
 ITERATIONS, DAMPING = 10, 1e-3
 METRICS = ("L²", "W₂")
+WIDTHS = (180, 576, 2066)  # of four hidden layers
+STEPS = 3
 
 
 def direction(name: str, n: int) -> list:
@@ -71,14 +79,60 @@ def direction(name: str, n: int) -> list:
     return [name, seconds, first, peak_memory(), *spent]
 
 
+def network(width: int, points: int, memory: float) -> list:
+    """An iteration for 2-w-w-w-w-1 with so many GB of rows at once, from the second on."""
+    import jax
+    from pinn_cases import network, sine, size
+
+    import natgrad as ng
+
+    jax.config.update("jax_enable_x64", True)
+    case = sine(0, points - points // 10, points // 10, int(memory * 1e9))
+    start = network((2, *(width,) * 4, 1), 0)
+    method = ng.levenberg_marquardt(case.pinn.metric, solver=ng.Kernel(), order=1)
+
+    def run(iterations: int) -> tuple[float, ng.Result]:
+        stop, clock = ng.Stop(iterations=iterations, gradient=0.0), time.perf_counter()
+        found = ng.minimize(case.pinn.problem, start, method, stop=stop)
+        return time.perf_counter() - clock, found
+
+    first, _ = run(1)
+    seconds, found = run(STEPS)
+    statistics = jax.devices()[0].memory_stats() or {}
+    peak = statistics.get("peak_bytes_in_use", peak_memory() * 2**30) / 1e9
+    p, losses = size(start), found.history["loss"]
+    whole = 8e-9 * p * points
+    return [p, points, first, seconds / STEPS, whole, memory, peak, losses[0], losses[-1]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--networks", action="store_true", help="networks in the kernel form")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
+    parser.add_argument("--points", type=int, default=2000)
+    parser.add_argument("--memory", type=float, default=16.0, help="GB of rows held at once")
+    parser.add_argument("--width", type=int, help="a network, in a process of its own")
     parser.add_argument("--side", type=int, default=1000, help="points of the grid along a side")
     parser.add_argument("--child", help="a metric, in a process of its own")
     arguments = parser.parse_args()
     n = arguments.side
     if arguments.child:
         print(json.dumps(direction(arguments.child, n)))
+        return
+    if arguments.width:
+        print(json.dumps(network(arguments.width, arguments.points, arguments.memory)))
+        return
+    if arguments.networks:
+        columns = ["p", "k", "first iteration, s", "an iteration, s", "Y, GB", "Y at once, GB"]
+        columns += ["peak, GB", "first loss", f"loss after {STEPS}"]
+        rows = (
+            in_process(
+                *("--width", width, "--points", arguments.points, "--memory", arguments.memory),
+                XLA_PYTHON_CLIENT_PREALLOCATE="false",
+            )
+            for width in arguments.widths
+        )
+        show_table("networks", columns, rows, "Levenberg–Marquardt in the kernel form, by strips")
         return
     columns = ["metric", "a direction, s", "first call, s", "peak GiB"]
     columns += ["forward", "linearised", "adjoint", "residual", "⟨∂f, η⟩", "status"]

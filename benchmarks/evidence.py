@@ -162,6 +162,7 @@ PARTS = (
     Part("gram", _bench("gram"), 100, None, "gpu"),
     Part("pivoted_qr", _bench("pivoted_qr"), 120, None, "gpu"),
     Part("million", _bench("million"), 60, None, "gpu"),
+    Part("million_networks", _bench("million", "--networks"), 180, None, "gpu"),
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
     Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
     Part("pinn", _bench("pinn_device", "--burgers-seconds 40"), 300, None, "gpu"),

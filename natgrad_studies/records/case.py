@@ -176,14 +176,28 @@ class Case:
         }
         return ng.Collocation(**blocks)
 
-    def draw(self, key: Array) -> Points:
-        """New points for the blocks that move."""
+    def draws(self, change: Callable[[Points], Points], adaptive: int = 0) -> Callable[..., Any]:
+        """A draw for `ng.Resampled` of new points for the blocks that move, then changed.
+
+        With `adaptive` the first block's are chosen from so many times their number.
+        """
         moving = {name: block for name, block in self.blocks.items() if block.moves}
-        keys = jax.random.split(key, len(moving))
-        return {
-            name: block.carry(block.shape.uniform(k, block.count))
-            for k, (name, block) in zip(keys, moving.items(), strict=True)
-        }
+
+        @jax.jit
+        def draw(key: Array) -> Points:
+            keys = jax.random.split(key, len(moving))
+            return change(
+                {
+                    name: block.carry(block.shape.uniform(k, max(1, adaptive) * block.count))
+                    for k, (name, block) in zip(keys, moving.items(), strict=True)
+                }
+            )
+
+        if not adaptive:
+            return draw
+        first, block = next(iter(moving.items()))
+        candidates = lambda key: {first: draw(key)[first]}
+        return ng.pinn.residual_adaptive(candidates, block.count)
 
     def part(self, reference: Reference, leg: int) -> Reference:
         """What a leg is measured against: its window, in its own time, or the whole."""

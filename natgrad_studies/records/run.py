@@ -154,8 +154,9 @@ def run_one(case: Case, reference: Reference, method: str, seed: int, settings: 
         trace = ErrorTrace(budget, clock, watch, case, reference)
         for leg in range(case.legs):
             moved = case.advance(leg, points, before)
-            draw = lambda key, leg=leg, before=before: case.advance(leg, case.draw(key), before)
-            batch = ng.Resampled(jax.jit(draw), period, seed) if period else None
+            change = lambda points, leg=leg, before=before: case.advance(leg, points, before)
+            draw = case.draws(change, settings.adaptive if method == "LM" else 0)
+            batch = ng.Resampled(draw, period, seed) if period else None
             trace.begin(leg, theta)
             task = Task(case, pinn.at(moved), theta, batch, seed, settings, trace, result)
             theta, status, result = TRAIN[method](task)

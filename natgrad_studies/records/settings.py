@@ -49,6 +49,9 @@ class Settings(StudySettings):
     """Times the width of the hidden layers."""
     period: Annotated[int, Between(-1, 10**6)] = -1
     """New points after so many iterations; 0 for fixed points, −1 for what the problem says."""
+    adaptive: Annotated[int, Between(0, 1000)] = 0
+    """Times as many candidates, of which the points inside are drawn by their residuals, where
+    points are drawn anew; 0 draws them evenly."""
     order: Annotated[int, Between(1, 3)] = 3
     """The order of the curve that LM follows."""
     decrease: Annotated[float, Between(1e-6, 0.999)] = 0.1
@@ -83,6 +86,12 @@ class Settings(StudySettings):
                 yield name, "name one twice", "each of them once"
         if not self.seeds or min(self.seeds) < 0:
             yield "seeds", f"are {self.seeds}", "numbers from 0 on, such as 0 1 2"
+        if self.adaptive and self.period <= 0:
+            yield (
+                "adaptive",
+                f"is {self.adaptive} with points that stay",
+                "period=50, or adaptive=0",
+            )
         for method in self.methods:
             name, own = CHECKOUTS.get(method, ("", ()))
             folder = getattr(self, name, None)
