@@ -143,8 +143,8 @@ PARTS = (
     Part(
         "records_one_core",
         "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn convection kdv"
-        " reaction --methods LM LBFGS optimistix --seconds 80 --workers 14",
-        *(240, 14),
+        " reaction --methods LM LBFGS optimistix --seconds 60 --workers 11",
+        *(180, 11),
         peers=("optimistix",),
     ),
     Part("wave_easy", MARMOUSI, 240, 2),
@@ -169,7 +169,8 @@ PARTS = (
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),
     # the record book in parts of a few minutes
-    _records("first", "helmholtz burgers allen-cahn --seeds 0 --seconds 40", 150),
+    _records("first", "helmholtz burgers allen-cahn --seeds 0 --seconds 35", 150),
+    _records("adaptive", "allen-cahn --seeds 0 --seconds 35 --period 50 --adaptive 4", 70),
     _records("helmholtz", "helmholtz helmholtz-50", 450),
     _records("fronts", "burgers allen-cahn", 450),
     _records("waves", "convection kdv", 450),
