@@ -169,8 +169,13 @@ PARTS = (
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),
     # the record book in parts of a few minutes
-    _records("first", "helmholtz burgers allen-cahn --seeds 0 --seconds 35", 150),
-    _records("adaptive", "allen-cahn --seeds 0 --seconds 35 --period 50 --adaptive 4", 70),
+    _records(
+        "first",
+        "helmholtz burgers allen-cahn --seeds 0 --seconds 30 --methods LM JAX-NG"
+        " --jax-ng checkouts/JAX-NG",
+        160,
+    ),
+    _records("adaptive", "allen-cahn --seeds 0 --seconds 30 --period 50 --adaptive 4", 70),
     _records("helmholtz", "helmholtz helmholtz-50", 450),
     _records("fronts", "burgers allen-cahn", 450),
     _records("waves", "convection kdv", 450),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -29,6 +30,7 @@ from .soap import Soap
 Callback = Callable[[Progress], bool]
 UNLIMITED = 10**9
 PAIRS = 50  # of L-BFGS
+SINES_FIRST = [1, 0, 3, 2]  # of our inputs cos πx₁, sin πx₁, cos πx₂, sin πx₂
 
 
 @dataclass(frozen=True)
@@ -184,18 +186,30 @@ def jax_ng(task: Task) -> Trained:
         linesearch_fn=linesearch.build("grid_search", n_steps=16),
         solve_config=optimizers.SolveConfig(mode="dual", damping=1e-12),
     )
-    turn = lambda layers: tuple((weights.T, biases) for weights, biases in layers)
-    params, key = list(turn(task.theta["layers"])), jax.random.key(task.seed)
+    params, key = to_jax_ng(task.theta["layers"]), jax.random.key(task.seed)
     state, ours = method.init(params), task.theta
     for iteration in itertools.count(1):
         key, now = jax.random.split(key)
         loss, params, state = method.step(params, state, now)
-        ours = task.theta | {"layers": turn(params)}
+        ours = task.theta | {"layers": from_jax_ng(params)}
         if not jnp.isfinite(loss):
             return Trained(ours, "not_finite")
         if task.tell(iteration, ours, loss):
             break
     return Trained(ours, "stopped")
+
+
+def to_jax_ng(layers: Any) -> list[tuple[Array, Array]]:
+    """Weights as it has them: transposed, and with the sine of each input before its cosine."""
+    turned = [(weights.T, biases) for weights, biases in layers]
+    return [(turned[0][0][:, np.array(SINES_FIRST)], turned[0][1]), *turned[1:]]
+
+
+def from_jax_ng(layers: Any) -> tuple[tuple[Array, Array], ...]:
+    """And back."""
+    (weights, biases), *rest = layers
+    first = (weights[:, np.array(SINES_FIRST)].T, biases)  # the order is its own inverse
+    return (first, *((weights.T, biases) for weights, biases in rest))
 
 
 @contextmanager
