@@ -78,7 +78,7 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
             bounds=experiment.bounds,
             stop=Stop(
                 iterations=10**6,
-                propagations=share if stage else settings.max_propagations - spent,
+                propagations=share if stage else max(0, settings.max_propagations - spent),
                 gradient=0.0,
             ),
             callbacks=[log],
