@@ -151,7 +151,7 @@ def convection() -> Case:
         blocks={
             "interior": Block(
                 lambda u, x: (u.d(x, 0) + SPEED * u.d(x, 1)) / SPEED,
-                *(over(TURN), INTERIOR),
+                *(over(TURN), INTERIOR, 0.1),
             ),
             "initial": start_from(jnp.sin, TURN),
         },
@@ -196,7 +196,7 @@ def reaction() -> Case:
         blocks={
             "interior": Block(
                 lambda u, x: u.d(x, 0) - RATE * u(x) * (1 - u(x)),
-                *(over(TURN), INTERIOR),
+                *(over(TURN), INTERIOR, 0.1),
             ),
             "initial": start_from(lambda x: jnp.exp(-8 * (x / jnp.pi - 1) ** 2), TURN),
             "boundary": Block(ends, over(TURN).face(1, 0), EDGE // 2, moves=False),

@@ -255,7 +255,7 @@ def test_a_solve_that_comes_with_the_estimate():
     columns = rng.standard_normal((7, 2))
     found, condition = jax.jit(solve_and_estimate)(R, columns)
     np.testing.assert_allclose(found, np.linalg.solve(R.T @ R, columns), rtol=1e-9)
-    assert condition == pytest.approx(compiled_estimate(R), rel=1e-12)
+    assert condition == pytest.approx(float(compiled_estimate(R)), rel=1e-12)
 
 
 def test_condition_estimate_of_singular_and_extreme_triangles():
@@ -300,3 +300,11 @@ def test_reflectors_hold_what_lapack_writes_into_them():
     leading = np.asarray(Q.reflectors)[:, :12]
     np.testing.assert_array_equal(np.tril(leading), np.eye(12))
     np.testing.assert_allclose(Q.apply(R), Y, atol=1e-13)
+
+
+def test_symmetric_products_of_an_accelerator():
+    """In halves that are padded to whole tiles; for rows and for columns."""
+    Y = np.random.default_rng(0).standard_normal((40, 1030))
+    halves = jax.jit(pivoting_module._gram_by_halves)
+    np.testing.assert_allclose(halves(Y), Y.T @ Y, atol=1e-11)
+    np.testing.assert_allclose(halves(Y[:, :50]), Y[:, :50].T @ Y[:, :50], atol=1e-11)
