@@ -91,6 +91,7 @@ MARMOUSI = f"{WAVES} --velocity marmousi.npy"
 RIVALS = "--methods L2_recycled L2_secants LBFGS LBFGS_long"
 SKIPPED = "--smoothing 20 --frequency 5 --max-propagations 300 --methods L2_secants"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
+FRONTS = "natgrad study records --problems allen-cahn burgers --methods LM --seconds 100"
 PARTS = (
     # counts and errors, which any machine has alike
     Part("absorbing", _bench("absorbing"), 180),
@@ -147,6 +148,8 @@ PARTS = (
         *(180, 11),
         peers=("optimistix",),
     ),
+    Part("records_fixed", FRONTS, 240),
+    Part("records_adaptive", f"{FRONTS} --period 50 --adaptive 4", 240),
     Part("wave_easy", MARMOUSI, 240, 2),
     Part("wave_medium", f"{MARMOUSI} --smoothing 8 --frequency 3", 240, 2),
     Part("wave_hard", f"{MARMOUSI} --smoothing 20 --frequency 3.5 {RIVALS}", 120, 2),
