@@ -434,7 +434,7 @@ class Newton(LinearMethod):
     A step of length 1 is tried first.
 
     ```python
-    ng.Newton(solver=ng.CG(1e-3, forcing=True))
+    ng.Newton(solver=ng.CG(max_iterations=20))
     ```
 
     Cost: one linearised and one adjoint propagation a product, as for a natural gradient, and the

@@ -119,8 +119,8 @@ class CG(KrylovSolver):
         return ("gram",) if M is None else ("gram", *M.uses)
 
     def initial_memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Pairs | None:
-        M = self.preconditioner
-        return M.memory(size, dtype, batches) if isinstance(M, Recycled) else None
+        M, solves = self.preconditioner, self.tolerance is not None
+        return M.memory(size, dtype, batches or solves) if isinstance(M, Recycled) else None
 
     def solve(
         self, prepared: PreparedSystem, damping: Array, radius: Array | None = None

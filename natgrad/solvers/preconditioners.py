@@ -240,8 +240,8 @@ class Recycled(Preconditioner):
     it, |⟨∂_θ f₊, s⟩| ≤ 0.9 |⟨∂_θ f, s⟩|. The others take η = −M ∂_θ f ("recycled"), and a step
     costs no more than one of L-BFGS: it *is* one of L-BFGS, started and repaired by G, with
     M₀ = ⟨s, y⟩/⟨y, y⟩. With another metric such steps would leave its geometry for that of the
-    loss. In mini-batches no step is recorded, as two gradients are then of two functions, and none
-    is with `secants=False`.
+    loss. No step is recorded in mini-batches, as two gradients are then of two functions, nor for a
+    `CG` with a tolerance, which every direction is to be solved to, nor with `secants=False`.
 
     As many `pairs` are kept as 512 MiB hold, from 20 to 200, unless told.
 
