@@ -82,8 +82,8 @@ SPARSE = ("scikit-sparse", "sparseqr", "pyamg")
 EXAMPLES = "quickstart optimal_transport l_shape point_cloud"
 WAVES = "natgrad study waveform-inversion --preset reduced"
 MARMOUSI = f"{WAVES} --velocity marmousi.npy"
-RIVALS = "--methods L2_recycled L2_secants LBFGS LBFGS_long"
-SKIPPED = "--smoothing 20 --frequency 5 --max-propagations 300 --methods L2_secants"
+RIVALS = "--methods L2 L2_five LBFGS LBFGS_long"
+SKIPPED = "--smoothing 20 --frequency 5 --max-propagations 300 --methods L2"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
 PARTS = (
     # counts and errors, which any machine has alike

@@ -146,9 +146,11 @@ class Local(eqx.Module):
         if solution.motion is not None:
             moved = self.rho, solution.motion
             found = _curve_loss(problem, self.setup.theta, solution.eta, moved)
-            # a recycled direction was made without Zη
+            # a recycled direction was made without Zη, in the units of G
             recycled = solution.info.reason == Status.RECYCLED.code
-            return jnp.where(recycled, -(self.gradient @ solution.eta), found), 0
+            last = getattr(solution.memory, "last", None)
+            share = 1.0 if last is None else jnp.where(last.share > 0, last.share, 1.0)
+            return jnp.where(recycled, -(self.gradient @ solution.eta) / share, found), 0
         products = self.products
         if products is None:
             flat, unravel = flatten(self.setup.theta)

@@ -89,10 +89,10 @@ class CG(KrylovSolver):
     the trial of an iteration; the gain of a step is the decrease that it adds to the prediction.
 
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
-    "converged", "max_iterations", "radius", "truncated", "breakdown" (without damping, a gradient with a part that G does
-    not see: η is then the shortest of least residual, found without the preconditioner) or
-    "not_finite" (η is the last good iterate). "recycled" is a direction without products, see
-    `Recycled`.
+    "converged", "max_iterations", "radius", "truncated", "breakdown" (without damping, a gradient
+    with a part that G does not see: η is then the shortest of least residual, found without the
+    preconditioner) or "not_finite" (η is the last good iterate). "recycled" is a direction without
+    products, see `Recycled`.
 
     ```python
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)

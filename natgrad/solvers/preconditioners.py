@@ -161,15 +161,15 @@ LEVEL = 0.9  # the slope that may be left after a step, relative to the one befo
 class Visit(NamedTuple):
     """Where an iteration was, and whether the step to it went as the pairs had told.
 
-    `known` is whether it was anywhere yet, `alike` whether G is the Gauss–Newton matrix of the loss
-    there, up to a factor.
+    `known` is whether it was anywhere yet. G is `share` times the Gauss–Newton matrix of the loss
+    there, or nothing like it if that is 0.
     """
 
     theta: Array
     gradient: Array
     known: Array
     served: Array
-    alike: Array
+    share: Array
 
 
 class Pairs(NamedTuple):
@@ -216,11 +216,11 @@ def _arrive(pairs: Pairs, theta: Array, gradient: Array, share: Array) -> Pairs:
     step, change = theta - last.theta, gradient - last.gradient
     before, after = last.gradient @ step, gradient @ step
     rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-    alike = share > 0
-    convex = last.known & alike & (step @ change > rounding)
-    pairs = pick(convex, pairs.record(step, share.astype(theta.dtype) * change), pairs)
+    share = share.astype(last.share.dtype)
+    convex = last.known & (share > 0) & (step @ change > rounding)
+    pairs = pick(convex, pairs.record(step, share * change), pairs)
     served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
-    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, alike))
+    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, share))
 
 
 class Recycled(Preconditioner):
@@ -270,7 +270,8 @@ class Recycled(Preconditioner):
             rows = min(max(rows, FEWEST), MOST)
         ring, no = jnp.zeros((rows, size), dtype), jnp.zeros((), bool)
         steps = self.secants and not batches
-        last = Visit(jnp.zeros(size, dtype), jnp.zeros(size, dtype), no, no, no) if steps else None
+        zero, none = jnp.zeros(size, dtype), jnp.zeros((), dtype)
+        last = Visit(zero, zero, no, no, none) if steps else None
         return Pairs(ring, ring, jnp.zeros((), jnp.int32), last)
 
     def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
@@ -280,7 +281,7 @@ class Recycled(Preconditioner):
         directions, images = system.mask(pairs.directions), system.mask(pairs.images)
         images = images + damping * jax.vmap(system.damp)(directions)
         # then the newest pair is a step, not the softest direction
-        hard = jnp.zeros((), bool) if pairs.last is None else pairs.last.alike
+        hard = jnp.zeros((), bool) if pairs.last is None else pairs.last.share > 0
         return lambda r: two_loops(directions, images, pairs.count, hard, r)
 
 
