@@ -141,6 +141,7 @@ PARTS = (
         780,
         peers=("optimistix",),
     ),
+    Part("trust", _bench("trust", "--shots 3 --budgets 50 100 150"), 900, 2),
     Part("wave_easy", MARMOUSI, 240, 2),
     Part("wave_medium", f"{MARMOUSI} --smoothing 8 --frequency 3", 240, 2),
     Part("wave_hard", f"{MARMOUSI} --smoothing 20 --frequency 3.5 {RIVALS}", 120, 2),
@@ -160,6 +161,7 @@ PARTS = (
     Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
     Part("pinn", _bench("pinn_device", "--burgers-seconds 40"), 300, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),
+    Part("trust", _bench("trust", "--size paper --memory 30"), 6000, None, "gpu"),
     Part(
         "marmousi",
         "natgrad study waveform-inversion --preset paper --velocity marmousi.npy --memory 30",
