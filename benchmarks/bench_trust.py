@@ -1,8 +1,8 @@
 """How far to solve and to step: the default beside its rivals, on many waveform inversions.
 
-    python benchmarks/bench_trust.py                                  # twelve problems, reduced size
-    python benchmarks/bench_trust.py --size paper --memory 30         # the same on a GPU
-    python benchmarks/bench_trust.py --shots 3 --budgets 50 100 150   # less of it
+    python benchmarks/bench_trust.py                                 # thirteen problems, reduced
+    python benchmarks/bench_trust.py --size paper --memory 30        # the same on a GPU
+    python benchmarks/bench_trust.py --shots 2 --budgets 50 100 150  # less of it
 
 Sections × starts, one setting for all, f/f₀ and SSIM within each budget of propagations. Nothing
 was chosen on the problems marked as kept aside. Then other ways to decide how far to solve, on

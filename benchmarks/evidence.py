@@ -84,6 +84,7 @@ WAVES = "natgrad study waveform-inversion --preset reduced"
 MARMOUSI = f"{WAVES} --velocity marmousi.npy"
 RIVALS = "--methods L2 L2_five LBFGS LBFGS_long"
 SKIPPED = "--smoothing 20 --frequency 5 --max-propagations 300 --methods L2"
+FEWER = "--shots 2 --budgets 50 100 150 --devices 1"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
 PARTS = (
     # counts and errors, which any machine has alike
@@ -141,7 +142,8 @@ PARTS = (
         780,
         peers=("optimistix",),
     ),
-    Part("trust", _bench("trust", "--shots 3 --budgets 50 100 150"), 900, 2),
+    Part("trust", _bench("trust", f"--only problems {FEWER}"), 900, 2),
+    Part("trust_strategies", _bench("trust", f"--only strategies {FEWER}"), 300, 2),
     Part("wave_easy", MARMOUSI, 240, 2),
     Part("wave_medium", f"{MARMOUSI} --smoothing 8 --frequency 3", 240, 2),
     Part("wave_hard", f"{MARMOUSI} --smoothing 20 --frequency 3.5 {RIVALS}", 120, 2),
