@@ -29,8 +29,8 @@ from natgrad_studies.waveform_inversion.settings import PRESETS, Settings
 # paper's, and waves as many cells long
 STARTS = {"easy": (3.0, 2.0), "medium": (8.0, 3.0), "hard": (20.0, 3.5)}
 FINER = {"reduced": 1.0, "paper": 3.0}
-SECTIONS = ("folded", "faulted", "salt", "Marmousi", "folded, seed 7")
-ASIDE = (("salt", "hard"), ("Marmousi", "medium"), ("folded, seed 7", "easy"))
+SECTIONS = ("folded", "faulted", "salt", "Marmousi", "folded-7")
+ASIDE = (("salt", "hard"), ("Marmousi", "medium"), ("folded-7", "easy"))
 COMPARED = ("GD", "Hm1", "W2", "H1", "L2", "LBFGS", "LBFGS_long")
 EXPLORED = (("faulted", "medium"), ("salt", "easy"), ("Marmousi", "hard"))
 EARLY = 5  # iterations after which the model should not be worse than the start
@@ -90,7 +90,7 @@ def experiment(section: str, start: str, given: argparse.Namespace) -> Experimen
     )
     if section == "Marmousi":
         return Experiment.of(replace(settings, velocity=given.velocity))
-    name, _, seed = section.partition(", seed ")
+    name, _, seed = section.partition("-")
     if not seed:
         return Experiment.of(replace(settings, section=name))
     own = sections.SECTIONS[name]
@@ -122,7 +122,7 @@ def measure(where: Experiment, method: Any, budgets: list[int]) -> Found:
 def compare(given: argparse.Namespace, found: dict[tuple[str, str], dict[str, Found]]) -> Iterator:
     """A row for each problem and method; `found` has the numbers."""
     for section in given.sections:
-        for start in given.starts if "seed" not in section else ["easy"]:
+        for start in given.starts if "-" not in section else ["easy"]:
             aside = "aside" if (section, start) in ASIDE else ""
             where = experiment(section, start, given)
             survey, before = where.shots.survey, where.similarity(where.start)
