@@ -20,6 +20,8 @@ from .errors import InputError
 
 KIND = "result"  # of an archive
 AXES = ("iterations", "propagations", "seconds")  # what a run can spend
+ASTRAY = 4  # the ratio of actual to predicted decrease, or its inverse, beyond which a step is
+ROUNDING = 1e-8  # of the loss: a smaller decrease predicted says nothing about the model
 TOO_FEW = 100  # times the loss that a held-out one may be
 
 
@@ -116,7 +118,29 @@ class Result:
 
     @property
     def warning(self) -> str | None:
-        """That the loss is small and the held-out loss is not, if that is so."""
+        """That the held-out loss is not as small as the loss, or that the steps went astray.
+
+        They did where a quarter of them, and three at least, changed the loss by less than a
+        quarter of what the quadratic model predicted, or by more than four times that.
+        """
+        return self._warn_of_points() or self._warn_of_steps()
+
+    def _warn_of_steps(self) -> str | None:
+        loss, predicted, step = (self.history.get(name) for name in ("loss", "predicted", "step"))
+        if loss is None or predicted is None or step is None or len(loss) < 2:
+            return None
+        taken = (step > 0) & (predicted > ROUNDING * np.abs(loss))
+        ratio = self.history["ratio"][taken]
+        astray = int(np.sum((ratio < 1 / ASTRAY) | (ratio > ASTRAY)))
+        if astray < max(3, len(ratio) / 4):
+            return None
+        return (
+            f"{astray} of {len(ratio)} steps changed the loss by less than a quarter of what was "
+            "predicted, or more than four times that: the linear model does not hold; damp, or "
+            "use a smoother start"
+        )
+
+    def _warn_of_points(self) -> str | None:
         held_out = self.history.get("held_out", np.array([]))
         seen = held_out[~np.isnan(held_out)]
         if not seen.size or not seen[-1] > TOO_FEW * abs(self.loss):

@@ -29,6 +29,8 @@ class Status(StrEnum):
         "the decrease still to be had is below the rounding error of the loss",
     )
     MAX_ITERATIONS = "max_iterations", "the iterations were used up"
+    RADIUS = "radius", "the direction became as long as the model is trusted"
+    TRUNCATED = "truncated", "a further product would have gained less than those before it"
     MAX_SECONDS = "max_seconds", "the time was used up"
     MAX_PROPAGATIONS = "max_propagations", "the model evaluations were used up"
     STOPPED = "stopped", "a callback asked to stop"

@@ -69,8 +69,9 @@ class State(eqx.Module):
 class Record(NamedTuple):
     """What became of one try: numbers, and the code of a `Status`.
 
-    `predicted` is the decrease promised by the first length tried, `slope` is ⟨∂_θ f, η⟩, `reach`
-    the share of the whitened gradient that the tangent space can answer to; `failed` says that the
+    `predicted` is the decrease promised by the first length tried, `expected` what the quadratic
+    model expects of the last, `radius` how far it is trusted, `slope` is ⟨∂_θ f, η⟩, `reach` the
+    share of the whitened gradient that the tangent space can answer to; `failed` says that the
     direction was not finite, which another λ does not mend.
     """
 
@@ -89,6 +90,8 @@ class Record(NamedTuple):
     info: SolveInfo
     counts: Counts
     failed: Array
+    expected: Array | float = float("nan")
+    radius: Array | float = float("nan")
 
 
 class Method(Public, eqx.Module):
@@ -280,7 +283,6 @@ class LinearMethod(Method):
                 bounds=as_bounds(bounds, theta),
                 known=state.known,
                 memory=state.memory,
-                first_norm=state.first_norm,
             )
         )
 
@@ -296,10 +298,12 @@ class LinearMethod(Method):
 
 def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree, State, Record]:
     damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
-    solution = local.solve(damping)
-    reach = -(local.gradient @ solution.eta) / local.energy
     order, momentum = method.order, method.momentum
-    if order == 1 and momentum is None:
+    straight = order == 1 and momentum is None
+    radius = method.step_rule.radius(state.rule) if straight else None
+    solution = local.solve(damping, radius)
+    reach = -(local.gradient @ solution.eta) / local.energy
+    if straight:
         path = Path(local, solution, damping)
     else:
         path = bend(local, solution, damping, order, momentum, state.previous)
@@ -342,6 +346,8 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         info=info,
         counts=info.counts.plus(*outcome.counts),
         failed=~(jnp.abs(path.slope) < jnp.inf) | (info.reason == Status.NOT_FINITE.code),
+        expected=outcome.expected,
+        radius=jnp.nan if solution.trail is None else rule.radius,
     )
     theta = path.unravel(jnp.where(outcome.accepted, outcome.theta, path.flat))
     return theta, new, record
@@ -443,7 +449,7 @@ class Newton(LinearMethod):
     A step of length 1 is tried first.
 
     ```python
-    ng.Newton(solver=ng.CG(1e-3, forcing=True))
+    ng.Newton(solver=ng.CG(max_iterations=20))
     ```
 
     Cost: one linearised and one adjoint propagation a product, as for a natural gradient, and the

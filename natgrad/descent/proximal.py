@@ -98,6 +98,7 @@ def _conclude(path: Path, inner: "_Inner", trial: Trial, tau: float, objective: 
         value=trial.value,
         halvings=jnp.zeros((), int),
         ratio=(path.value - trial.value) / jnp.where(promised == 0, 1.0, promised),
+        expected=jnp.full_like(path.value, jnp.nan),
         predicted=promised,
         counts=inner.counts.plus(forward=1),
         known=trial.known,

@@ -25,6 +25,7 @@ FEW_PARAMETERS = 16  # every iterate is kept unasked, for plots of paths
 MANY = 1000
 COLUMNS = (
     *("loss", "gradient_norm", "step", "step_norm", "damping", "halvings", "ratio"),
+    *("predicted", "radius"),
     *("rank", "condition", "solver_iterations", "reachable", "decreased"),
     *("held_out", "seconds", "forward", "linearised", "adjoint"),
 )
@@ -87,6 +88,8 @@ class Run:
             "damping": float(record.damping),
             "halvings": float(record.halvings),
             "ratio": float(record.ratio),
+            "predicted": float(record.expected),
+            "radius": float(record.radius),
             "rank": float(info.rank),
             "condition": float(info.condition),
             "solver_iterations": float(info.iterations),

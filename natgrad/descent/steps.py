@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
+from ..core.operators import pick
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, Public, setting
 from ..direction.local import Local
@@ -16,9 +17,11 @@ from ..metrics.base import Metric
 from ..models.base import Evaluation
 from ..parameters import flatten
 from ..problem import Problem
-from ..solvers.base import Solution
+from ..solvers.base import Solution, Trail
 
 SHRINKAGE = 0.375  # each term of a curve relative to the one before it, at most
+HOLDS, POOR, GOOD = 0.1, 0.25, 0.75  # actual over predicted decrease
+NEAREST = 0.1  # the next trial on a trail, relative to the length of the last, at least
 OK, NO_DECREASE = Status.OK.code, Status.NO_DECREASE.code
 NOT_FINITE, INADMISSIBLE = Status.NOT_FINITE.code, Status.INADMISSIBLE.code
 
@@ -74,6 +77,11 @@ class Path:
         decrease = -self.local.gradient @ (straight - self.flat)
         return self.at(ahead)._replace(linear_decrease=decrease)
 
+    def move(self, displacement: Array) -> Trial:
+        """The point so far from θ, put back into the bounds."""
+        point, bounds = self.flat + displacement, self.local.setup.bounds
+        return self.at(point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper))
+
     def at(self, point: Array) -> Trial:
         """Any other point."""
         problem, moved = self.local.setup.problem, self.unravel(point)
@@ -103,9 +111,10 @@ def _assess(
 class Outcome(NamedTuple):
     """What became of a step.
 
-    `predicted` is the linear decrease promised by the first length tried, `ratio` the actual over
-    the linear decrease at the last one; `status` is the code of a `Status`; `known` the evaluation
-    of the model at the new point, where it is worth keeping.
+    `predicted` is the linear decrease promised by the first length tried. `expected` is the
+    decrease that the quadratic model expects of the last one, NaN where the rule has no such model,
+    and `ratio` the actual decrease over this, or over the linear one. `status` is the code of a
+    `Status`; `known` the evaluation of the model at the new point, where it is worth keeping.
     """
 
     accepted: Array
@@ -117,6 +126,7 @@ class Outcome(NamedTuple):
     ratio: Array
     predicted: Array
     counts: Counts
+    expected: Array
     known: Evaluation | None = None
 
 
@@ -132,6 +142,13 @@ class Step(Public, eqx.Module):
 
     def init(self, theta: Array) -> PyTree:
         """The memory before the first step."""
+        return None
+
+    def radius(self, memory: PyTree) -> Array | None:
+        """‖η‖_D up to which the model is trusted, 0 if nothing is known; None for a rule without.
+
+        A solver that is told so leaves the trail to η, of which the step may take a part.
+        """
         return None
 
     @abc.abstractmethod
@@ -188,6 +205,16 @@ class Backtracking(Step):
         return backtrack(path, jnp.asarray(self.initial, path.value.dtype), self, 0), memory
 
 
+class Trust(NamedTuple):
+    """How far the model has held: ‖τη‖_D ≤ `radius`, and the last τ, which η is measured with.
+
+    A radius of 0 says that nothing is known yet.
+    """
+
+    radius: Array
+    tau: Array
+
+
 class ModelStep(Step):
     """τ = −⟨∂_θ f, η⟩ / ⟨Zη, ∇²f Zη⟩, the minimiser of the Gauss–Newton model along η; then halved.
 
@@ -195,18 +222,33 @@ class ModelStep(Step):
     no length to tune. Where the curvature is negative its absolute value is used, and the first
     trial is at most max(1, ‖θ‖) away; where the curvature is zero, just that far.
 
+    With `CG` it keeps a radius within which the model is trusted. The step leads to the point where
+    the trail of conjugate gradients leaves the radius, times τ. It is taken if the loss falls by a
+    tenth of what the quadratic model predicts; else the next trial is nearer on the same trail,
+    without a product. The radius is halved after a step with less than a quarter of the decrease
+    predicted, and doubled where it was in the way of one with more than three quarters. `CG()` has
+    its first iteration end with the first conjugate gradient, so that the radius grows from there.
+
     ```python
     ng.ModelStep()
     ```
 
     Cost: one evaluation per trial, and one linearised product, which `CG` and `LSMR` have made.
+    Reference: Steihaug, SIAM J. Numer. Anal. 20 (1983); Conn, Gould and Toint, Trust-Region
+    Methods, SIAM 2000. [What else was tried](trust.md).
     """
 
     shrink: Number = setting("shrink", 0.5, positive=True, below=1.0)
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
-    def take(self, path: Path, memory: PyTree) -> tuple[Outcome, PyTree]:
+    def init(self, theta: Array) -> Trust:
+        return Trust(jnp.zeros((), float), jnp.ones((), float))
+
+    def radius(self, memory: Trust) -> Array:
+        return memory.radius / memory.tau
+
+    def take(self, path: Path, memory: Trust) -> tuple[Outcome, Trust]:
         curvature, products = path.local.curvature(path.solution)
         length = -path.slope / jnp.abs(curvature)
         size = jnp.linalg.norm(path.eta)
@@ -214,7 +256,9 @@ class ModelStep(Step):
         longest = longest.astype(length.dtype)
         bounded = jnp.where(jnp.isnan(length), longest, jnp.clip(length, -longest, longest))
         tau = jnp.where((curvature > 0) & jnp.isfinite(length), length, bounded)
-        return backtrack(path, tau, self, products), memory
+        if path.solution.trail is not None:
+            return step_back(path, path.solution.trail, tau, self, memory, products)
+        return backtrack(path, tau, self, products, curvature), memory
 
 
 def refuse(path: Path) -> Outcome:
@@ -230,11 +274,88 @@ def refuse(path: Path) -> Outcome:
         ratio=zero,
         predicted=zero,
         counts=Counts().plus(),
+        expected=jnp.full_like(zero, jnp.nan),
     )
 
 
-def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearised: int) -> Outcome:
-    """Shorten τ until the decrease is sufficient; `linearised` products were spent before."""
+class Attempt(NamedTuple):
+    """A point of the trail that was tried.
+
+    `length` is that of the step, the decrease `expected` of it, and `share` its part of the whole.
+    """
+
+    trial: Trial
+    length: Array
+    expected: Array
+    share: Array
+    tries: Array
+
+
+def step_back(
+    path: Path, trail: Trail, tau: Array, rule: ModelStep, trust: Trust, linearised: int
+) -> tuple[Outcome, Trust]:
+    """Try the point where the trail leaves the radius, then nearer ones until the model holds.
+
+    τ takes the lengths of the metric's model to those of the loss: its decrease at η is
+    τ (−⟨∂_θ f, η⟩ − ½⟨η, (G + λD) η⟩), exact at the end of the trail.
+    """
+    size, dtype = jnp.abs(tau), path.value.dtype
+    whole = size * trail.length
+
+    def attempt(radius: Array, tries: Array) -> Attempt:
+        eta, length, linear, quadratic = trail.follow(radius / jnp.where(size > 0, size, 1.0))
+        trial = path.move(tau.astype(eta.dtype) * eta)
+        kept = trial.linear_decrease / jnp.where(linear == 0, 1.0, tau * linear)  # by bounds
+        expected = trial.linear_decrease - 0.5 * kept**2 * jnp.abs(tau) * quadratic
+        length, share = size * length, length / jnp.where(trail.length > 0, trail.length, 1.0)
+        return Attempt(trial, length, expected.astype(dtype), share, tries)
+
+    def ratio(now: Attempt) -> Array:
+        safe = jnp.where(now.expected > 0, now.expected, 1.0)
+        gain = (path.value - now.trial.value) / safe
+        return jnp.where((now.expected > 0) & jnp.isfinite(gain), gain, -jnp.inf)
+
+    def holds(now: Attempt) -> Array:
+        usable = jnp.all(jnp.isfinite(now.trial.theta)) & now.trial.admissible
+        return usable & (ratio(now) >= HOLDS) & (now.trial.value < path.value)
+
+    def nearer(now: Attempt) -> Attempt:
+        decrease, linear = path.value - now.trial.value, now.trial.linear_decrease
+        parabola = 0.5 * linear / (linear - decrease)  # its minimum, as a share of the length
+        shrink = jnp.asarray(rule.shrink, dtype)
+        known = jnp.isfinite(decrease) & now.trial.admissible & (linear > decrease)
+        factor = jnp.where(known, jnp.clip(parabola, NEAREST, shrink), NEAREST)
+        return attempt(factor.astype(now.length.dtype) * now.length, now.tries + 1)
+
+    searching = lambda now: ~holds(now) & (now.tries < rule.max_halvings)
+    limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(whole.dtype)
+    first = attempt(limit, jnp.zeros((), int))
+    last = loop(searching, nearer, first)
+    promised, gain = first.trial.linear_decrease, ratio(last)
+    taken = tau * last.share.astype(tau.dtype)
+    outcome = conclude(path, taken, last.trial, holds(last), last.tries, promised, linearised)
+    outcome = outcome._replace(ratio=gain.astype(dtype), expected=last.expected)
+
+    good, poor, held = gain > GOOD, ~(gain >= POOR), last.share < 1
+    reached = last.length * jnp.where(good, 2.0, jnp.where(poor, 0.5, 1.0))
+    grown = jnp.where(good & held, jnp.maximum(limit, 2 * last.length), limit)
+    radius = jnp.where(poor | (last.tries > 0) | ~jnp.isfinite(limit), reached, grown)
+    usable = jnp.isfinite(radius) & (radius > 0) & (size > 0) & jnp.isfinite(size)
+    new = Trust(radius.astype(trust.radius.dtype), size.astype(trust.tau.dtype))
+    return outcome, pick(usable, new, trust)
+
+
+def backtrack(
+    path: Path,
+    tau: Array,
+    rule: "Backtracking | ModelStep",
+    linearised: int,
+    curvature: Array | None = None,
+) -> Outcome:
+    """Shorten τ until the decrease is sufficient; `linearised` products were spent before.
+
+    With the `curvature` of the loss along η the outcome has the decrease that this predicts.
+    """
     shrink = jnp.asarray(rule.shrink, tau.dtype)
 
     def enough(trial: Trial) -> Array:
@@ -254,7 +375,17 @@ def backtrack(path: Path, tau: Array, rule: "Backtracking | ModelStep", linearis
     first, promising = tau, path.trial(tau)
     tau, trial, halvings = loop(searching, halve, (first, promising, jnp.zeros((), int)))
     promised = promising.linear_decrease
-    return conclude(path, tau, trial, enough(trial), halvings, promised, linearised)
+    outcome = conclude(path, tau, trial, enough(trial), halvings, promised, linearised)
+    if curvature is None:
+        return outcome
+    linear, straight = trial.linear_decrease, -tau * path.slope
+    kept = linear / jnp.where(straight == 0, 1.0, straight)
+    expected = linear - 0.5 * (kept * tau) ** 2 * curvature
+    ratio = (path.value - trial.value) / jnp.where(expected == 0, 1.0, expected)
+    known = (curvature > 0) & jnp.asarray(path.coefficients is None)
+    return outcome._replace(
+        expected=jnp.where(known, expected, jnp.nan), ratio=jnp.where(known, ratio, outcome.ratio)
+    )
 
 
 def conclude(
@@ -284,5 +415,6 @@ def conclude(
         ratio=(path.value - trial.value) / predicted,
         predicted=promised,
         counts=Counts().plus(forward=jnp.asarray(halvings) + 1, linearised=linearised),
+        expected=jnp.full_like(path.value, jnp.nan),
         known=trial.known,
     )

@@ -48,7 +48,7 @@ def linearise(setup: Setup) -> Local:
 def _linearise(setup: Setup) -> Local:
     system, solver = choose(setup)
     local = system.prepare(dataclasses.replace(setup, solver=solver))
-    kept = dataclasses.replace(local.setup, known=None, memory=None, first_norm=None)
+    kept = dataclasses.replace(local.setup, known=None, memory=None)
     return dataclasses.replace(local, setup=kept)  # without what may be large
 
 

@@ -26,10 +26,9 @@ from .damping import Damping, Undamped
 class Setup(eqx.Module):
     """What is put together at θ.
 
-    Without a metric the direction is the plain gradient, or with a solver Newton's. The last three
+    Without a metric the direction is the plain gradient, or with a solver Newton's. The last two
     are for the linearisation alone: `known` is an evaluation of the model at θ, `memory` what the
-    solver remembers of earlier iterations, and `first_norm` is ‖∂_θ f‖ at the start of a run, for
-    solvers whose tolerance follows it.
+    solver remembers of earlier iterations.
     """
 
     problem: Problem
@@ -40,7 +39,6 @@ class Setup(eqx.Module):
     bounds: Bounds | None = None
     known: Evaluation | None = None
     memory: PyTree = None
-    first_norm: Array | None = None
 
 
 class Responder(NamedTuple):
@@ -87,13 +85,16 @@ class Local(eqx.Module):
         """Everything that does not depend on λ."""
 
     @abc.abstractmethod
-    def _solve(self, damping: Array) -> Solution:
+    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
         """η for this λ."""
 
-    def solve(self, damping: Array) -> Solution:
-        """η for this λ; compiled, unless the model is outside JAX."""
+    def solve(self, damping: Array, radius: Array | None = None) -> Solution:
+        """η for this λ; compiled, unless the model is outside JAX.
+
+        The model is trusted within this radius, for solvers that can tell of the way to η.
+        """
         on_host = self.setup.problem.model.on_host
-        return (self._solve if on_host else eqx.filter_jit(self._solve))(damping)
+        return (self._solve if on_host else eqx.filter_jit(self._solve))(damping, radius)
 
     def aim(self, image: PyTree, gradient: Array) -> "Local":
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
@@ -145,9 +146,11 @@ class Local(eqx.Module):
         if solution.motion is not None:
             moved = self.rho, solution.motion
             found = _curve_loss(problem, self.setup.theta, solution.eta, moved)
-            # a recycled direction was made without Zη
+            # a recycled direction was made without Zη, in the units of G
             recycled = solution.info.reason == Status.RECYCLED.code
-            return jnp.where(recycled, -(self.gradient @ solution.eta), found), 0
+            last = getattr(solution.memory, "last", None)
+            share = 1.0 if last is None else jnp.where(last.share > 0, last.share, 1.0)
+            return jnp.where(recycled, -(self.gradient @ solution.eta) / share, found), 0
         products = self.products
         if products is None:
             flat, unravel = flatten(self.setup.theta)

@@ -3,17 +3,21 @@
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..metrics.base import Metric, Report
 from ..models.base import Products
 from ..parameters import find_free, flatten
-from ..problem import LossDerivatives, differentiate_loss
+from ..problem import LossDerivatives, Problem, differentiate_loss
 from ..solvers.base import Factor, Gram, LinearSystem, MatrixFreeSolver, Parts, Solution, System
 from .local import Local, Setup, measure_energy
+
+ALIKE = 1e-3  # relative difference up to which a metric is that of the loss
 
 
 class Iterative(Local):
@@ -46,8 +50,9 @@ class Iterative(Local):
             **fields,
         )
 
-    def _solve(self, damping: Array) -> Solution:
-        return self.solver.solve(self.prepared, damping)
+    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
+        trusted = (radius,) if self.solver.keeps_trail else ()
+        return self.solver.solve(self.prepared, damping, *trusted)
 
 
 class MatrixFree(Iterative):
@@ -72,13 +77,16 @@ class MatrixFree(Iterative):
         gradient = gradient if direct is None else gradient + direct
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
         operators, energy, report = set_up_metric(metric, products.rho, derivatives, solver.uses)
+        memory = setup.memory
+        if memory is not None:
+            share = compare_with_loss(metric, setup.problem, products.rho)
+            memory = memory.arrive(flat, gradient, share)
         system = System(
             gradient if free is None else gradient * free,
             products=products,
             free=free,
             parameter=setup.damping.operator,
-            first_norm=setup.first_norm,
-            memory=None if setup.memory is None else setup.memory.arrive(flat, gradient),
+            memory=memory,
             **operators,
         )
         return cls.from_system(
@@ -116,6 +124,22 @@ def set_up_metric(
         if covector is not None and direct is None and not geometry.annihilates:
             operators["whitened"] = geometry.whiten(covector)
     return operators, measure_energy(geometry, derivatives), geometry.report()
+
+
+@eqx.filter_jit
+def compare_with_loss(metric: Metric, problem: Problem, rho: PyTree) -> Array:
+    """c where A is c times the Hessian of the loss at ρ, as a random tangent shows; else 0."""
+    if problem.objective is not None:
+        return jnp.zeros(())
+    flat, unravel = ravel_pytree(rho)
+    zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
+    slope = jax.grad(lambda x: problem.loss(unravel(x)))
+    hessian = jax.jvp(slope, (flat,), (ravel_pytree(zeta)[0],))[1]
+    gram = ravel_pytree(metric.at(rho).gram.mv(zeta))[0].astype(hessian.dtype)
+    square = hessian @ hessian
+    share = (gram @ hessian) / jnp.where(square > 0, square, 1.0)
+    alike = jnp.linalg.norm(gram - share * hessian) <= ALIKE * jnp.linalg.norm(gram)
+    return jnp.where(alike & (share > 0), share, 0.0)
 
 
 @eqx.filter_jit

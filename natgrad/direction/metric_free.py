@@ -50,7 +50,7 @@ class PlainGradient(Local):
             products=found.products,
         )
 
-    def _solve(self, damping: Array) -> Solution:
+    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
         one = jnp.ones((), self.gradient.dtype)
         info = SolveInfo(jnp.asarray(self.gradient.size), one, jnp.asarray(False))
         return Solution(-self.gradient / (1 + damping), info)
@@ -64,13 +64,13 @@ class Hessian(Iterative):
         flat = flatten(setup.theta)[0]
         value, rho, gradient, parts, evaluations = _differentiate_twice(setup)
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
+        one = jnp.ones(())  # G is the Hessian itself
         system = HessianSystem(
             gradient if free is None else gradient * free,
             parts=parts,
             free=free,
             parameter=setup.damping.operator,
-            first_norm=setup.first_norm,
-            memory=None if setup.memory is None else setup.memory.arrive(flat, gradient),
+            memory=None if setup.memory is None else setup.memory.arrive(flat, gradient, one),
         )
         counts, energy = Counts(evaluations, 0, 1), jnp.full((), jnp.nan)
         return cls.from_system(setup, system, counts, loss=value, energy=energy, report={}, rho=rho)

@@ -45,7 +45,6 @@ def convert_gradient(
     solver: Solver,
     damping: Damping,
     damping_state: Array,
-    first_norm: Array | None = None,
 ) -> NaturalDirection:
     """(G + λD)⁻¹g for the gradient g of any function of θ; may be traced.
 
@@ -60,7 +59,7 @@ def convert_gradient(
         raise InputError("updates", what, "the gradient with respect to the same params")
     flat, _ = flatten(theta)
     problem = Problem(model, objective=Along(flatten(slope)[0].astype(flat.dtype)))
-    setup = Setup(problem, theta, metric, solver, damping, first_norm=first_norm)
+    setup = Setup(problem, theta, metric, solver, damping)
     _, known = check_structure(setup)
     local = linearise(dataclasses.replace(setup, known=known if model.solves else None))
     strength = damping.strength(damping_state, local.trace, local.gradient.size)

@@ -29,13 +29,12 @@ class NaturalGradientState(NamedTuple):
 
     `count` updates were made; `damping` is λ and `info` what the solver saw in the last of them
     (rank, condition, iterations, residual; NaN where it does not know). `value` is the last loss
-    that was passed, `first_norm` the norm of the first gradient.
+    that was passed.
     """
 
     count: Array
     damping: Array
     value: Array
-    first_norm: Array
     info: SolveInfo
 
 
@@ -92,7 +91,7 @@ def scale_by_natural_gradient(
         unknown, none = jnp.asarray(jnp.nan, float), jnp.zeros((), jnp.int32)
         counts = Counts(none, none, none)  # pyright: ignore[reportArgumentType]
         info = SolveInfo(unknown, unknown, jnp.asarray(False), none, unknown, none, counts, unknown)
-        return NaturalGradientState(none, jnp.zeros(()), unknown, unknown, info)
+        return NaturalGradientState(none, jnp.zeros(()), unknown, info)
 
     def update(
         updates: PyTree,
@@ -117,12 +116,11 @@ def scale_by_natural_gradient(
         first = state.count == 0
         before = jnp.asarray(damping.initial, state.damping.dtype)
         followed = damping.update(state.damping, _Fate(value < state.value, jnp.zeros(())))
-        carried = jnp.where(first, before, followed), state.first_norm
+        carried = jnp.where(first, before, followed)
         found = convert_gradient(
-            at(model, batch), params, updates, metric, solver, damping, *carried
+            at(model, batch), params, updates, metric, solver, damping, carried
         )
-        norm = jnp.where(first, found.gradient_norm, state.first_norm)
-        new = NaturalGradientState(state.count + 1, found.damping, value, norm, found.info)
+        new = NaturalGradientState(state.count + 1, found.damping, value, found.info)
         rest = eqx.filter(updates, eqx.is_inexact_array, inverse=True)
         like = lambda a, b: jnp.asarray(a, b.dtype)  # a loop needs the dtypes of the old state
         return eqx.combine(found.direction, rest), jax.tree.map(like, new, state)

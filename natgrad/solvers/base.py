@@ -46,13 +46,56 @@ class SolveInfo(NamedTuple):
     truncation: Array | float = float("nan")
 
 
+class Trail(NamedTuple):
+    """The way by which conjugate gradients came to η: a polygon that starts at 0, corner by corner.
+
+    The rows of `parts` are its sides, zero where there are fewer. They are conjugate, so that the
+    quadratic model of the metric is known everywhere on it: side j adds `gains[j]` both to
+    −⟨∂_θ f, η⟩ and to ⟨η, (G + λD) η⟩. `products` has the inner products ⟨·, D ·⟩ of the sides.
+    """
+
+    parts: Array
+    gains: Array
+    products: Array
+
+    @property
+    def length(self) -> Array:
+        """‖η‖_D at the end."""
+        return jnp.sqrt(jnp.sum(self.products))
+
+    def follow(self, radius: Array) -> tuple[Array, Array, Array, Array]:
+        """η where the trail first leaves ‖η‖_D ≤ `radius`, or its end: Steihaug's solution.
+
+        With its length, −⟨∂_θ f, η⟩ and ⟨η, (G + λD) η⟩ there.
+        """
+        corner = jnp.tril(jnp.ones_like(self.products), -1)  # the sides before each
+        before = jnp.sum(corner @ self.products * corner, axis=1)
+        along = jnp.sum(corner * self.products, axis=1)
+        square = jnp.diag(self.products)
+        room = jnp.maximum(radius.astype(square.dtype) ** 2 - before, 0.0)
+        inside = before + 2 * along + square <= radius.astype(square.dtype) ** 2
+        inside = jnp.cumprod(inside).astype(bool)
+        # the positive root of ‖side‖² w² + 2⟨before, side⟩ w = room, without cancellation
+        root = jnp.sqrt(along**2 + square * room)
+        nearer = jnp.where(along > 0, room / (along + root), (root - along) / square)
+        share = jnp.clip(jnp.where(square > 0, nearer, 0.0), 0.0, 1.0)
+        first = ~inside & jnp.append(True, inside[:-1])
+        weight = jnp.where(inside, 1.0, jnp.where(first, share, 0.0)).astype(square.dtype)
+        length = jnp.sqrt(jnp.maximum(weight @ self.products @ weight, 0.0))
+        return weight @ self.parts, length, weight @ self.gains, weight**2 @ self.gains
+
+
 class Solution(NamedTuple):
-    """η with its diagnosis, Zη where the solver has carried it along, and the solver's memory."""
+    """η with its diagnosis, Zη where the solver has carried it along, and the solver's memory.
+
+    `trail` is how η was come by, from a solver that was given a radius.
+    """
 
     eta: Array
     info: SolveInfo
     motion: PyTree | None = None
     memory: Any = None
+    trail: Trail | None = None
 
 
 class Solver(Public, eqx.Module):
@@ -159,8 +202,7 @@ class LinearSystem(eqx.Module):
     """(G + λD) η = −∂_θ f with G as a product, set up once for each θ.
 
     Parameters held by bounds do not take part: every vector is zero there (`free` is 1 elsewhere).
-    `first_norm` is ‖∂_θ f‖ of the first iteration of a run; `memory` what the solver asked to keep
-    from the iteration before, None in a single direction.
+    `memory` is what the solver asked to keep from the iteration before, None in a single direction.
     """
 
     indefinite: ClassVar[bool] = False  # whether G may have negative eigenvalues
@@ -168,7 +210,6 @@ class LinearSystem(eqx.Module):
     gradient: Array
     free: Array | None = None
     parameter: ParameterOperator | None = None
-    first_norm: Array | None = None
     memory: Any = None
 
     @abc.abstractmethod
@@ -182,13 +223,6 @@ class LinearSystem(eqx.Module):
     @abc.abstractmethod
     def trace(self, samples: int) -> Array:
         """An estimate of trace G from this many products, seeded."""
-
-    @property
-    def progress(self) -> Array:
-        """‖∂_θ f‖ relative to the first of a run, for forcing terms; 1 where there is none."""
-        first = jnp.asarray(jnp.nan if self.first_norm is None else self.first_norm)
-        relative = jnp.linalg.norm(self.gradient) / jnp.where(first > 0, first, 1.0)
-        return jnp.where(first > 0, relative, 1.0).astype(self.gradient.dtype)
 
     def damp(self, eta: Array) -> Array:
         """Dη."""
@@ -288,11 +322,18 @@ class HessianSystem(LinearSystem):
 class MatrixFreeSolver(Solver):
     """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric.
 
+    A solver that `keeps_trail` is given a radius in runs whose step rule has one, as a third
+    argument of `solve`. Its solution has the trail to η, and it may stop where that leaves the
+    radius.
+
     What `initial_memory` returns is carried from one iteration of a run to the next: None, or a
-    pytree with a method `arrive(theta, gradient)`, which gives the memory at the θ of another
-    iteration from all of ∂_θ f there, bounds or not. The system has it as `memory`, and the
+    pytree with a method `arrive(theta, gradient, share)`, which gives the memory at the θ of
+    another iteration from all of ∂_θ f there, bounds or not; G is `share` times the Gauss–Newton
+    matrix of the loss, or not like it where that is 0. The system has it as `memory`, and the
     solution returns what it has become.
     """
+
+    keeps_trail: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -6,7 +6,7 @@ length, so that single precision neither overflows nor underflows in their squar
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,13 +16,18 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.compiled import loop
+from ..core.dense import accurate_product
 from ..core.operators import axpy, pick, scale
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, count, setting
-from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System
+from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System, Trail
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
+TOLERANCE = 1e-6  # unless told
 UNSEEN = 16  # a curvature of so many eps, relative to the largest met, is none
+
+
+SIDES = 16  # of a trail; the last one takes what comes after
 
 
 class Stop(NamedTuple):
@@ -43,15 +48,13 @@ class PreparedSystem(eqx.Module):
 class KrylovSolver(MatrixFreeSolver):
     """What `CG` and `LSMR` share: the settings, and a system with a preconditioner M."""
 
-    tolerance: Number = setting("tolerance", 1e-6, below=1.0)
+    tolerance: Number | None = setting("tolerance", below=1.0, optional=True)
     max_iterations: Number = count("max_iterations", 200)
-    forcing: bool = eqx.field(static=True, default=False)
     preconditioner: Preconditioner | None = eqx.field(converter=as_preconditioner, default=None)
 
     def prepare(self, system: LinearSystem) -> tuple[PreparedSystem, Counts]:
-        tolerance = jnp.asarray(self.tolerance, system.gradient.dtype)
-        if self.forcing:
-            tolerance = jnp.maximum(tolerance, jnp.minimum(0.5, jnp.sqrt(system.progress)))
+        asked = TOLERANCE if self.tolerance is None else self.tolerance
+        tolerance = jnp.asarray(asked, system.gradient.dtype)
         M = self.preconditioner
         setup, counts = (None, Counts()) if M is None else M.prepare(system)
         stop = Stop(tolerance, jnp.asarray(self.max_iterations))
@@ -76,27 +79,35 @@ class CG(KrylovSolver):
     """Conjugate gradients on (G + λD) η = −∂_θ f, Gv = Zᵀ(A(Zv)): the paper's Algorithm 3.
 
     Stops when the residual falls below `tolerance` · ‖∂_θ f‖ or after `max_iterations`;
-    `tolerance=0` makes that a fixed count. With `forcing=True` the tolerance follows the run,
-    max(`tolerance`, min(½, √(‖∂_θ f‖/‖∂_θ f(θ₀)‖))): few products far from the minimum, more near
-    it. Stopped at any step, η descends and ⟨η, (G + λD) η⟩ = −⟨∂_θ f, η⟩.
+    `tolerance=0` makes that a fixed count. Stopped at any step, η descends and
+    ⟨η, (G + λD) η⟩ = −⟨∂_θ f, η⟩.
+
+    Without a tolerance a single direction is solved to 10⁻⁶. In a run with `ModelStep` it is solved
+    as far as that pays and the model is trusted: until ‖η‖_D leaves the radius that the step rule
+    has learnt ("radius"), or until step k gains less than the mean of the k units of cost before
+    it ("truncated"). A unit is two propagations, a step of conjugate gradients or the gradient and
+    the trial of an iteration; the gain of a step is the decrease that it adds to the prediction.
 
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
-    "converged", "max_iterations", "breakdown" (without damping, a gradient with a part that G does
-    not see: η is then the shortest of least residual, found without the preconditioner) or
-    "not_finite" (η is the last good iterate). "recycled" is a direction without products, see
-    `Recycled`.
+    "converged", "max_iterations", "radius", "truncated", "breakdown" (without damping, a gradient
+    with a part that G does not see: η is then the shortest of least residual, found without the
+    preconditioner) or "not_finite" (η is the last good iterate). "recycled" is a direction without
+    products, see `Recycled`.
 
     ```python
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
     ```
 
     Cost: one linearised and one adjoint product and one with A per iteration; memory for five
-    vectors like θ and two like ρ besides what the model stores. The condition number is that
-    of Y squared, as in `Cholesky`; the iterations grow with that of Y.
+    vectors like θ and two like ρ besides what the model stores, in a run with `ModelStep` for 16
+    more like θ. The condition number is that of Y squared, as in `Cholesky`; the iterations grow
+    with that of Y.
 
-    Reference: Algorithm 3 of the paper; Hestenes and Stiefel 1952; for the forcing term Eisenstat
-    and Walker 1996, and Nocedal and Wright, Numerical Optimization, section 7.1.
+    Reference: Algorithm 3 of the paper; Hestenes and Stiefel 1952; Steihaug, SIAM J. Numer. Anal.
+    20 (1983), for the radius; Nash and Sofer, Oper. Res. Lett. 9 (1990), for stopping by the gain.
     """
+
+    keeps_trail: ClassVar[bool] = True
 
     preconditioner: Preconditioner | None = eqx.field(
         converter=as_preconditioner, default=Recycled()
@@ -108,28 +119,35 @@ class CG(KrylovSolver):
         return ("gram",) if M is None else ("gram", *M.uses)
 
     def initial_memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Pairs | None:
-        M = self.preconditioner
-        return M.memory(size, dtype, batches) if isinstance(M, Recycled) else None
+        M, solves = self.preconditioner, self.tolerance is not None
+        return M.memory(size, dtype, batches or solves) if isinstance(M, Recycled) else None
 
-    def solve(self, prepared: PreparedSystem, damping: Array) -> Solution:
+    def solve(
+        self, prepared: PreparedSystem, damping: Array, radius: Array | None = None
+    ) -> Solution:
         system, memory = prepared.system, prepared.system.memory
         damping = damping.astype(system.gradient.dtype)
         precondition = self.precondition(prepared, damping)
 
-        def step(carry: tuple[ConjugateGradients, Any]) -> tuple[ConjugateGradients, Any]:
-            state, pairs = carry
+        def step(carry: tuple[ConjugateGradients, Any, Any]) -> Any:
+            state, pairs, sides = carry
             d = state.direction
             motion, image, curvature = system.information(d)
             damped = system.damp(d)
             damped_image, curvature = image + damping * damped, curvature + damping * (d @ damped)
             moved = advance(state, motion, damped_image, curvature, prepared.stop)
+            if radius is not None and self.tolerance is None:
+                square = moved.eta @ system.damp(moved.eta)
+                moved = limit(state, moved, jnp.sqrt(square), radius)
             plain, preconditioned = moved.residual, precondition(moved.residual)
             new = turn(state, moved, jnp.where(state.plain, plain, preconditioned))
             if pairs is not None:
                 pairs = pick(was_taken(new.reason), pairs.record(d, image), pairs)
+            if sides is not None:
+                sides = sides.record(new.eta - state.eta, new.gained - state.gained)
             if not system.indefinite:
                 new = settle(new, motion, fresh, prepared.stop)
-            return new, pairs
+            return new, pairs, sides
 
         M = self.preconditioner
         plain = M is None or (isinstance(M, Recycled) and memory is None)
@@ -137,10 +155,47 @@ class CG(KrylovSolver):
         state = start(system, precondition)._replace(plain=jnp.asarray(plain))
         if memory is not None and memory.last is not None:
             state = skip_products(state, memory.last.served)
-        state, memory = loop(lambda carry: carry[0].reason == Status.OK.code, step, (state, memory))
+        sides = None if radius is None else Sides.none(state.eta)
+        going = lambda carry: carry[0].reason == Status.OK.code
+        state, memory, sides = loop(going, step, (state, memory, sides))
         if system.indefinite:
             state = ensure_descent(state)
-        return make_solution(state, jnp.nan, memory)
+        solution = make_solution(state, jnp.nan, memory)
+        if sides is None:
+            return solution
+        return solution._replace(trail=sides.connect(state, fresh.residual, system))
+
+
+class Sides(NamedTuple):
+    """The sides of the trail so far."""
+
+    parts: Array
+    gains: Array
+    count: Array
+
+    @classmethod
+    def none(cls, eta: Array) -> "Sides":
+        """Before the first step."""
+        parts, gains = jnp.zeros((SIDES, *eta.shape), eta.dtype), jnp.zeros(SIDES, eta.dtype)
+        return cls(parts, gains, jnp.zeros((), jnp.int32))
+
+    def record(self, part: Array, gain: Array) -> "Sides":
+        """These and one more; what comes after the last is added to it."""
+        row = jnp.minimum(self.count, SIDES - 1)
+        add = lambda rows, x: rows.at[row].add(x)
+        return Sides(add(self.parts, part), add(self.gains, gain), self.count + 1)
+
+    def connect(self, state: "ConjugateGradients", unit: Array, system: LinearSystem) -> Trail:
+        """The trail to η at its true length; a straight one where η is no iterate.
+
+        That is so after a breakdown, and where η was recycled. `unit` is −∂_θ f/‖∂_θ f‖.
+        """
+        broken, recycled = Status.BREAKDOWN.code, Status.RECYCLED.code
+        straight = (state.reason == broken) | (state.reason == recycled)
+        line = Sides.none(state.eta).record(state.eta, unit @ state.eta)
+        parts, gains, _ = pick(straight, line, self)
+        parts, gains = state.scale * parts, state.scale**2 * gains
+        return Trail(parts, gains, accurate_product(parts, jax.vmap(system.damp)(parts).T))
 
 
 class ConjugateGradients(NamedTuple):
@@ -157,6 +212,7 @@ class ConjugateGradients(NamedTuple):
     smooth: Array  # the combination of the iterates so far whose residual is the least
     Zsmooth: PyTree
     weight: Array  # Σ 1/energy over them
+    gained: Array  # −⟨∂_θ f, η⟩/‖∂_θ f‖², which is twice the decrease predicted
     relative_residual: Array
     stiffness: Array  # the largest Rayleigh quotient met, in size
     softness: Array  # the smallest along which a step was taken
@@ -179,6 +235,7 @@ def start(system: LinearSystem, precondition: Product) -> ConjugateGradients:
         smooth=jnp.zeros_like(unit),
         Zsmooth=system.zero_motion(),
         weight=jnp.zeros_like(length),
+        gained=jnp.zeros_like(length),
         relative_residual=jnp.where(length > 0, jnp.ones_like(length), 0),
         stiffness=jnp.zeros_like(length),
         softness=jnp.full_like(length, jnp.inf),
@@ -224,12 +281,30 @@ def advance(
         smooth=state.smooth + share * (state.eta - state.smooth),
         Zsmooth=axpy(share, state.motion, scale(1.0 - share, state.Zsmooth)),
         weight=weight,
+        gained=state.gained + alpha * state.energy,
         relative_residual=length,
         stiffness=stiffness,
         softness=least,
         iterations=count,
         reason=reason,
     )
+
+
+@jax.jit
+def limit(
+    old: ConjugateGradients, new: ConjugateGradients, length: Array, radius: Array
+) -> ConjugateGradients:
+    """Stop where η, which has this length, leaves the radius, or where products no longer pay.
+
+    Step k has gained less than the iteration had by then for each of its k units of cost.
+    """
+    poor = (old.gained > 0) & (new.iterations * (new.gained - old.gained) < old.gained)
+    reason = find_reason(
+        (new.reason != Status.OK.code, Status.OK),
+        (new.scale * length >= radius, Status.RADIUS),
+        (poor, Status.TRUNCATED),
+    )
+    return new._replace(reason=jnp.where(new.reason == Status.OK.code, reason, new.reason))
 
 
 @jax.jit

@@ -154,19 +154,22 @@ def as_preconditioner(value: Any) -> Preconditioner | None:
     return Given(value)
 
 
+HELD, FEWEST, MOST = 512 * 2**20, 20, 200  # bytes for pairs, and how many there are then
 LEVEL = 0.9  # the slope that may be left after a step, relative to the one before it
 
 
 class Visit(NamedTuple):
     """Where an iteration was, and whether the step to it went as the pairs had told.
 
-    `known` is whether it was anywhere yet.
+    `known` is whether it was anywhere yet. G is `share` times the Gauss–Newton matrix of the loss
+    there, or nothing like it if that is 0.
     """
 
     theta: Array
     gradient: Array
     known: Array
     served: Array
+    share: Array
 
 
 class Pairs(NamedTuple):
@@ -191,9 +194,12 @@ class Pairs(NamedTuple):
             count=self.count + 1,
         )
 
-    def arrive(self, theta: Array, gradient: Array) -> "Pairs":
-        """These pairs and the secant of the step to θ, where steps are recorded."""
-        return self if self.last is None else _arrive(self, theta, gradient)
+    def arrive(self, theta: Array, gradient: Array, share: Array) -> "Pairs":
+        """These pairs and the secant of the step to θ, where steps are recorded.
+
+        G is `share` times the Gauss–Newton matrix of the loss, or nothing like it if that is 0.
+        """
+        return self if self.last is None else _arrive(self, theta, gradient, share)
 
     def forget_step(self) -> "Pairs":
         """The same for another right-hand side, to which the last step says nothing."""
@@ -203,17 +209,18 @@ class Pairs(NamedTuple):
 
 
 @jax.jit
-def _arrive(pairs: Pairs, theta: Array, gradient: Array) -> Pairs:
+def _arrive(pairs: Pairs, theta: Array, gradient: Array, share: Array) -> Pairs:
     last = pairs.last
     assert last is not None
     gradient = gradient.astype(theta.dtype)
     step, change = theta - last.theta, gradient - last.gradient
     before, after = last.gradient @ step, gradient @ step
     rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-    convex = last.known & (step @ change > rounding)
-    pairs = pick(convex, pairs.record(step, change), pairs)
+    share = share.astype(last.share.dtype)
+    convex = last.known & (share > 0) & (step @ change > rounding)
+    pairs = pick(convex, pairs.record(step, share * change), pairs)
     served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
-    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served))
+    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, share))
 
 
 class Recycled(Preconditioner):
@@ -227,18 +234,19 @@ class Recycled(Preconditioner):
     ⟨d, y⟩/⟨y, y⟩, usual in L-BFGS, is smaller. The default of `CG` in `ng.minimize`; there is
     nothing to recycle in a single direction.
 
-    With `secants=True` M also learns from every step s of the run, whose y is the change of ∂_θ f,
-    and `CG` makes products only where M has not served: in the first iteration, and after a step
-    that did not level the slope along it, |⟨∂_θ f₊, s⟩| ≤ 0.9 |⟨∂_θ f, s⟩|. The others take
-    η = −M ∂_θ f ("recycled"), and a step costs no more than one of L-BFGS: it *is* one of L-BFGS,
-    started and repaired by G, with M₀ = ⟨s, y⟩/⟨y, y⟩. That is for many parameters, costly
-    propagations, and a metric whose G is near the Hessian of the loss, such as `L2` for least
-    squares: with another the steps leave its geometry for that of the loss. Keep many pairs. In
-    mini-batches no step is recorded, as two gradients are then of two functions.
+    Where the metric is that of the loss, up to a factor, as `L2` for least squares, M also learns
+    from every step s of the run, whose y is the change of ∂_θ f, and `CG` makes products only where
+    M has not served: in the first iteration, and after a step that did not level the slope along
+    it, |⟨∂_θ f₊, s⟩| ≤ 0.9 |⟨∂_θ f, s⟩|. The others take η = −M ∂_θ f ("recycled"), and a step
+    costs no more than one of L-BFGS: it *is* one of L-BFGS, started and repaired by G, with
+    M₀ = ⟨s, y⟩/⟨y, y⟩. With another metric such steps would leave its geometry for that of the
+    loss. No step is recorded in mini-batches, as two gradients are then of two functions, nor for a
+    `CG` with a tolerance, which every direction is to be solved to, nor with `secants=False`.
+
+    As many `pairs` are kept as 512 MiB hold, from 20 to 200, unless told.
 
     ```python
-    ng.CG(max_iterations=5, preconditioner=ng.solvers.Recycled(pairs=20))
-    ng.CG(max_iterations=2, preconditioner=ng.solvers.Recycled(pairs=80, secants=True))
+    ng.CG(max_iterations=5, preconditioner=ng.solvers.Recycled(pairs=20, secants=False))
     ```
 
     Cost: no products with Z; 4 · pairs · p operations an iteration, 2 · pairs · p numbers.
@@ -247,17 +255,23 @@ class Recycled(Preconditioner):
     large-scale unconstrained optimization, Comput. Optim. Appl. 21 (2002).
     """
 
-    pairs: int = eqx.field(static=True, default=20)
-    secants: bool = eqx.field(static=True, default=False)
+    pairs: int | None = eqx.field(static=True, default=None)
+    secants: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        check_integer(self.pairs, "pairs", 1, example=8)
+        if self.pairs is not None:
+            check_integer(self.pairs, "pairs", 1, example=8)
 
     def memory(self, size: int, dtype: DTypeLike, batches: bool = False) -> Pairs:
         """No pairs yet."""
-        ring, no = jnp.zeros((self.pairs, size), dtype), jnp.zeros((), bool)
+        rows = self.pairs
+        if rows is None:
+            rows = HELD // (2 * size * jnp.dtype(dtype).itemsize)
+            rows = min(max(rows, FEWEST), MOST)
+        ring, no = jnp.zeros((rows, size), dtype), jnp.zeros((), bool)
         steps = self.secants and not batches
-        last = Visit(jnp.zeros(size, dtype), jnp.zeros(size, dtype), no, no) if steps else None
+        zero, none = jnp.zeros(size, dtype), jnp.zeros((), dtype)
+        last = Visit(zero, zero, no, no, none) if steps else None
         return Pairs(ring, ring, jnp.zeros((), jnp.int32), last)
 
     def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
@@ -266,12 +280,15 @@ class Recycled(Preconditioner):
             return lambda r: r
         directions, images = system.mask(pairs.directions), system.mask(pairs.images)
         images = images + damping * jax.vmap(system.damp)(directions)
-        hard = pairs.last is not None  # the newest pair is a step, not the softest direction
+        # then the newest pair is a step, not the softest direction
+        hard = jnp.zeros((), bool) if pairs.last is None else pairs.last.share > 0
         return lambda r: two_loops(directions, images, pairs.count, hard, r)
 
 
-@eqx.filter_jit
-def two_loops(directions: Array, images: Array, count: Array, hard: bool, r: Array) -> Array:
+@jax.jit
+def two_loops(
+    directions: Array, images: Array, count: Array, hard: Array | bool, r: Array
+) -> Array:
     """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980)."""
     length, eps = len(directions), jnp.finfo(r.dtype).eps
     rows = (count - 1 - jnp.arange(length)) % length  # from the newest
@@ -287,7 +304,8 @@ def two_loops(directions: Array, images: Array, count: Array, hard: bool, r: Arr
     q, alphas = jax.lax.scan(back, r, rows)
     newest = rows[0]
     squares = lambda x: jnp.sum(x[newest] ** 2)
-    known = curvature[newest] / squares(images) if hard else squares(directions) * weight[newest]
+    stiff = curvature[newest] / jnp.where(usable[newest], squares(images), 1.0)
+    known = jnp.where(hard, stiff, squares(directions) * weight[newest])
     scale = jnp.where(usable[newest], known, 1.0)
 
     def forth(z: Array, step: tuple[Array, Array]) -> tuple[Array, None]:

@@ -15,9 +15,8 @@ from .run import Run, StudyResult
 from .settings import RIVALS
 
 LINES = SHARED_LINES | {
-    "L2": (PALETTE["blue"], ":"),
-    "L2_recycled": (PALETTE["blue"], "--"),
-    "L2_secants": (PALETTE["blue"], "-"),
+    "L2": (PALETTE["blue"], "-"),
+    "L2_five": (PALETTE["blue"], ":"),
 }
 COLUMNS = 3
 MARKS = (50, 100, 150, 250, 400, 800)
@@ -61,13 +60,13 @@ def _short(result: StudyResult) -> list[str]:
             "Gauss–Newton."
         )
     rivals = [run for run in map(result.get, RIVALS) if run is not None]
-    ours = [run for run in map(result.get, ("L2_recycled", "L2_secants")) if run is not None]
-    if rivals and ours:
-        rival, best = (min(runs, key=lambda run: float(run.loss[-1])) for runs in (rivals, ours))
+    ours = result.get("L2")
+    if rivals and ours is not None:
+        rival = min(rivals, key=lambda run: float(run.loss[-1]))
         said.append(
             f"The best L-BFGS ({rival.method.name}) ends at {rival.loss[-1]:.2e} and SSIM "
-            f"{rival.similarity[-1]:.3f}, the best natural gradient with recycled pairs "
-            f"({best.method.name}) at {best.loss[-1]:.2e} and {best.similarity[-1]:.3f}."
+            f"{rival.similarity[-1]:.3f}, the L² natural gradient at {ours.loss[-1]:.2e} and "
+            f"{ours.similarity[-1]:.3f}."
         )
     return said
 

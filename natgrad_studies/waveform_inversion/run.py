@@ -70,7 +70,7 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
         log = Log(file.with_suffix(".csv"), experiment)
         problem = experiment.problem(band, transport)
         own = problem.loss.metric() if transport else None
-        descent = method.recipe(experiment.shots.survey, settings.krylov, own)()
+        descent = method.recipe(experiment.shots.survey, own)()
         batch = {"batch": MiniBatch(settings.batch, of="functions")} if settings.batch else {}
         found = minimize(
             *(problem, theta, descent),

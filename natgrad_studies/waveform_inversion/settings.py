@@ -10,7 +10,7 @@ from ..settings import Among, Between, StudySettings
 Preset = Literal["demo", "reduced", "paper"]
 METHODS = (
     *("GD", "Hm1", "W2", "H1", "L2"),
-    *("L2_recycled", "L2_secants", "LBFGS", "LBFGS_long"),
+    *("L2_five", "LBFGS", "LBFGS_long"),
 )
 RIVALS = ("LBFGS", "LBFGS_long")
 SECTIONS = ("folded", "faulted", "salt")
@@ -50,13 +50,11 @@ class Settings(StudySettings):
     """Rows at the top whose velocity is known; the next one moves by half."""
     noise: Annotated[float, Between(0.0, 100.0)] = 0.0
     """Standard deviation of white noise over the rms of the data."""
-    methods: Annotated[tuple[str, ...], Among(METHODS)] = ("GD", "L2", "L2_secants", "LBFGS")
-    """Among GD, Hm1, W2, H1, L2 (the paper's), L2_recycled, L2_secants, LBFGS, LBFGS_long."""
+    methods: Annotated[tuple[str, ...], Among(METHODS)] = ("GD", "L2", "LBFGS")
+    """Among GD, Hm1, W2, H1, L2 (the paper's), L2_five, LBFGS, LBFGS_long."""
     misfit: Annotated[str, Among(MISFITS)] = "least_squares"
     """least_squares, or transport: first a Wasserstein distance of every trace, with an equal
     share of the propagations, then least squares."""
-    krylov: Annotated[int, Between(1, 1000)] = 5
-    """Conjugate gradient steps in a natural gradient direction."""
     max_propagations: Annotated[int, Between(3, 10**7)] = 100
     """Wave solutions over all shots that a run may spend."""
     bands: tuple[float, ...] = ()

@@ -10,7 +10,7 @@ TINY_INVERSION = Settings(
     frequency=2.0,
     smoothing=2.0,
     known_rows=2,
-    methods=("L2_secants", "LBFGS"),
+    methods=("L2", "LBFGS"),
     max_propagations=24,
     devices=1,
 )

@@ -156,7 +156,7 @@ def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
         output=tmp_path,
         engine=engine,
         devices=0,
-        methods=("L2_secants",),
+        methods=("L2",),
         batch=batch,
     )
     _, result = run_study(settings)

@@ -300,20 +300,6 @@ def test_nothing_is_compiled_again_from_one_iteration_to_the_next():
     assert len(traces) - before <= checked
 
 
-def test_forcing_terms_spend_little_far_from_the_minimum():
-    problem, start, _, grid = bumps_problem(mass_varies=True)
-    loose = ng.minimize(
-        problem,
-        start,
-        ng.NaturalGradient(ng.L2(grid), solver=ng.CG(1e-8, forcing=True)),
-        stop=ng.Stop(iterations=40),
-    )
-    assert loose.converged
-    steps = loose.history["solver_iterations"][:-1]
-    assert steps[0] <= 2
-    assert steps[-1] > steps[0]
-
-
 class Given(ng.metrics.Metric):
     """A "metric" with any matrix for A, also one that is none."""
 
@@ -443,7 +429,7 @@ def test_a_run_by_cg_stays_where_the_metric_cannot_see():
     x = grid.points[:, 0]
     modes = jnp.stack([jnp.cos(jnp.pi * x), jnp.cos(2 * jnp.pi * x), jnp.ones(30)])
     problem = ng.Problem(lambda t: t @ modes, ng.LeastSquares(jnp.exp(x), grid))
-    method = ng.NaturalGradient(ng.HomogeneousSobolev(grid, 1), solver=ng.CG())
+    method = ng.NaturalGradient(ng.HomogeneousSobolev(grid, 1), solver=ng.CG(1e-6))
     result = ng.minimize(problem, jnp.array([1.0, 0.5, 0.0]), method, stop=ng.Stop(iterations=12))
     assert abs(result.theta[2]) < 1e-10
     assert np.nanmax(result.history["step_norm"]) < 3

@@ -36,7 +36,7 @@ TINY = Settings(
     frequency=2.0,
     smoothing=2.0,
     known_rows=2,
-    methods=("L2_secants", "LBFGS"),
+    methods=("L2", "LBFGS"),
     max_propagations=24,
     devices=1,
 )
@@ -66,7 +66,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
     assert text.count('data-kind="curves">') == 2
     assert text.count('data-kind="frames">') == 1
     assert load_page(settings.output).html() == text
-    assert "L², secants" in text
+    assert "L²" in text
     numbers = json.loads((settings.output / "results.json").read_text())
     assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])
     assert len(summary(result)[0].rows) == 2
@@ -87,7 +87,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
         [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     signal.signal(signal.SIGINT, before)
-    log = settings.output / "runs" / "L2_secants.csv"
+    log = settings.output / "runs" / "L2.csv"
     deadline = time.monotonic() + 120
     while not (log.exists() and len(log.read_text().splitlines()) > 2):
         assert process.poll() is None, process.stderr.read()
@@ -98,7 +98,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     assert process.returncode == 130
     assert said.endswith(f"stopped; go on with: natgrad resume {settings.output}\n")
     assert "Traceback" not in said
-    assert (settings.output / "runs" / "L2_secants.npz").exists()
+    assert (settings.output / "runs" / "L2.npz").exists()
     assert not (settings.output / "index.html").exists()
     _, resumed = run_study(settings)
     for one, other in zip(whole.runs, resumed.runs, strict=True):
@@ -133,12 +133,12 @@ def test_a_log_that_was_being_written_when_the_process_was_killed_is_whole(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [TINY.max_propagations, 6])  # 6: the first stages spend it all
 def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path, budget):
-    chosen = {"methods": ("L2_secants",), "bands": (2.0,), "misfit": "transport"}
+    chosen = {"methods": ("L2",), "bands": (2.0,), "misfit": "transport"}
     settings = replace(TINY, output=tmp_path, max_propagations=budget, **chosen)
     result = study.compute(settings, lambda line: None, Kept(tmp_path / "runs"))
     (run,) = result.runs
     stages = {path.stem for path in (tmp_path / "runs").glob("*.npz")}
-    assert stages == {"L2_secants", "L2_secants-transport", "L2_secants-band1"}
+    assert stages == {"L2", "L2-transport", "L2-band1"}
     assert np.isnan(run.loss[0])
     assert run.loss[-1] < 1.0
     assert run.total >= settings.max_propagations
