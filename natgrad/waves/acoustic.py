@@ -107,7 +107,7 @@ def check_start(
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     width = halo(order)
-    check_integer(absorbing, "absorbing", 0, example=20)
+    check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
     check_number(memory, "memory", positive=True)
@@ -131,17 +131,17 @@ def check_start(
     return Start(slowness, jnp.asarray(weights, dtype), storage)
 
 
-def make_layer(survey: Survey, order: int, absorbing: int, dtype: DTypeLike) -> Layer:
+def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
     """The absorbing layer: one of the survey, so that models can differ."""
-    typical = 0.5 * survey.fastest_stable(order)
-    return Layer.around(survey.shape, absorbing, survey.spacing, typical, dtype)
+    typical = 0.5 * survey.fastest_stable(scheme.order)
+    return Layer.around(len(survey.shape), scheme, typical, dtype)
 
 
 class Acoustic(WaveModel):
     """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
-    Second order in time, `order` 4 or 8 in space, with `absorbing` cells of a layer around the
-    model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
+    Second order in time, `order` 4 or 8 in space, with a perfectly matched layer of `absorbing`
+    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
@@ -187,7 +187,7 @@ class Acoustic(WaveModel):
         *,
         update: ArrayLike | None = None,
         order: int = 4,
-        absorbing: int = 20,
+        absorbing: int = 10,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,
@@ -197,11 +197,9 @@ class Acoustic(WaveModel):
         self.start, self.update, self.storage = check_start(*arguments)
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
-        self.scheme = Scheme.of(
-            survey.spacing, survey.dt, survey.steps, order, absorbing, self.storage
-        )
+        self.scheme = Scheme.of(survey, order, absorbing, self.storage)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
-        self.layer = make_layer(survey, order, absorbing, dtype)
+        self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
 
     def __call__(self, theta: Array) -> Array:
@@ -238,8 +236,8 @@ class Acoustic(WaveModel):
         old, size = self.scheme, self.start.dtype.itemsize
         limits = (self.memory, self.stored_every, len(rows))
         storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
-        numbers = (old.spacing, old.dt, old.steps, old.order, old.absorbing)
-        return replace_fields(chosen, storage=storage, scheme=Scheme.of(*numbers, storage))
+        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
+        return replace_fields(chosen, storage=storage, scheme=scheme)
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""

@@ -1,16 +1,15 @@
 """All shots of a survey: forward, linearised (Born) and adjoint waves by the step of `Medium`.
 
-With q = w(Ku + s) + eu, a perturbation η of m changes w by −w η/m and 2e by −e η/m, so it is the
-same step with the source −(η/m)q. The transpose runs the same step backwards: with y = wν for the
-adjoint state ν,
+A change η of m is the same step with the source −(η/m)q, q = u⁺ − 2u + u⁻. The transposed step,
+run backwards from the data ξ, gives y = wν for the adjoint state ν and
 
-    y = 2(a + e)y⁺ − a²y⁺⁺ + wKy⁺ + wRᵀξ,    Zᵀξ = −Σ q y⁺/(mw).
+    Zᵀξ = −Σ q y⁺/(mw),    y⁺ being y at the time of u⁺, before it is stepped to that of u.
 
 So q serves every product at the same m. It is taken at every n-th step and used there with the
 weight n, in both directions alike, so that the products stay transposes of each other.
 
 Shots run one after the other on a CPU, where one fits into the cache, and at once on a GPU. What is
-kept for the products is q, (blocks, shots, …), or u⁻ and u at the start of every segment,
+kept for the products is q, (blocks, shots, …), or the fields at the start of every segment,
 (segments, shots, …). It is read and written where it lies: a copy would cost more than a step.
 """
 
@@ -48,7 +47,11 @@ class Gathers(NamedTuple):
     def of(cls, survey: Survey, scheme: Scheme, dtype: DTypeLike) -> "Gathers":
         """Those of a survey, on fields with the layer and the halo around the model."""
         count, rim = survey.shots, scheme.absorbing + scheme.halo
-        place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
+
+        def place(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            cells, weights = locate(name, points, survey.shape, survey.spacing, rim)
+            return cells[..., scheme.axes], weights
+
         cells, weights = place("sources", survey.sources)
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
         source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
@@ -84,11 +87,11 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         elif scheme.segment is None:
             room = jnp.zeros((scheme.blocks, len(shots.wavelet), *weight.shape), weight.dtype)
             kept, data = over_groups(group, room, shots)
-            kept = add_source(kept, scheme.cut(shots.wavelet), shots.source, scheme)
         else:
-            field = medium.rest(len(shots.wavelet)).now
-            room = jnp.zeros((scheme.blocks // scheme.segment, *field.shape), field.dtype)
-            kept, data = over_groups(group, (room, room), shots)
+            count, fields = scheme.blocks // scheme.segment, medium.rest(len(shots.wavelet))
+            state = (fields.before.u, fields.now)
+            room = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state)
+            kept, data = over_groups(group, room, shots)
         return data, kept
 
     kept = P(None, AXIS) if keep else P()
@@ -184,20 +187,19 @@ def march(
 ) -> tuple[Fields, PyTree, Array]:
     """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
-    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). What there
-    is of q at the start of every block, without the source, is written to `kept`, (blocks, shots,
-    …), where there is room.
+    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). q of the
+    first step of every block is written to `kept`, (blocks, shots, …), where there is room.
     """
 
     def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (index, samples) = carry, xs
-        if kept is not None:
-            q = medium.response(fields)[None]
-            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         seen = []
         for i in range(medium.scheme.every):
-            seen.append(shots.receivers.read(fields.now))
+            seen.append(shots.receivers.read(fields.now.u))
             fields = medium.advance(fields, force=(shots.source, samples[i][:, None]))
+            if i == 0 and kept is not None:
+                q = difference(fields, medium.scheme)[None]
+                kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         return (fields, kept), jnp.stack(seen)
 
     xs = (jnp.arange(len(samples)), samples)
@@ -209,13 +211,13 @@ def march(
 def march_segments(
     fields: Fields, samples: Array, shots: Gathers, medium: Medium, kept: PyTree, first: Array
 ) -> tuple[PyTree, Array]:
-    """The same, segment by segment, with u⁻ and u at the start of each written to `kept`."""
+    """The same, segment by segment, with u⁻, u and its memories at the start of each in `kept`."""
 
     def segment(carry: tuple[Fields, PyTree], xs: Any) -> tuple[tuple[Fields, PyTree], Array]:
         (fields, kept), (number, samples) = carry, xs
-        corner = (number, first, *(0,) * (fields.now.ndim - 1))
-        put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner)
-        kept = (put(kept[0], fields.before), put(kept[1], fields.now))
+        corner = lambda x: (number, first, *(0,) * (x.ndim - 1))
+        put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner(x))
+        kept = jax.tree.map(put, kept, (fields.before.u, fields.now))
         fields, _, data = march(fields, samples, shots, medium)
         return (fields, kept), data
 
@@ -224,10 +226,10 @@ def march_segments(
     return kept, data.reshape(-1, *data.shape[2:])
 
 
-def add_source(kept: Array, samples: Array, source: Positions, scheme: Scheme) -> Array:
-    """wKu + eu, kept at the start of every block, with ws added: q."""
-    inside = source._replace(cells=source.cells - scheme.halo)
-    return jax.vmap(inside.add)(kept, samples[:, 0, :, None])
+def difference(fields: Fields, scheme: Scheme) -> Array:
+    """q = u⁺ − 2u + u⁻ after a step, which has left u⁻ in the spare buffer."""
+    new, old, oldest = (fields[i].u[scheme.inside] for i in (1, 0, 2))
+    return new - 2 * old + oldest
 
 
 def read(kept: Array, first: Array, count: int, index: Array) -> Array:
@@ -246,18 +248,14 @@ def scatter(
     source: Array,
     receivers: Positions,
     medium: Medium,
-    force: tuple[Positions, Array] | None = None,
 ) -> tuple[Fields, Array]:
-    """The linearised waves for the source −n(η/m), times q: fields at the end, and the data.
-
-    `force` is what q has not of the source, at the start of every block.
-    """
+    """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        seen = [receivers.read(fields.now)]
-        fields = medium.advance(fields, source * incident(index), force)
+        seen = [receivers.read(fields.now.u)]
+        fields = medium.advance(fields, source * incident(index))
         for _ in range(1, medium.scheme.every):
-            seen.append(receivers.read(fields.now))
+            seen.append(receivers.read(fields.now.u))
             fields = medium.advance(fields)
         return fields, jnp.stack(seen)
 
@@ -268,15 +266,12 @@ def scatter_again(source: Array, shots: Gathers, medium: Medium) -> Array:
     """The data of the linearised waves, with the incident ones computed beside them."""
     scheme, rest = medium.scheme, medium.rest(len(shots.wavelet))
     shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
-    changed = shots.source.scale(source, scheme.halo)
+    room = jnp.zeros((1, len(shots.wavelet), *source.shape), source.dtype)
 
     def both(waves: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
-        incident, scattered = waves
-        q = medium.response(incident)  # the source is scattered into the field, not into q
-        incident, _, _ = march(incident, samples[None], shots, medium)
-        force = (changed, samples[0][:, None])
-        way = (lambda _: q, jnp.zeros(1), source, shots.receivers, medium)
-        scattered, data = scatter(scattered, *way, force)
+        incident, q, _ = march(waves[0], samples[None], shots, medium, room)
+        way = (lambda _: q[0], jnp.zeros(1), source, shots.receivers, medium)
+        scattered, data = scatter(waves[1], *way)
         return (incident, scattered), data[0]
 
     samples = scheme.cut(shots.wavelet)
@@ -299,8 +294,8 @@ def image(
         (fields, total), (index, samples) = carry, xs
         for i in reversed(range(scheme.every)):
             if i == 0:
-                total = total + jnp.sum(incident(index) * fields.now[scheme.inside], axis=0)
-            fields = medium.advance(fields, force=(receivers, samples[i]))
+                total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
+            fields = medium.advance(fields, force=(receivers, samples[i]), transposed=True)
         return (fields, total), None
 
     xs = (jnp.arange(len(samples)), samples)
@@ -309,7 +304,7 @@ def image(
 
 def image_again(
     start: tuple[Fields, Array],
-    kept: tuple[Array, Array],
+    kept: PyTree,
     first: Array,
     samples: Array,
     receivers: Positions,
@@ -322,11 +317,11 @@ def image_again(
 
     def segment(state: tuple[Fields, Array], xs: Any) -> tuple[tuple[Fields, Array], None]:
         number, signal, samples = xs
-        before, now = (read(x, first, count, number) for x in kept)
+        before, now = jax.tree.map(lambda x: read(x, first, count, number), kept)
         room = jnp.zeros((scheme.segment, count, *medium.weight.shape), medium.weight.dtype)
-        fields = Fields(before, now, jnp.zeros_like(now))
+        rest = medium.rest(count)
+        fields = Fields(rest.before._replace(u=before), now, rest.spare)
         _, q, _ = march(fields, signal, shots, medium, room)
-        q = add_source(q, signal, shots.source, scheme)
         return image(state, lambda i: q[i], samples, receivers, medium), None
 
     signal = scheme.group(scheme.cut(shots.wavelet))
