@@ -1,0 +1,180 @@
+"""Waves of 2D shots by kernels of our own on an NVIDIA GPU: a cluster of thread blocks for a shot.
+
+    plan = plan_kernel("forward", problem, device)         # how it is started, or why it cannot be
+    data, kept = forward(...)                              # as `simulate` of propagation.py
+
+A shot stays in the shared memory of its cluster for all steps (kernels.cu), so a run is one launch.
+The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core.cuda import Launch
+from .scheme import SECOND
+
+MODES = ("forward", "keep", "born", "adjoint")
+WINDOW = 24  # rows of the layer that a warp corrects
+GROUP = 4  # rows of a thread
+
+
+class Device(NamedTuple):
+    """What a plan needs to know of a GPU; the defaults are those of a Hopper GPU."""
+
+    architecture: str = "sm_90"
+    shared: int = 232_448 - 1024  # bytes that a block can have, less what the system takes
+    registers: int = 65_536
+    multiprocessors: int = 132
+    together: int = 16  # multiprocessors that can form clusters, and how large these may be
+
+    def clusters(self, blocks: int) -> int:
+        """How many clusters run at once, one block on a multiprocessor."""
+        if blocks == 1:
+            return self.multiprocessors
+        return self.multiprocessors // (self.together + 0) * (self.together // blocks)
+
+
+class Task(NamedTuple):
+    """What a kernel is to do: sizes, all of them known when the program is traced."""
+
+    mode: str
+    shape: tuple[int, ...]  # with the layer
+    spacing: tuple[float, ...]
+    order: int
+    layer: int
+    steps: int
+    every: int
+    shots: int
+    injected: int  # points, and the cells that each is spread over
+    injected_corners: int
+    recorded: int
+    recorded_corners: int
+    itemsize: int
+
+
+class Plan(NamedTuple):
+    """How a task is laid out: blocks of a cluster, columns of a block and of a thread."""
+
+    blocks: int
+    columns: int
+    patch: int
+    threads: int
+    slots: int
+    windows: int
+    shared: int
+    cost: float  # of a step, in issue cycles, by the model below
+
+
+def round_up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
+    """That layout, or why it is none."""
+    nx, nz = task.shape
+    half, groups, width = task.order // 2, -(-nz // GROUP), -(-nx // blocks)
+    across = -(-width // patch)
+    columns, threads = across * patch, round_up(groups * across, 32)
+    born_or_adjoint = task.mode in ("born", "adjoint")
+    windows = -(-(task.layer + half + groups * GROUP - nz) // WINDOW) if task.layer else 1
+    strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
+    if threads > 1024 or patch < half or 4 * patch > 32:
+        return "too many threads"
+    if (blocks - 1) * columns >= nx:
+        return "a block without columns"
+    lines = 0
+    if task.layer:
+        if threads < nz or warps < 2 * windows:
+            return "too few threads for the layer"
+        if groups * GROUP < windows * WINDOW:
+            return f"fewer than {windows * WINDOW} rows"
+        if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
+            return "the layer does not fit into the blocks at the ends"
+        if nx < strip:
+            return f"fewer than {strip} columns"
+        lines = -(-columns // (warps // (2 * windows)))
+    words = task.itemsize // 4
+    needed = words * (8 * patch + 2 * lines + 24) + 36
+    if min(255, device.registers // threads // 8 * 8) < needed:
+        return "too many registers"
+    # A wrap from one row of patches to the next should look to the banks like one more group.
+    fits = [s for s in range(groups + 2, groups + 10) if (4 * patch * s - 2 * groups) % 32 == 0]
+    slots = fits[0] if fits else groups + 2
+    entries = task.injected * task.injected_corners
+    records = task.recorded * task.recorded_corners
+    reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
+    if task.layer:
+        reals += columns * 2 * windows * WINDOW + sides * 4 * (strip + 2 * half)
+        reals += 3 * sides * strip * nz
+    reals += 3 * entries + records
+    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4)
+    if shared > device.shared:
+        return "too much shared memory"
+    chunk = -(-strip // max(1, threads // nz)) if task.layer else 0
+    each = -(-warps // 4)
+    cost = each * patch * 4 * (10 + task.order) + 600
+    if task.layer:
+        cost += columns * windows * (8 + 2 * task.order) / 2 + each * sides * chunk * 30
+    return Plan(blocks, columns, patch, threads, slots, windows, shared, cost)
+
+
+def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
+    """The fastest layout of a task by a rough model, or a line that says why there is none."""
+    if len(task.shape) != 2:
+        return "the kernels are for 2D"
+    if task.order not in SECOND:
+        return f"no kernel of order {task.order}"
+    found: dict[Any, Plan] = {}
+    reasons: set[str] = set()
+    for blocks in range(1, 17):
+        for patch in range(2, 9):
+            plan = lay_out(task, device, blocks, patch)
+            if isinstance(plan, str):
+                reasons.add(plan)
+            else:
+                rounds = -(-task.shots // device.clusters(blocks))
+                found[rounds * plan.cost, -patch, blocks] = plan
+    if not found:
+        sides = " × ".join(map(str, task.shape))
+        return f"{sides} cells fit into no cluster of 16 blocks ({', '.join(sorted(reasons))})"
+    return found[min(found)]
+
+
+def launch(task: Task, plan: Plan, device: Device) -> Launch:
+    """The kernel of a plan, all of its numbers written into the source."""
+    real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
+    number = lambda x: f"{float(x)!r}{suffix}"
+    weights = [[w / h**2 for w in SECOND[task.order]] for h in task.spacing]
+    macros = {
+        "REAL": real,
+        "MODE": MODES.index(task.mode),
+        "NX": task.shape[0],
+        "NZ": task.shape[1],
+        "HALF": task.order // 2,
+        "LAYER": task.layer,
+        "STEPS": task.steps,
+        "EVERY": task.every,
+        "SHOTS": task.shots,
+        "INJECTED": task.injected,
+        "INJECTED_CORNERS": task.injected_corners,
+        "RECORDED": task.recorded,
+        "RECORDED_CORNERS": task.recorded_corners,
+        "BLOCKS": plan.blocks,
+        "COLS": plan.columns,
+        "PX": plan.patch,
+        "THREADS": plan.threads,
+        "SLOTS": plan.slots,
+        "WINDOWS": plan.windows,
+        "SHARED": plan.shared,
+        "WEIGHTS_X": ", ".join(map(number, weights[0])),
+        "WEIGHTS_Z": ", ".join(map(number, weights[1])),
+        "SLOPE_X": number(task.spacing[0] ** -2),
+        "SLOPE_Z": number(task.spacing[1] ** -2),
+    }
+    named = tuple((name, str(value)) for name, value in macros.items())
+    size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
+    return Launch("waves/kernels.cu", "wave", named, device.architecture, *size)
