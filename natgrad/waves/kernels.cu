@@ -8,7 +8,7 @@
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //
 // The correction is that of the absorbing layer, computed first, on its strips only: along z by
-// warps whose lanes are rows, along x by threads that have a row and some columns.
+// lanes that have four rows each, along x by threads that have a row and some columns.
 //
 // MODE is FORWARD, KEEP (q of every n-th step is written), BORN (its source is −n(η/m)q) or ADJOINT
 // (backwards, with the image Σ q y). All sizes are macros; the source is compiled for each of them.
@@ -29,18 +29,43 @@ DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The address of this block's variable in another block of the cluster, and a pair written there.
+// The address of this block's variable in another block of the cluster, and a pair sent there.
 DEVICE unsigned remote(const void* own, int rank) {
     unsigned address;
     unsigned here = (unsigned)__cvta_generic_to_shared(own);
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(here), "r"(rank));
     return address;
 }
-DEVICE void store_remote(unsigned address, float a, float b) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+DEVICE void send(unsigned to, float a, float b) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
 }
-DEVICE void store_remote(unsigned address, double a, double b) {
-    asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(address), "d"(a), "d"(b) : "memory");
+DEVICE void send(unsigned to, double a, double b) {
+    asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(to), "d"(a), "d"(b) : "memory");
+}
+// A transaction barrier counts the bytes that another block sends; a phase of it is armed with their
+// number and ends when all have come.
+DEVICE void bar_init(void* bar) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(at) : "memory");
+}
+DEVICE void bar_arm(void* bar, int bytes) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+DEVICE void bar_wait(void* bar, int phase) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(at), "r"(phase) : "memory");
+}
+DEVICE void send(unsigned to, float a, float b, unsigned bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 ::"r"(to), "f"(a), "f"(b), "r"(bar) : "memory");
+}
+DEVICE void send(unsigned to, double a, double b, unsigned bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];"
+                 ::"r"(to), "d"(a), "d"(b), "r"(bar) : "memory");
 }
 template <class T> DEVICE T lane_after(T x, int by) { return __shfl_down_sync(~0u, x, by); }
 template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u, x, by); }
@@ -72,12 +97,16 @@ constexpr int COLUMN = 4 * SLOTS;             // reals of a column: SLOTS groups
 constexpr int WIDTH = COLS + 2 * HALF;
 constexpr int FIELD = WIDTH * COLUMN;
 constexpr int WARPS = THREADS / 32;
-constexpr int WINDOW = 24;                    // rows that a warp corrects, of its 32
-constexpr int SPAN = WINDOWS * WINDOW;        // rows of a strip along z
-constexpr int STRIP = LAYER + HALF + 1;       // columns of a strip along x
-constexpr int SIDES = BLOCKS == 1 ? 2 : 1;    // strips along x that a block can have
-constexpr int CHUNKS = LAYER ? (THREADS / NZ ? THREADS / NZ : 1) : 1;
+constexpr int STRIP = LAYER + HALF + 1; // columns of a strip along x
+constexpr int SIDES = BLOCKS == 1 ? 2 : 1; // strips along x that a block can have
+constexpr int CHUNKS = LAYER && THREADS >= NZ ? THREADS / NZ : 1;
 constexpr int CHUNK = (STRIP + CHUNKS - 1) / CHUNKS;
+constexpr int ACROSS = CHUNKS * CHUNK, AROUND = ACROSS + 2 * HALF;
+constexpr int QUADS = (LAYER + HALF + 4 * GROUPS - NZ + 3) / 4; // groups of a strip along z
+constexpr int SPAN = 4 * QUADS;
+constexpr int PER = 32 / QUADS;                       // columns of it that a warp has at a time
+constexpr int SETS = 2 * ((COLS + PER - 1) / PER);    // of columns, at both ends
+constexpr int ROUNDS = (SETS + WARPS - 1) / WARPS;
 constexpr int ENTRIES = INJECTED * INJECTED_CORNERS;
 constexpr int EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr bool ALIGNED = NZ % 4 == 0;
@@ -85,12 +114,13 @@ constexpr bool ALIGNED = NZ % 4 == 0;
 // Shared memory, in the order of its parts.
 constexpr int EXTRA = MODE >= BORN ? THREADS * CELLS : 0;
 constexpr int ZCORR = LAYER ? COLS * 2 * SPAN : 0;
-constexpr int XCORR = LAYER ? SIDES * STRIP * NZ : 0;
-constexpr int XFILTER = LAYER ? SIDES * 4 * (STRIP + 2 * HALF) : 0;
-constexpr int REALS = 2 * FIELD + EXTRA + ZCORR + XFILTER + 3 * XCORR;
-
+constexpr int ZFILTER = LAYER ? 2 * QUADS * 16 : 0;
+constexpr int XFILTER = LAYER ? SIDES * 4 * AROUND : 0;
+constexpr int XCORR = LAYER ? SIDES * ACROSS * NZ : 0;
+constexpr int XMEMORY = LAYER ? SIDES * AROUND * NZ : 0;
+constexpr int REALS = 2 * FIELD + EXTRA + ZCORR + ZFILTER + XFILTER + XCORR + 2 * XMEMORY;
 constexpr int BYTES = (REALS + 3 * ENTRIES + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
-    + (2 * ENTRIES + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4;
+    + (2 * ENTRIES + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 40;
 static_assert(BYTES <= SHARED, "the plan has counted otherwise");
 
 // Where (column, row) lies in a field: a column has the pairs of rows 0, 1 of every group, then
@@ -168,10 +198,11 @@ KERNEL wave(
     real* fields = (real*)arena;
     real* extra = fields + 2 * FIELD; // the image, or η/m: quads of a thread's own
     real* zcorr = extra + EXTRA;      // (column, side, row of the strip)
-    real* xfilter = zcorr + ZCORR;    // (side, column), from HALF before the strip on
+    real* zfilter = zcorr + ZCORR;    // (side, group, quads of b, a, b', a')
+    real* xfilter = zfilter + ZFILTER; // (side, column), from HALF before the strip on
     real* xcorr = xfilter + XFILTER;  // (side, column of the strip, row)
-    real* xpsi = xcorr + XCORR;
-    real* xzeta = xpsi + XCORR;
+    real* xpsi = xcorr + XCORR;       // (side, column from HALF before the strip on, row)
+    real* xzeta = xpsi + XMEMORY;
     real* force = (real*)arena + REALS;
     real* entry_weight = force + 2 * ENTRIES;
     real* record_weight = entry_weight + ENTRIES;
@@ -180,6 +211,7 @@ KERNEL wave(
     int* record_place = entry_point + ENTRIES;
     int* record_point = record_place + RECORDED * RECORDED_CORNERS;
     int* counters = record_point + RECORDED;
+    long long* bars = (long long*)(arena + SHARED) - 4; // (side, parity of the field)
 
     const int tid = thread(), lane = tid % 32, warp = tid / 32;
     const int rank = block() % BLOCKS, shot = block() / BLOCKS, first = rank * COLS;
@@ -271,27 +303,27 @@ KERNEL wave(
     }
 
 #if LAYER > 0
-    // Along z a warp has one window of rows at one side, and every n-th column; a lane has a row.
-    constexpr int KINDS = 2 * WINDOWS, LINES = (COLS + WARPS / KINDS - 1) / (WARPS / KINDS);
-    const int kind = warp % KINDS, line = warp / KINDS, lines = (WARPS - kind + KINDS - 1) / KINDS;
-    const int side = kind / WINDOWS, window = kind % WINDOWS;
-    const int strip_row = window * WINDOW + lane - 4; // in the strip, which lies at either end
-    const int row = strip_row + (side ? 4 * GROUPS - SPAN : 0);
-    const bool corrects = lane >= 4 && lane < 4 + WINDOW;
-    const bool filters = side ? row >= NZ - STRIP : row < STRIP;
-    const Filter none = {0, 0, 0, 0};
-    const Filter zfilter = filters ? read_filter(coefficients, 1, row) : none;
-    int zplace = place(line, row), zout = line * 2 * SPAN + side * SPAN + strip_row;
-    real zpsi[LINES], zzeta[LINES];
-    for (int k = 0; k < LINES; k++) zpsi[k] = zzeta[k] = 0;
+    // Along z a warp has the strips of some columns at one end, a lane four rows of one.
+    for (int i = tid; i < 2 * SPAN; i += THREADS) {
+        int end = i / SPAN, row = i % SPAN + (end ? 4 * GROUPS - SPAN : 0);
+        bool inside = end ? row >= NZ - STRIP : row < STRIP;
+        Filter f = inside ? read_filter(coefficients, 1, row) : Filter{0, 0, 0, 0};
+        real* to = zfilter + i / 4 * 16 + i % 4;
+        to[0] = f.b, to[4] = f.a, to[8] = f.b_before, to[12] = f.a_before;
+    }
+    int zgroup = lane % QUADS, zcolumn = lane / QUADS;
+    real zpsi[ROUNDS][4], zzeta[ROUNDS][4];
+    for (int k = 0; k < ROUNDS; k++)
+        for (int j = 0; j < 4; j++) zpsi[k][j] = zzeta[k][j] = 0;
 
     // Along x a thread has a row and a chunk of the columns of a strip; its memory is shared.
     int xrow = tid % NZ, chunk = tid / NZ;
     const bool edge = rank == 0 || rank + 1 == BLOCKS, crosses = edge && chunk < CHUNKS;
-    for (int i = tid; i < SIDES * (STRIP + 2 * HALF); i += THREADS) {
-        int s = SIDES == 2 ? i / (STRIP + 2 * HALF) : rank > 0, j = i % (STRIP + 2 * HALF) - HALF;
-        int gx = s ? NX + 1 - STRIP + j : j;
-        *(Filter*)(xfilter + 4 * i) = j >= 0 && j < STRIP ? read_filter(coefficients, 0, gx) : none;
+    for (int i = tid; i < SIDES * AROUND; i += THREADS) {
+        int end = SIDES == 2 ? i / AROUND : rank > 0, j = i % AROUND - HALF;
+        int gx = end ? NX + 1 - STRIP + j : j;
+        Filter f = j >= 0 && j < STRIP ? read_filter(coefficients, 0, gx) : Filter{0, 0, 0, 0};
+        *(Filter*)(xfilter + 4 * i) = f;
     }
 #endif
 #if BLOCKS > 1
@@ -299,20 +331,53 @@ KERNEL wave(
     const unsigned right = remote(fields, rank + 1 < BLOCKS ? rank + 1 : rank);
     const bool sends_left = works && rank > 0 && x0 == 0;
     const bool sends_right = works && rank + 1 < BLOCKS && x0 == COLS - PX;
+#if ASYNC
+    // What the block on the right sends to comes over bars 2 and 3 there, and so on.
+    const unsigned left_bar = remote(bars + 2, rank > 0 ? rank - 1 : 0);
+    const unsigned right_bar = remote(bars, rank + 1 < BLOCKS ? rank + 1 : rank);
+    constexpr int RIM = HALF * 4 * GROUPS * (int)sizeof(real);
+    const bool waits_left = rank > 0, waits_right = rank + 1 < BLOCKS;
+    if (tid == 0) {
+        for (int i = 0; i < 4; i++) bar_init(bars + i);
+        for (int i = 0; i < 4; i++) bar_arm(bars + i, RIM);
+    }
+#define SEND(to, a, b, bar) send(to, a, b, bar)
+#else
+#define SEND(to, a, b, bar) send(to, a, b)
+#endif
 #endif
     cluster_sync();
 
     for (int s = 0; s < STEPS; s++) {
         const int parity = s & 1;
         forget(group), forget(x0), forget(mask), forget(slot);
+#if BLOCKS > 1 && ASYNC
+        // The rim of this field has come when its barrier has had its phase. The other blocks send
+        // the next but one into it only after this block has sent what is computed from it.
+        if (s > 0) {
+            const int phase = ((s - 1) >> 1) & 1;
+            if (waits_left) bar_wait(bars + parity, phase);
+            if (waits_right) bar_wait(bars + 2 + parity, phase);
+        }
+#endif
 #if LAYER > 0
-        forget(zplace), forget(zout), forget(xrow), forget(chunk);
+        forget(zgroup), forget(zcolumn), forget(xrow), forget(chunk);
 #endif
         const real* now = fields + parity * FIELD;
         real* next = fields + (1 - parity) * FIELD;
         const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
         const bool keeps = MODE != FORWARD && t % EVERY == 0;
         const long long layer_of = ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ;
+#if MODE >= BORN
+        auto read_kept = [&](real(&q)[PX][4]) {
+#pragma unroll
+            for (int i = 0; i < PX; i++) {
+                int gx = first + x0 + i;
+                read_quad(kept + layer_of + (long long)(gx < NX ? gx : NX - 1) * NZ, 4 * group, q[i]);
+                if (gx >= NX) q[i][0] = q[i][1] = q[i][2] = q[i][3] = 0;
+            }
+        };
+#endif
 
 #if MODE != BORN
         real coming[EACH]; // the samples of the next step, on their way while this one is computed
@@ -333,45 +398,83 @@ KERNEL wave(
 #endif
 #if LAYER > 0
 #pragma unroll
-        for (int k = 0; k < LINES; k++) {
-            if (line + k * lines >= COLS) break;
-            const real here = now[zplace + k * lines * COLUMN];
-            real of = here, correction;
-            if (MODE == ADJOINT) of = zzeta[k] = zfilter.b * zzeta[k] + zfilter.a * here;
-            real v = MODE == ADJOINT ? here + of : here;
-            real lower[HALF + 1], upper[HALF + 1];
+        for (int k = 0; k < ROUNDS; k++) {
+            const int set = warp + k * WARPS, end = set & 1;
+            const int x = (set >> 1) * PER + zcolumn, z = zgroup + (end ? GROUPS - QUADS : 0);
+            const bool counts = zcolumn < PER && x < COLS && set < SETS;
+            const int at = counts ? x : 0;
+            const bool first_group = zgroup == 0, last_group = zgroup == QUADS - 1;
+            real f[4][4];
 #pragma unroll
-            for (int d = 1; d <= HALF; d++) lower[d] = lane_before(of, d), upper[d] = lane_after(of, d);
-            real before = MODE == ADJOINT ? lane_before(v, 1) : lower[1];
-            zpsi[k] = zfilter.b_before * zpsi[k] + zfilter.a_before * (v - before);
-            correction = DZ * (lane_after(zpsi[k], 1) - zpsi[k]);
-            real e = WZ[0] * of;
+            for (int i = 0; i < 4; i++) {
+                Quad q = *(const Quad*)(zfilter + ((end * QUADS + zgroup) * 4 + i) * 4);
 #pragma unroll
-            for (int d = 1; d <= HALF; d++) e += WZ[d] * (lower[d] + upper[d]);
-            if (MODE != ADJOINT) e = zzeta[k] = zfilter.b * zzeta[k] + zfilter.a * (e + correction);
-            if (corrects) zcorr[k * lines * 2 * SPAN + zout] = correction + e;
+                for (int j = 0; j < 4; j++) f[i][j] = q.v[j];
+            }
+            real of[4 + 2 * HALF], v[5], d[4], here[4];
+            load_quad(now, at, z, here);
+            const Pair low = load_pair(now, at, z - 1, 1);
+            if (MODE == ADJOINT) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    of[HALF + j] = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * here[j];
+                    v[j + 1] = here[j] + zzeta[k][j];
+                }
+#pragma unroll
+                for (int j = 0; j < HALF; j++) {
+                    real b = lane_before(zzeta[k][4 - HALF + j], 1), a = lane_after(zzeta[k][j], 1);
+                    of[j] = first_group ? real(0) : b;
+                    of[HALF + 4 + j] = last_group ? real(0) : a;
+                }
+                v[0] = low.b + of[HALF - 1];
+            } else {
+                const Pair high = load_pair(now, at, z + 1, 0);
+                of[HALF - 2] = low.a, of[HALF - 1] = low.b;
+                of[HALF + 4] = high.a, of[HALF + 5] = high.b;
+                if (HALF == 4) {
+                    const Pair lowest = load_pair(now, at, z - 1, 0), highest = load_pair(now, at, z + 1, 1);
+                    of[0] = lowest.a, of[1] = lowest.b;
+                    of[2 * HALF + 2] = highest.a, of[2 * HALF + 3] = highest.b;
+                }
+                v[0] = low.b;
+#pragma unroll
+                for (int j = 0; j < 4; j++) of[HALF + j] = v[j + 1] = here[j];
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) zpsi[k][j] = f[2][j] * zpsi[k][j] + f[3][j] * (v[j + 1] - v[j]);
+            real after = lane_after(zpsi[k][0], 1);
+            Quad out;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                d[j] = DZ * ((j < 3 ? zpsi[k][j < 3 ? j + 1 : 0] : last_group ? real(0) : after) - zpsi[k][j]);
+                real e = WZ[0] * of[HALF + j];
+#pragma unroll
+                for (int n = 1; n <= HALF; n++) e += WZ[n] * (of[HALF + j - n] + of[HALF + j + n]);
+                if (MODE != ADJOINT) e = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * (e + d[j]);
+                out.v[j] = e + d[j];
+            }
+            if (counts) *(Quad*)(zcorr + (x * 2 + end) * SPAN + 4 * zgroup) = out;
         }
         // Each thread works out what it needs of its neighbours' ψ or v itself, from the memory as
-        // it was before this step, and writes its own after the barrier.
+        // it was before this step, and writes its own after the barrier. Beyond the strip the
+        // filters are zero, whatever is read there.
         real new_psi[SIDES][CHUNK], new_zeta[SIDES][CHUNK];
 #pragma unroll
         for (int i = 0; i < SIDES; i++) {
             if (!crosses) continue;
-            const int s = SIDES == 2 ? i : rank > 0;
-            const int start = (s ? NX + 1 - STRIP : 0) - first, j0 = chunk * CHUNK;
-            const Filter* filter = (const Filter*)xfilter + i * (STRIP + 2 * HALF) + HALF;
-            const real* psi = xpsi + i * STRIP * NZ + xrow;
-            const real* zeta = xzeta + i * STRIP * NZ + xrow;
-            auto memory = [&](const real* m, int j) { return j >= 0 && j < STRIP ? m[j * NZ] : real(0); };
+            const int end = SIDES == 2 ? i : rank > 0, j0 = chunk * CHUNK;
+            const real* u = now + place((end ? NX + 1 - STRIP - first : 0) + j0 - HALF, xrow);
+            const Filter* filter = (const Filter*)xfilter + i * AROUND + j0;
+            const real* psi = xpsi + (i * AROUND + j0) * NZ + xrow;
+            const real* zeta = xzeta + (i * AROUND + j0) * NZ + xrow;
+            real* out = xcorr + (i * ACROSS + j0) * NZ + xrow;
             constexpr int N = CHUNK + 2 * HALF;
             real v[N], of[N];
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const int j = j0 + k - HALF, x = start + j;
-                const bool there = x < COLS + HALF && j < STRIP + HALF;
-                v[k] = of[k] = there ? now[place(x, xrow)] : real(0);
+                v[k] = of[k] = u[k * COLUMN];
                 if (MODE == ADJOINT) {
-                    of[k] = there ? filter[j].b * memory(zeta, j) + filter[j].a * v[k] : real(0);
+                    of[k] = filter[k].b * zeta[k * NZ] + filter[k].a * v[k];
                     v[k] += of[k];
                     if (k >= HALF && k < HALF + CHUNK) new_zeta[i][k - HALF] = of[k];
                 }
@@ -379,34 +482,63 @@ KERNEL wave(
             real after = 0;
 #pragma unroll
             for (int k = CHUNK; k >= 0; k--) {
-                const int j = j0 + k;
-                if (j > STRIP) continue;
-                real point = filter[j].b_before * memory(psi, j) + filter[j].a_before * (v[k + HALF] - v[k + HALF - 1]);
-                real correction = DX * (after - point);
+                const Filter f = filter[k + HALF];
+                real point = f.b_before * psi[(k + HALF) * NZ] + f.a_before * (v[k + HALF] - v[k + HALF - 1]);
+                real d = DX * (after - point);
                 after = point;
                 if (k == CHUNK) continue;
                 new_psi[i][k] = point;
                 real e = WX[0] * of[k + HALF];
 #pragma unroll
-                for (int d = 1; d <= HALF; d++) e += WX[d] * (of[k + HALF - d] + of[k + HALF + d]);
-                if (MODE != ADJOINT) e = new_zeta[i][k] = filter[j].b * memory(zeta, j) + filter[j].a * (e + correction);
-                if (j < STRIP) xcorr[(i * STRIP + j) * NZ + xrow] = correction + e;
+                for (int n = 1; n <= HALF; n++) e += WX[n] * (of[k + HALF - n] + of[k + HALF + n]);
+                if (MODE != ADJOINT) e = new_zeta[i][k] = f.b * zeta[(k + HALF) * NZ] + f.a * (e + d);
+                out[k * NZ] = e + d;
             }
         }
-        block_sync();
+#endif
+        if (LAYER > 0 || ASYNC) block_sync();
+#if BLOCKS > 1 && ASYNC
+        if (tid == 0 && s > 0) {
+            if (waits_left) bar_arm(bars + parity, RIM);
+            if (waits_right) bar_arm(bars + 2 + parity, RIM);
+        }
+#endif
+#if LAYER > 0
 #pragma unroll
         for (int i = 0; i < SIDES; i++) {
             if (!crosses) continue;
 #pragma unroll
             for (int k = 0; k < CHUNK; k++) {
-                const int j = chunk * CHUNK + k;
-                if (j >= STRIP) continue;
-                xpsi[(i * STRIP + j) * NZ + xrow] = new_psi[i][k];
-                xzeta[(i * STRIP + j) * NZ + xrow] = new_zeta[i][k];
+                const int at = (i * AROUND + chunk * CHUNK + k + HALF) * NZ + xrow;
+                xpsi[at] = new_psi[i][k];
+                xzeta[at] = new_zeta[i][k];
             }
         }
 #endif
         if (works) {
+#if MODE >= BORN
+            // q comes from far: it is asked for two steps before it is used.
+            const int soon = MODE == ADJOINT ? t - 2 : t + 2;
+            if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && group % 8 == 0)
+#pragma unroll
+                for (int i = 0; i < PX; i++)
+                    if (first + x0 + i < NX)
+                        prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + first + x0 + i) * NZ + 4 * group);
+#endif
+#if MODE == ADJOINT
+            if (keeps) {
+                real q[PX][4];
+                read_kept(q);
+#pragma unroll
+                for (int i = 0; i < PX; i++) {
+                    Quad* own = (Quad*)(extra + (i * THREADS + tid) * 4);
+                    Quad mine = *own;
+#pragma unroll
+                    for (int j = 0; j < 4; j++) mine.v[j] += q[i][j] * u[i][j];
+                    *own = mine;
+                }
+            }
+#endif
             real west[HALF][4], east[HALF][4], fresh[PX][4];
 #pragma unroll
             for (int d = 0; d < HALF; d++) {
@@ -442,13 +574,13 @@ KERNEL wave(
                 }
 #if LAYER > 0
                 const int x = x0 + i;
-                if (group < SPAN / 4) {
+                if (group < QUADS) {
                     Quad c = *(const Quad*)(zcorr + x * 2 * SPAN + 4 * group);
 #pragma unroll
                     for (int j = 0; j < 4; j++) total[j] += c.v[j];
                 }
-                if (group >= GROUPS - SPAN / 4) {
-                    Quad c = *(const Quad*)(zcorr + x * 2 * SPAN + SPAN + 4 * (group - GROUPS + SPAN / 4));
+                if (group >= GROUPS - QUADS) {
+                    Quad c = *(const Quad*)(zcorr + x * 2 * SPAN + SPAN + 4 * (group - GROUPS + QUADS));
 #pragma unroll
                     for (int j = 0; j < 4; j++) total[j] += c.v[j];
                 }
@@ -469,23 +601,24 @@ KERNEL wave(
 #if MODE == KEEP
                 if (keeps && gx < NX) write_quad(kept + layer_of + (long long)gx * NZ, 4 * group, total);
 #endif
-#if MODE >= BORN
-                if (keeps && gx < NX) {
-                    real q[4];
-                    read_quad(kept + layer_of + (long long)gx * NZ, 4 * group, q);
-                    Quad* own = (Quad*)(extra + (i * THREADS + tid) * 4);
-                    Quad mine = *own;
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        if (MODE == BORN) total[j] += mine.v[j] * q[j];
-                        else mine.v[j] += q[j] * u[i][j];
-                    }
-                    if (MODE == ADJOINT) *own = mine;
-                }
-#endif
                 load_quad(next, x0 + i, group, fresh[i]); // u⁻, which u⁺ replaces
 #pragma unroll
                 for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + total[j];
+            }
+#if MODE == BORN
+            if (keeps) {
+                real q[PX][4];
+                read_kept(q);
+#pragma unroll
+                for (int i = 0; i < PX; i++) {
+                    Quad mine = *(const Quad*)(extra + (i * THREADS + tid) * 4);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) fresh[i][j] += mine.v[j] * q[i][j];
+                }
+            }
+#endif
+#pragma unroll
+            for (int i = 0; i < PX; i++) {
 #if MODE != BORN
                 if (mask >> (4 * i) & 15) {
 #pragma unroll
@@ -494,7 +627,7 @@ KERNEL wave(
                         real* forced = force + parity * ENTRIES + slot + bits(mask & ((1u << (4 * i + j)) - 1));
                         fresh[i][j] += *forced;
 #if MODE == KEEP
-                        if (keeps) kept[layer_of + (long long)gx * NZ + 4 * group + j] += *forced;
+                        if (keeps) kept[layer_of + (long long)(first + x0 + i) * NZ + 4 * group + j] += *forced;
 #endif
                         *forced = 0;
                     }
@@ -502,17 +635,18 @@ KERNEL wave(
 #endif
                 store_quad(next, x0 + i, group, fresh[i]);
 #if BLOCKS > 1
+                if (s + 1 == STEPS) continue;
                 const int corner = ((1 - parity) * FIELD + (group + 1) * 2) * (int)sizeof(real);
                 constexpr int HIGH = 2 * SLOTS * (int)sizeof(real);
                 if (i < HALF && sends_left) {
                     unsigned to = left + corner + (COLS + HALF + i) * COLUMN * (int)sizeof(real);
-                    store_remote(to, fresh[i][0], fresh[i][1]);
-                    store_remote(to + HIGH, fresh[i][2], fresh[i][3]);
+                    SEND(to, fresh[i][0], fresh[i][1], left_bar + 8 * (1 - parity));
+                    SEND(to + HIGH, fresh[i][2], fresh[i][3], left_bar + 8 * (1 - parity));
                 }
                 if (i >= PX - HALF && sends_right) {
                     unsigned to = right + corner + (i - PX + HALF) * COLUMN * (int)sizeof(real);
-                    store_remote(to, fresh[i][0], fresh[i][1]);
-                    store_remote(to + HIGH, fresh[i][2], fresh[i][3]);
+                    SEND(to, fresh[i][0], fresh[i][1], right_bar + 8 * (1 - parity));
+                    SEND(to + HIGH, fresh[i][2], fresh[i][3], right_bar + 8 * (1 - parity));
                 }
 #endif
             }
@@ -526,8 +660,10 @@ KERNEL wave(
             if (my_slot[k] >= 0)
                 atomicAdd(force + (1 - parity) * ENTRIES + my_slot[k], my_weight[k] * coming[k]);
 #endif
-        cluster_sync();
+        if (ASYNC) block_sync();
+        else cluster_sync();
     }
+    if (ASYNC) cluster_sync(); // no block leaves while another one may send to it
 
 #if MODE == ADJOINT
     for (int i = 0; i < PX; i++) {

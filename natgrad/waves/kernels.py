@@ -18,8 +18,8 @@ from ..core.cuda import Launch
 from .scheme import SECOND
 
 MODES = ("forward", "keep", "born", "adjoint")
-WINDOW = 24  # rows of the layer that a warp corrects
 GROUP = 4  # rows of a thread
+ASYNC = True
 
 
 class Device(NamedTuple):
@@ -64,7 +64,6 @@ class Plan(NamedTuple):
     patch: int
     threads: int
     slots: int
-    windows: int
     shared: int
     cost: float  # of a step, in issue cycles, by the model below
 
@@ -80,25 +79,25 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     across = -(-width // patch)
     columns, threads = across * patch, round_up(groups * across, 32)
     born_or_adjoint = task.mode in ("born", "adjoint")
-    windows = -(-(task.layer + half + groups * GROUP - nz) // WINDOW) if task.layer else 1
+    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP)
     strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
     if threads > 1024 or patch < half or 4 * patch > 32:
         return "too many threads"
     if (blocks - 1) * columns >= nx:
         return "a block without columns"
-    lines = 0
+    rounds = around = chunk = 0
     if task.layer:
-        if threads < nz or warps < 2 * windows:
+        if threads < nz:
             return "too few threads for the layer"
-        if groups * GROUP < windows * WINDOW:
-            return f"fewer than {windows * WINDOW} rows"
+        if quads > min(groups, 32) or nx < strip:
+            return "a layer wider than the grid"
         if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
             return "the layer does not fit into the blocks at the ends"
-        if nx < strip:
-            return f"fewer than {strip} columns"
-        lines = -(-columns // (warps // (2 * windows)))
+        rounds = -(-2 * -(-columns // (32 // quads)) // warps)
+        chunk = -(-strip // (threads // nz))
+        around = threads // nz * chunk + 2 * half
     words = task.itemsize // 4
-    needed = words * (8 * patch + 2 * lines + 24) + 36
+    needed = words * (8 * patch + 8 * rounds + 24) + 36
     if min(255, device.registers // threads // 8 * 8) < needed:
         return "too many registers"
     # A wrap from one row of patches to the next should look to the banks like one more group.
@@ -108,18 +107,18 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     records = task.recorded * task.recorded_corners
     reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
     if task.layer:
-        reals += columns * 2 * windows * WINDOW + sides * 4 * (strip + 2 * half)
-        reals += 3 * sides * strip * nz
+        reals += columns * 2 * quads * 4 + 32 * quads + sides * 4 * around
+        reals += sides * (3 * around - 2 * half) * nz
     reals += 3 * entries + records
-    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4)
+    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 40
+    shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
-    chunk = -(-strip // max(1, threads // nz)) if task.layer else 0
-    each = -(-warps // 4)
+    each = -(-warps // 4)  # warps of one scheduler
     cost = each * patch * 4 * (10 + task.order) + 600
     if task.layer:
-        cost += columns * windows * (8 + 2 * task.order) / 2 + each * sides * chunk * 30
-    return Plan(blocks, columns, patch, threads, slots, windows, shared, cost)
+        cost += each * (rounds * (40 + 16 * task.order) + sides * chunk * (12 + 2 * task.order))
+    return Plan(blocks, columns, patch, threads, slots, shared, cost)
 
 
 def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
@@ -168,8 +167,8 @@ def launch(task: Task, plan: Plan, device: Device) -> Launch:
         "PX": plan.patch,
         "THREADS": plan.threads,
         "SLOTS": plan.slots,
-        "WINDOWS": plan.windows,
         "SHARED": plan.shared,
+        "ASYNC": int(ASYNC),
         "WEIGHTS_X": ", ".join(map(number, weights[0])),
         "WEIGHTS_Z": ", ".join(map(number, weights[1])),
         "SLOPE_X": number(task.spacing[0] ** -2),

@@ -43,16 +43,17 @@ static jmp_buf scheduler;
 static void (*body)();
 #define arena (current->own().shared)
 
+static void yield() {
+    Fiber* self = current;
+    if (!_setjmp(self->state)) _longjmp(scheduler, 1);
+}
 static void wait_at(Barrier& barrier) {
     long generation = barrier.generation;
     if (++barrier.arrived == barrier.count) {
         barrier.arrived = 0, barrier.generation++;
         return;
     }
-    while (barrier.generation == generation) {
-        Fiber* self = current;
-        if (!_setjmp(self->state)) _longjmp(scheduler, 1);
-    }
+    while (barrier.generation == generation) yield();
 }
 
 static int thread() { return current->thread; }
@@ -61,14 +62,39 @@ static void block_sync() { wait_at(current->own()); }
 static void cluster_sync() { wait_at(*current->cluster); }
 static int bits(unsigned x) { return __builtin_popcount(x); }
 static void forget(int&) {}
+static void prefetch(const void*) {}
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
 
 static unsigned remote(const void* own, int rank) {
     return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);
 }
-template <class T> void store_remote(unsigned address, T a, T b) {
+static unsigned char* resolve(unsigned address) {
+    return current->cluster->blocks[address >> 20].shared + (address & 0xfffff);
+}
+template <class T> void send(unsigned to, T a, T b) {
     T pair[2] = {a, b};
-    std::memcpy(current->cluster->blocks[address >> 20].shared + (address & 0xfffff), pair, sizeof pair);
+    std::memcpy(resolve(to), pair, sizeof pair);
+}
+struct Transactions {
+    int bytes;
+    short armed, phase;
+    void settle() {
+        if (armed && !bytes) armed = 0, phase ^= 1;
+    }
+};
+static void bar_init(void* bar) { *(Transactions*)bar = {0, 0, 0}; }
+static void bar_arm(void* bar, int bytes) {
+    auto& t = *(Transactions*)bar;
+    if (t.armed) std::abort();
+    t.armed = 1, t.bytes += bytes, t.settle();
+}
+static void bar_wait(void* bar, int phase) {
+    while (((Transactions*)bar)->phase == phase) yield();
+}
+template <class T> void send(unsigned to, T a, T b, unsigned bar) {
+    send(to, a, b);
+    auto& t = *(Transactions*)resolve(bar);
+    t.bytes -= 2 * (int)sizeof(T), t.settle();
 }
 template <class T> T lane_at(T x, int lane) {
     Warp& warp = current->warp();
