@@ -56,7 +56,7 @@ DEVICE void bar_wait(void* bar, int phase) {
     unsigned at = (unsigned)__cvta_generic_to_shared(bar);
     asm volatile(
         "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n}" ::"r"(at), "r"(phase) : "memory");
 }
 DEVICE void send(unsigned to, float a, float b, unsigned bar) {
@@ -84,6 +84,7 @@ DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::
 
 typedef REAL real;
 struct alignas(2 * sizeof(real)) Pair { real a, b; };
+template <bool B> struct Flag { static constexpr bool value = B; };
 struct alignas(16) Quad { real v[4]; };
 
 // Weights of the second differences, centre first, each over the square of the spacing.
@@ -197,8 +198,8 @@ KERNEL wave(
 ) {
     real* fields = (real*)arena;
     real* extra = fields + 2 * FIELD; // the image, or η/m: quads of a thread's own
-    real* zcorr = extra + EXTRA;      // (column, side, row of the strip)
-    real* zfilter = zcorr + ZCORR;    // (side, group, quads of b, a, b', a')
+    real* zcorr = extra + EXTRA;      // (end, column, row of the strip)
+    real* zfilter = zcorr + ZCORR;    // (b, a, b', a'; end; row)
     real* xfilter = zfilter + ZFILTER; // (side, column), from HALF before the strip on
     real* xcorr = xfilter + XFILTER;  // (side, column of the strip, row)
     real* xpsi = xcorr + XCORR;       // (side, column from HALF before the strip on, row)
@@ -308,8 +309,8 @@ KERNEL wave(
         int end = i / SPAN, row = i % SPAN + (end ? 4 * GROUPS - SPAN : 0);
         bool inside = end ? row >= NZ - STRIP : row < STRIP;
         Filter f = inside ? read_filter(coefficients, 1, row) : Filter{0, 0, 0, 0};
-        real* to = zfilter + i / 4 * 16 + i % 4;
-        to[0] = f.b, to[4] = f.a, to[8] = f.b_before, to[12] = f.a_before;
+        real* to = zfilter + i;
+        to[0] = f.b, to[2 * SPAN] = f.a, to[4 * SPAN] = f.b_before, to[6 * SPAN] = f.a_before;
     }
     int zgroup = lane % QUADS, zcolumn = lane / QUADS;
     real zpsi[ROUNDS][4], zzeta[ROUNDS][4];
@@ -348,6 +349,7 @@ KERNEL wave(
 #endif
     cluster_sync();
 
+#pragma unroll 1
     for (int s = 0; s < STEPS; s++) {
         const int parity = s & 1;
         forget(group), forget(x0), forget(mask), forget(slot);
@@ -407,7 +409,7 @@ KERNEL wave(
             real f[4][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                Quad q = *(const Quad*)(zfilter + ((end * QUADS + zgroup) * 4 + i) * 4);
+                Quad q = *(const Quad*)(zfilter + (2 * i + end) * SPAN + 4 * zgroup);
 #pragma unroll
                 for (int j = 0; j < 4; j++) f[i][j] = q.v[j];
             }
@@ -453,7 +455,7 @@ KERNEL wave(
                 if (MODE != ADJOINT) e = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * (e + d[j]);
                 out.v[j] = e + d[j];
             }
-            if (counts) *(Quad*)(zcorr + (x * 2 + end) * SPAN + 4 * zgroup) = out;
+            if (counts) *(Quad*)(zcorr + (end * COLS + x) * SPAN + 4 * zgroup) = out;
         }
         // Each thread works out what it needs of its neighbours' ψ or v itself, from the memory as
         // it was before this step, and writes its own after the barrier. Beyond the strip the
@@ -539,72 +541,80 @@ KERNEL wave(
                 }
             }
 #endif
-            real west[HALF][4], east[HALF][4], fresh[PX][4];
+            real fresh[PX][4];
+#if LAYER > 0
+            const bool zstrip = group < QUADS || group >= GROUPS - QUADS;
+            const int zfrom = group < QUADS ? x0 * SPAN + 4 * group : (COLS + x0) * SPAN + 4 * (group - GROUPS + QUADS);
+            const int gx0 = first + x0;
+            const bool xstrip = gx0 < STRIP || gx0 + PX > NX + 1 - STRIP;
+#endif
+            auto update = [&](auto crossed) {
+                real west[HALF][4], east[HALF][4];
 #pragma unroll
-            for (int d = 0; d < HALF; d++) {
-                load_quad(now, x0 - HALF + d, group, west[d]);
-                load_quad(now, x0 + PX + d, group, east[d]);
-            }
+                for (int d = 0; d < HALF; d++) {
+                    load_quad(now, x0 - HALF + d, group, west[d]);
+                    load_quad(now, x0 + PX + d, group, east[d]);
+                }
 #pragma unroll
-            for (int i = 0; i < PX; i++) {
-                real along[4 + 2 * HALF], total[4];
-                {
-                    Pair low = load_pair(now, x0 + i, group - 1, 1), high = load_pair(now, x0 + i, group + 1, 0);
+                for (int i = 0; i < PX; i++) {
+                    real along[4 + 2 * HALF];
+                    const Pair low = load_pair(now, x0 + i, group - 1, 1), high = load_pair(now, x0 + i, group + 1, 0);
                     along[HALF - 2] = low.a, along[HALF - 1] = low.b;
                     along[HALF + 4] = high.a, along[HALF + 5] = high.b;
                     if (HALF == 4) {
-                        low = load_pair(now, x0 + i, group - 1, 0), high = load_pair(now, x0 + i, group + 1, 1);
-                        along[0] = low.a, along[1] = low.b;
-                        along[2 * HALF + 2] = high.a, along[2 * HALF + 3] = high.b;
+                        const Pair lowest = load_pair(now, x0 + i, group - 1, 0), highest = load_pair(now, x0 + i, group + 1, 1);
+                        along[0] = lowest.a, along[1] = lowest.b;
+                        along[2 * HALF + 2] = highest.a, along[2 * HALF + 3] = highest.b;
                     }
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) along[HALF + j] = u[i][j];
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    real sum = (WX[0] + WZ[0]) * u[i][j];
-#pragma unroll
-                    for (int d = 1; d <= HALF; d++) {
-                        sum += WZ[d] * (along[HALF + j - d] + along[HALF + j + d]);
-                        real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : u[i - d < 0 ? 0 : i - d][j];
-                        real upper = i + d >= PX ? east[i + d >= PX ? i + d - PX : 0][j] : u[i + d >= PX ? 0 : i + d][j];
-                        sum += WX[d] * (lower + upper);
-                    }
-                    total[j] = sum;
-                }
+                    load_quad(next, x0 + i, group, fresh[i]); // u⁻, which u⁺ replaces
+                    Quad sum = {{0, 0, 0, 0}};
 #if LAYER > 0
-                const int x = x0 + i;
-                if (group < QUADS) {
-                    Quad c = *(const Quad*)(zcorr + x * 2 * SPAN + 4 * group);
+                    if (zstrip) sum = *(const Quad*)(zcorr + zfrom + i * SPAN);
+                    if (decltype(crossed)::value) {
+                        const int column = first + x0 + i - (SIDES == 1 && rank > 0 ? NX + 1 - STRIP : 0);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) total[j] += c.v[j];
-                }
-                if (group >= GROUPS - QUADS) {
-                    Quad c = *(const Quad*)(zcorr + x * 2 * SPAN + SPAN + 4 * (group - GROUPS + QUADS));
+                        for (int k = 0; k < SIDES; k++) {
+                            const int at = column - (k ? NX + 1 - STRIP : 0);
+                            if (at < 0 || at >= STRIP) continue;
+                            real c[4];
+                            read_quad(xcorr + (k * ACROSS + at) * NZ, 4 * group, c);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) total[j] += c.v[j];
-                }
-#pragma unroll
-                for (int k = 0; k < SIDES; k++) {
-                    const int s = SIDES == 2 ? k : rank > 0;
-                    const int column = first + x - (s ? NX + 1 - STRIP : 0);
-                    if (!edge || column < 0 || column >= STRIP) continue;
-                    real c[4];
-                    read_quad(xcorr + (k * STRIP + column) * NZ, 4 * group, c);
-#pragma unroll
-                    for (int j = 0; j < 4; j++) total[j] += c[j];
-                }
+                            for (int j = 0; j < 4; j++) sum.v[j] += c[j];
+                        }
+                    }
 #endif
 #pragma unroll
-                for (int j = 0; j < 4; j++) total[j] *= w[i][j];
-                const int gx = first + x0 + i;
+                    for (int j = 0; j < 4; j++) along[HALF + j] = u[i][j];
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        sum.v[j] += (WX[0] + WZ[0]) * u[i][j];
+#pragma unroll
+                        for (int d = 1; d <= HALF; d++) {
+                            sum.v[j] += WZ[d] * (along[HALF + j - d] + along[HALF + j + d]);
+                            real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : u[i - d < 0 ? 0 : i - d][j];
+                            real upper = i + d >= PX ? east[i + d >= PX ? i + d - PX : 0][j] : u[i + d >= PX ? 0 : i + d][j];
+                            sum.v[j] += WX[d] * (lower + upper);
+                        }
+                    }
 #if MODE == KEEP
-                if (keeps && gx < NX) write_quad(kept + layer_of + (long long)gx * NZ, 4 * group, total);
-#endif
-                load_quad(next, x0 + i, group, fresh[i]); // u⁻, which u⁺ replaces
 #pragma unroll
-                for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + total[j];
-            }
+                    for (int j = 0; j < 4; j++) sum.v[j] *= w[i][j];
+                    const int gx = first + x0 + i;
+                    if (keeps && gx < NX) write_quad(kept + layer_of + (long long)gx * NZ, 4 * group, sum.v);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + sum.v[j];
+#else
+#pragma unroll
+                    for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + w[i][j] * sum.v[j];
+#endif
+                }
+            };
+#if LAYER > 0
+            if (xstrip) update(Flag<true>());
+            else update(Flag<false>());
+#else
+            update(Flag<false>());
+#endif
 #if MODE == BORN
             if (keeps) {
                 real q[PX][4];
@@ -617,10 +627,11 @@ KERNEL wave(
                 }
             }
 #endif
-#pragma unroll
-            for (int i = 0; i < PX; i++) {
 #if MODE != BORN
-                if (mask >> (4 * i) & 15) {
+            if (mask) {
+#pragma unroll
+                for (int i = 0; i < PX; i++) {
+                    if (!(mask >> (4 * i) & 15)) continue;
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         if (!(mask >> (4 * i + j) & 1)) continue;
@@ -632,28 +643,34 @@ KERNEL wave(
                         *forced = 0;
                     }
                 }
+            }
 #endif
-                store_quad(next, x0 + i, group, fresh[i]);
 #if BLOCKS > 1
-                if (s + 1 == STEPS) continue;
-                const int corner = ((1 - parity) * FIELD + (group + 1) * 2) * (int)sizeof(real);
-                constexpr int HIGH = 2 * SLOTS * (int)sizeof(real);
-                if (i < HALF && sends_left) {
+            const int corner = ((1 - parity) * FIELD + (group + 1) * 2) * (int)sizeof(real);
+            constexpr int HIGH = 2 * SLOTS * (int)sizeof(real);
+            if (sends_left && s + 1 < STEPS) {
+#pragma unroll
+                for (int i = 0; i < HALF; i++) {
                     unsigned to = left + corner + (COLS + HALF + i) * COLUMN * (int)sizeof(real);
                     SEND(to, fresh[i][0], fresh[i][1], left_bar + 8 * (1 - parity));
                     SEND(to + HIGH, fresh[i][2], fresh[i][3], left_bar + 8 * (1 - parity));
                 }
-                if (i >= PX - HALF && sends_right) {
+            }
+            if (sends_right && s + 1 < STEPS) {
+#pragma unroll
+                for (int i = PX - HALF; i < PX; i++) {
                     unsigned to = right + corner + (i - PX + HALF) * COLUMN * (int)sizeof(real);
                     SEND(to, fresh[i][0], fresh[i][1], right_bar + 8 * (1 - parity));
                     SEND(to + HIGH, fresh[i][2], fresh[i][3], right_bar + 8 * (1 - parity));
                 }
-#endif
             }
+#endif
 #pragma unroll
-            for (int i = 0; i < PX; i++)
+            for (int i = 0; i < PX; i++) {
+                store_quad(next, x0 + i, group, fresh[i]);
 #pragma unroll
                 for (int j = 0; j < 4; j++) u[i][j] = fresh[i][j];
+            }
         }
 #if MODE != BORN
         for (int k = 0; k < EACH; k++)

@@ -89,7 +89,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     if task.layer:
         if threads < nz:
             return "too few threads for the layer"
-        if quads > min(groups, 32) or nx < strip:
+        if 2 * quads > groups or quads > 32 or nx < strip:
             return "a layer wider than the grid"
         if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
             return "the layer does not fit into the blocks at the ends"
