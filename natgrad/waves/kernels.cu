@@ -90,6 +90,7 @@ struct alignas(16) Quad { real v[4]; };
 // Weights of the second differences, centre first, each over the square of the spacing.
 TABLE real WX[] = {WEIGHTS_X}, WZ[] = {WEIGHTS_Z};
 constexpr real DX = SLOPE_X, DZ = SLOPE_Z; // one over the square of the spacing
+constexpr real NEAR = 1 + 3 * REAL(GAMMA), FAR = GAMMA;
 
 constexpr int GROUPS = (NZ + 3) / 4;          // of four rows
 constexpr int CELLS = 4 * PX;                 // of a patch
@@ -102,7 +103,8 @@ constexpr int STRIP = LAYER + HALF + 1; // columns of a strip along x
 constexpr int SIDES = BLOCKS == 1 ? 2 : 1; // strips along x that a block can have
 constexpr int CHUNKS = LAYER && THREADS >= NZ ? THREADS / NZ : 1;
 constexpr int CHUNK = (STRIP + CHUNKS - 1) / CHUNKS;
-constexpr int ACROSS = CHUNKS * CHUNK, AROUND = ACROSS + 2 * HALF;
+constexpr int REACH = HALF > 3 ? HALF : 3;
+constexpr int ACROSS = CHUNKS * CHUNK, AROUND = ACROSS + 2 * REACH;
 constexpr int QUADS = (LAYER + HALF + 4 * GROUPS - NZ + 3) / 4; // groups of a strip along z
 constexpr int SPAN = 4 * QUADS;
 constexpr int PER = 32 / QUADS;                       // columns of it that a warp has at a time
@@ -163,8 +165,11 @@ DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
 
 // The layer along a line of cells. With b and a of the cells, b' and a' of the points between them,
 //     ψ⁺ = b'ψ + a'Gu,   E = Ku + Dψ⁺,   ζ⁺ = bζ + aE,   correction = Dψ⁺ + ζ⁺,
-// Gu the difference to the cell before and D = −Gᵀ. The transpose filters first, ζ⁺ = bζ + au and
-// v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
+// Gu the difference of four cells around a point and D = −Gᵀ. The transpose filters first,
+// ζ⁺ = bζ + au and v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
+DEVICE real difference(real second, real before, real after, real next) {
+    return NEAR * (after - before) - FAR * (next - second);
+}
 struct alignas(4 * sizeof(real) < 16 ? 4 * sizeof(real) : 16) Filter { real b, a, b_before, a_before; };
 
 // b and a of the cells along x, of the NX + 1 points around them, and the same along z.
@@ -200,9 +205,9 @@ KERNEL wave(
     real* extra = fields + 2 * FIELD; // the image, or η/m: quads of a thread's own
     real* zcorr = extra + EXTRA;      // (end, column, row of the strip)
     real* zfilter = zcorr + ZCORR;    // (b, a, b', a'; end; row)
-    real* xfilter = zfilter + ZFILTER; // (side, column), from HALF before the strip on
+    real* xfilter = zfilter + ZFILTER; // (side, column), from REACH before the strip on
     real* xcorr = xfilter + XFILTER;  // (side, column of the strip, row)
-    real* xpsi = xcorr + XCORR;       // (side, column from HALF before the strip on, row)
+    real* xpsi = xcorr + XCORR;       // (side, column from REACH before the strip on, row)
     real* xzeta = xpsi + XMEMORY;
     real* force = (real*)arena + REALS;
     real* entry_weight = force + 2 * ENTRIES;
@@ -321,7 +326,7 @@ KERNEL wave(
     int xrow = tid % NZ, chunk = tid / NZ;
     const bool edge = rank == 0 || rank + 1 == BLOCKS, crosses = edge && chunk < CHUNKS;
     for (int i = tid; i < SIDES * AROUND; i += THREADS) {
-        int end = SIDES == 2 ? i / AROUND : rank > 0, j = i % AROUND - HALF;
+        int end = SIDES == 2 ? i / AROUND : rank > 0, j = i % AROUND - REACH;
         int gx = end ? NX + 1 - STRIP + j : j;
         Filter f = j >= 0 && j < STRIP ? read_filter(coefficients, 0, gx) : Filter{0, 0, 0, 0};
         *(Filter*)(xfilter + 4 * i) = f;
@@ -413,24 +418,19 @@ KERNEL wave(
 #pragma unroll
                 for (int j = 0; j < 4; j++) f[i][j] = q.v[j];
             }
-            real of[4 + 2 * HALF], v[5], d[4], here[4];
+            real of[4 + 2 * HALF], v[7], here[4];
             load_quad(now, at, z, here);
-            const Pair low = load_pair(now, at, z - 1, 1);
+            const Pair low = load_pair(now, at, z - 1, 1), high = load_pair(now, at, z + 1, 0);
             if (MODE == ADJOINT) {
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    of[HALF + j] = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * here[j];
-                    v[j + 1] = here[j] + zzeta[k][j];
-                }
+                for (int j = 0; j < 4; j++) of[HALF + j] = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * here[j];
 #pragma unroll
                 for (int j = 0; j < HALF; j++) {
                     real b = lane_before(zzeta[k][4 - HALF + j], 1), a = lane_after(zzeta[k][j], 1);
                     of[j] = first_group ? real(0) : b;
                     of[HALF + 4 + j] = last_group ? real(0) : a;
                 }
-                v[0] = low.b + of[HALF - 1];
             } else {
-                const Pair high = load_pair(now, at, z + 1, 0);
                 of[HALF - 2] = low.a, of[HALF - 1] = low.b;
                 of[HALF + 4] = high.a, of[HALF + 5] = high.b;
                 if (HALF == 4) {
@@ -438,22 +438,31 @@ KERNEL wave(
                     of[0] = lowest.a, of[1] = lowest.b;
                     of[2 * HALF + 2] = highest.a, of[2 * HALF + 3] = highest.b;
                 }
-                v[0] = low.b;
 #pragma unroll
-                for (int j = 0; j < 4; j++) of[HALF + j] = v[j + 1] = here[j];
+                for (int j = 0; j < 4; j++) of[HALF + j] = here[j];
             }
+            v[0] = low.a, v[1] = low.b, v[6] = high.a; // from two rows before on
 #pragma unroll
-            for (int j = 0; j < 4; j++) zpsi[k][j] = f[2][j] * zpsi[k][j] + f[3][j] * (v[j + 1] - v[j]);
-            real after = lane_after(zpsi[k][0], 1);
+            for (int j = 0; j < 4; j++) v[j + 2] = here[j];
+            if (MODE == ADJOINT)
+#pragma unroll
+                for (int j = 0; j < 7; j++) v[j] += of[HALF - 2 + j];
+            real psi[7]; // from the point before the row before on
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                psi[j + 1] = zpsi[k][j] = f[2][j] * zpsi[k][j] + f[3][j] * difference(v[j], v[j + 1], v[j + 2], v[j + 3]);
+            psi[0] = lane_before(psi[4], 1), psi[5] = lane_after(psi[1], 1), psi[6] = lane_after(psi[2], 1);
+            if (first_group) psi[0] = 0;
+            if (last_group) psi[5] = psi[6] = 0;
             Quad out;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                d[j] = DZ * ((j < 3 ? zpsi[k][j < 3 ? j + 1 : 0] : last_group ? real(0) : after) - zpsi[k][j]);
+                real d = DZ * difference(psi[j], psi[j + 1], psi[j + 2], psi[j + 3]);
                 real e = WZ[0] * of[HALF + j];
 #pragma unroll
                 for (int n = 1; n <= HALF; n++) e += WZ[n] * (of[HALF + j - n] + of[HALF + j + n]);
-                if (MODE != ADJOINT) e = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * (e + d[j]);
-                out.v[j] = e + d[j];
+                if (MODE != ADJOINT) e = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * (e + d);
+                out.v[j] = e + d;
             }
             if (counts) *(Quad*)(zcorr + (end * COLS + x) * SPAN + 4 * zgroup) = out;
         }
@@ -465,35 +474,39 @@ KERNEL wave(
         for (int i = 0; i < SIDES; i++) {
             if (!crosses) continue;
             const int end = SIDES == 2 ? i : rank > 0, j0 = chunk * CHUNK;
-            const real* u = now + place((end ? NX + 1 - STRIP - first : 0) + j0 - HALF, xrow);
+            const real* u = now + place((end ? NX + 1 - STRIP - first : 0) + j0 - REACH, xrow);
             const Filter* filter = (const Filter*)xfilter + i * AROUND + j0;
             const real* psi = xpsi + (i * AROUND + j0) * NZ + xrow;
             const real* zeta = xzeta + (i * AROUND + j0) * NZ + xrow;
             real* out = xcorr + (i * ACROSS + j0) * NZ + xrow;
-            constexpr int N = CHUNK + 2 * HALF;
+            constexpr int N = CHUNK + 2 * REACH;
             real v[N], of[N];
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                v[k] = of[k] = u[k * COLUMN];
+                // the first chunk does not need its first column, which may lie outside the field
+                v[k] = of[k] = k > 0 || HALF > 2 || chunk > 0 ? u[k * COLUMN] : real(0);
                 if (MODE == ADJOINT) {
                     of[k] = filter[k].b * zeta[k * NZ] + filter[k].a * v[k];
                     v[k] += of[k];
-                    if (k >= HALF && k < HALF + CHUNK) new_zeta[i][k - HALF] = of[k];
+                    if (k >= REACH && k < REACH + CHUNK) new_zeta[i][k - REACH] = of[k];
                 }
             }
-            real after = 0;
+            real points[CHUNK + 3]; // from that before the column before on
 #pragma unroll
-            for (int k = CHUNK; k >= 0; k--) {
-                const Filter f = filter[k + HALF];
-                real point = f.b_before * psi[(k + HALF) * NZ] + f.a_before * (v[k + HALF] - v[k + HALF - 1]);
-                real d = DX * (after - point);
-                after = point;
-                if (k == CHUNK) continue;
-                new_psi[i][k] = point;
-                real e = WX[0] * of[k + HALF];
+            for (int k = 0; k < CHUNK + 3; k++) {
+                const int n = k + REACH - 1;
+                const Filter f = filter[n];
+                points[k] = f.b_before * psi[n * NZ] + f.a_before * difference(v[n - 2], v[n - 1], v[n], v[n + 1]);
+                if (k >= 1 && k <= CHUNK) new_psi[i][k - 1] = points[k];
+            }
 #pragma unroll
-                for (int n = 1; n <= HALF; n++) e += WX[n] * (of[k + HALF - n] + of[k + HALF + n]);
-                if (MODE != ADJOINT) e = new_zeta[i][k] = f.b * zeta[(k + HALF) * NZ] + f.a * (e + d);
+            for (int k = 0; k < CHUNK; k++) {
+                const int n = k + REACH;
+                real d = DX * difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
+                real e = WX[0] * of[n];
+#pragma unroll
+                for (int m = 1; m <= HALF; m++) e += WX[m] * (of[n - m] + of[n + m]);
+                if (MODE != ADJOINT) e = new_zeta[i][k] = filter[n].b * zeta[n * NZ] + filter[n].a * (e + d);
                 out[k * NZ] = e + d;
             }
         }
@@ -511,7 +524,7 @@ KERNEL wave(
             if (!crosses) continue;
 #pragma unroll
             for (int k = 0; k < CHUNK; k++) {
-                const int at = (i * AROUND + chunk * CHUNK + k + HALF) * NZ + xrow;
+                const int at = (i * AROUND + chunk * CHUNK + k + REACH) * NZ + xrow;
                 xpsi[at] = new_psi[i][k];
                 xzeta[at] = new_zeta[i][k];
             }

@@ -80,6 +80,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     columns, threads = across * patch, round_up(groups * across, 32)
     born_or_adjoint = task.mode in ("born", "adjoint")
     quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP)
+    reach = max(half, 3)
     strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
     if threads > 1024 or patch < half or 4 * patch > 32:
         return "too many threads"
@@ -95,7 +96,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
             return "the layer does not fit into the blocks at the ends"
         rounds = -(-2 * -(-columns // (32 // quads)) // warps)
         chunk = -(-strip // (threads // nz))
-        around = threads // nz * chunk + 2 * half
+        around = threads // nz * chunk + 2 * reach
     words = task.itemsize // 4
     needed = words * (8 * patch + 8 * rounds + 24) + 36
     if min(255, device.registers // threads // 8 * 8) < needed:
@@ -108,7 +109,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
     if task.layer:
         reals += columns * 2 * quads * 4 + 32 * quads + sides * 4 * around
-        reals += sides * (3 * around - 2 * half) * nz
+        reals += sides * (3 * around - 2 * reach) * nz
     reals += 3 * entries + records
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 40
     shared = round_up(shared, 16)
@@ -143,7 +144,7 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
     return found[min(found)]
 
 
-def launch(task: Task, plan: Plan, device: Device) -> Launch:
+def launch(task: Task, plan: Plan, device: Device, gamma: float) -> Launch:
     """The kernel of a plan, all of its numbers written into the source."""
     real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
     number = lambda x: f"{float(x)!r}{suffix}"
@@ -171,6 +172,7 @@ def launch(task: Task, plan: Plan, device: Device) -> Launch:
         "ASYNC": int(ASYNC),
         "WEIGHTS_X": ", ".join(map(number, weights[0])),
         "WEIGHTS_Z": ", ".join(map(number, weights[1])),
+        "GAMMA": number(gamma),
         "SLOPE_X": number(task.spacing[0] ** -2),
         "SLOPE_Z": number(task.spacing[1] ** -2),
     }
