@@ -247,6 +247,7 @@ def compile_source(source: str, options: list[str]) -> bytes:
 
 
 _CLUSTER, _COOPERATIVE = 4, 2
+_SHARED_LIMIT, _MULTIPROCESSORS = 97, 16
 _LOCAL_BYTES, _REGISTERS, _SHARED_BYTES, _ANY_CLUSTER = 3, 4, 8, 14
 _Attribute = _struct(
     "_Attribute", ("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)
@@ -260,6 +261,18 @@ _Config = _struct(
     ("attributes", ctypes.POINTER(_Attribute)),
     ("count", ctypes.c_uint),
 )
+
+
+def limits(ordinal: int) -> tuple[int, int]:
+    """Of a GPU: bytes of shared memory that a block can have, and multiprocessors."""
+    device, value, found = ctypes.c_int(), ctypes.c_int(), []
+    _library("nvrtc")  # or it is not worth asking
+    _driver("cuInit", 0)
+    _driver("cuDeviceGet", ctypes.byref(device), ordinal)
+    for which in (_SHARED_LIMIT, _MULTIPROCESSORS):
+        _driver("cuDeviceGetAttribute", ctypes.byref(value), which, device)
+        found.append(value.value)
+    return found[0], found[1]
 
 
 class Usage(NamedTuple):
@@ -292,7 +305,7 @@ class Launch(NamedTuple):
         return "".join(lines) + (PACKAGE / self.file).read_text()
 
     def cubin(self) -> bytes:
-        options = [f"--gpu-architecture={self.architecture}", "--std=c++17"]
+        options = [f"--gpu-architecture={self.architecture}", "--std=c++17", "-default-device"]
         return compile_source(self.source, options)
 
     def config(self, stream: int) -> Any:
@@ -365,7 +378,8 @@ class Launch(NamedTuple):
     def call(self, results: list[jax.ShapeDtypeStruct], *arguments: Array) -> Any:
         """The kernel on these arrays, in a function that is traced."""
         register(TARGET, "CUDA", _execute)
-        return jax.ffi.ffi_call(TARGET, results)(*arguments, launch=json.dumps(self))
+        call = jax.ffi.ffi_call(TARGET, results, vmap_method="sequential")
+        return call(*arguments, launch=json.dumps(self))
 
 
 _functions: dict[tuple[int, Launch], ctypes.c_void_p] = {}

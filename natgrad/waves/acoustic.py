@@ -131,10 +131,10 @@ def check_start(
     return Start(slowness, jnp.asarray(weights, dtype), storage)
 
 
-def make_layer(survey: Survey, order: int, absorbing: int, dtype: DTypeLike) -> Layer:
+def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
     """The absorbing layer: one of the survey, so that models can differ."""
-    typical = 0.5 * survey.fastest_stable(order)
-    return Layer.around(survey.shape, absorbing, survey.spacing, typical, dtype)
+    typical = 0.5 * survey.fastest_stable(scheme.order)
+    return Layer.around(len(survey.shape), scheme, typical, dtype)
 
 
 class Acoustic(WaveModel):
@@ -191,6 +191,7 @@ class Acoustic(WaveModel):
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,
+        engine: str = "xla",
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
@@ -199,9 +200,9 @@ class Acoustic(WaveModel):
         self.memory, self.stored_every = memory, stored_every
         self.scheme = Scheme.of(
             survey.spacing, survey.dt, survey.steps, order, absorbing, self.storage
-        )
+        )._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
-        self.layer = make_layer(survey, order, absorbing, dtype)
+        self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
 
     def __call__(self, theta: Array) -> Array:
@@ -239,7 +240,11 @@ class Acoustic(WaveModel):
         limits = (self.memory, self.stored_every, len(rows))
         storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
         numbers = (old.spacing, old.dt, old.steps, old.order, old.absorbing)
-        return replace_fields(chosen, storage=storage, scheme=Scheme.of(*numbers, storage))
+        return replace_fields(
+            chosen,
+            storage=storage,
+            scheme=Scheme.of(*numbers, storage)._replace(engine=old.engine),
+        )
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""

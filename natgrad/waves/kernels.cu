@@ -238,14 +238,14 @@ KERNEL wave(
     for (int pass = 0; pass < 2; pass++) {
         for (int e = tid; e < ENTRIES; e += THREADS) {
             const int* cell = injected_cells + ((long long)shot * ENTRIES + e) * 2;
-            int gx = cell[0] - HALF, z = cell[1] - HALF, x = gx - first;
+            int x = cell[0] - HALF - first, z = cell[1] - HALF;
             real share = injected_weights[(long long)shot * ENTRIES + e];
             if (x < 0 || x >= COLS || share == 0) continue;
             int number = numbers[place(x, z)];
             if (pass == 0) { numbers[place(x, z)] = 1; continue; }
             int at = atomicAdd(counters + 0, 1);
             entry_slot[at] = number - 1, entry_point[at] = e / INJECTED_CORNERS;
-            entry_weight[at] = share * weight[(long long)gx * NZ + z];
+            entry_weight[at] = share;
         }
         block_sync();
         if (pass == 0 && works) {

@@ -1,41 +1,57 @@
 """Waves of 2D shots by kernels of our own on an NVIDIA GPU: a cluster of thread blocks for a shot.
 
-    plan = plan_kernel("forward", problem, device)         # how it is started, or why it cannot be
-    data, kept = forward(...)                              # as `simulate` of propagation.py
+A shot stays in the shared memory of its cluster for all steps (kernels.cu), so that a run is one
+launch. The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
 
-A shot stays in the shared memory of its cluster for all steps (kernels.cu), so a run is one launch.
-The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
+    find("forward", medium, shots)     # the kernel, or a line that says why there is none
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from ..core.cuda import Launch
-from .scheme import SECOND
+from ..core import cuda
+from ..core.cuda import CudaError, Launch
+from .scheme import GAMMA, SECOND, Layer, Medium, Positions, Shape
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
-ASYNC = True
 
 
 class Device(NamedTuple):
     """What a plan needs to know of a GPU; the defaults are those of a Hopper GPU."""
 
     architecture: str = "sm_90"
-    shared: int = 232_448 - 1024  # bytes that a block can have, less what the system takes
+    shared: int = 232_448  # bytes that a block can have
     registers: int = 65_536
     multiprocessors: int = 132
-    together: int = 16  # multiprocessors that can form clusters, and how large these may be
+    together: int = 16  # multiprocessors that share their memory in clusters
 
     def clusters(self, blocks: int) -> int:
-        """How many clusters run at once, one block on a multiprocessor."""
+        """About how many clusters run at once, one block on a multiprocessor."""
         if blocks == 1:
             return self.multiprocessors
-        return self.multiprocessors // (self.together + 0) * (self.together // blocks)
+        return self.multiprocessors // self.together * (self.together // blocks)
+
+
+@cache
+def find_device() -> Device | str:
+    """The GPU that programs run on, or why our kernels cannot run on it."""
+    if jax.default_backend() != "gpu":
+        return "there is no GPU"
+    device = jax.devices()[0]
+    capability = str(getattr(device, "compute_capability", "0.0"))
+    if not (capability.split(".")[0].isdecimal() and int(capability.split(".")[0]) >= 9):
+        what = f"{device.device_kind} has compute capability {capability}"
+        return f"{what}, and clusters of thread blocks need 9.0"
+    try:
+        shared, count = cuda.limits(0)
+    except CudaError as error:
+        return str(error)
+    return Device(f"sm_{capability.replace('.', '')}", shared, multiprocessors=count)
 
 
 class Task(NamedTuple):
@@ -144,7 +160,7 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
     return found[min(found)]
 
 
-def launch(task: Task, plan: Plan, device: Device, gamma: float) -> Launch:
+def launch(task: Task, plan: Plan, device: Device) -> Launch:
     """The kernel of a plan, all of its numbers written into the source."""
     real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
     number = lambda x: f"{float(x)!r}{suffix}"
@@ -169,13 +185,90 @@ def launch(task: Task, plan: Plan, device: Device, gamma: float) -> Launch:
         "THREADS": plan.threads,
         "SLOTS": plan.slots,
         "SHARED": plan.shared,
-        "ASYNC": int(ASYNC),
+        "ASYNC": 1,
         "WEIGHTS_X": ", ".join(map(number, weights[0])),
         "WEIGHTS_Z": ", ".join(map(number, weights[1])),
-        "GAMMA": number(gamma),
+        "GAMMA": number(GAMMA[task.order]),
         "SLOPE_X": number(task.spacing[0] ** -2),
         "SLOPE_Z": number(task.spacing[1] ** -2),
     }
     named = tuple((name, str(value)) for name, value in macros.items())
     size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
     return Launch("waves/kernels.cu", "wave", named, device.architecture, *size)
+
+
+@cache
+def prepare(task: Task) -> Launch | str:
+    """The kernel of a task, compiled and seen to fit on the GPU, or why there is none."""
+    device = find_device()
+    if isinstance(device, str):
+        return device
+    plan = plan_kernel(task, device)
+    if isinstance(plan, str):
+        return plan
+    found = launch(task, plan, device)
+    try:
+        usage = found.usage()
+    except (CudaError, OSError) as error:
+        return str(error)
+    return found if usage.clusters else f"a cluster of {plan.blocks} blocks does not fit"
+
+
+def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:
+    """The kernel that runs these shots, or a line that says why it is XLA that does."""
+    scheme, shape = medium.scheme, medium.weight.shape
+    if scheme.segment is not None and mode != "forward":
+        return "the fields are kept at checkpoints"
+    if len(shape) != 2:
+        return "the kernels are for 2D"
+    given = {"born": None, "adjoint": receivers}.get(mode, source)
+    seen = None if mode == "adjoint" else receivers
+    points = lambda at: (0, 1) if at is None else at.cells.shape[1:3]
+    numbers = (scheme.spacing, scheme.order, scheme.absorbing, scheme.steps, scheme.every)
+    sizes = (len(receivers.cells), *points(given), *points(seen), medium.weight.dtype.itemsize)
+    return prepare(Task(mode, shape, *numbers, *sizes))
+
+
+def filters(layer: Layer, shape: Shape) -> Array:
+    """b and a of the cells of an axis, then of the points before and after them; axis by axis."""
+    lines = []
+    for n, (low, high) in zip(shape, layer.strips, strict=False):  # none without a layer
+        for ends, length in ((low.zeta, high.zeta), n), ((low.psi, high.psi), n + 1):
+            for first, last in (1, 1), (0, 0):  # b, then a
+                begin, end = ends[0][first].ravel(), ends[1][last].ravel()
+                rim = (length - n) * [jnp.zeros(1, begin.dtype)]
+                between = length - len(begin) - len(end) - 2 * len(rim)
+                lines += [*rim, begin, jnp.zeros(between, begin.dtype), end, *rim]
+    return jnp.concatenate(lines) if lines else jnp.zeros(1)
+
+
+def forward(
+    launch: Launch, medium: Medium, wavelet: Array, source: Positions, receivers: Positions
+) -> list[Array]:
+    """The data, (shots, receivers, steps), and q where the kernel keeps it; a scaled source."""
+    scheme, dtype = medium.scheme, medium.weight.dtype
+    results = [_data(medium, receivers)]
+    if dict(launch.macros)["MODE"] == str(MODES.index("keep")):
+        shape = (scheme.blocks, len(wavelet), *medium.weight.shape)
+        results.append(jax.ShapeDtypeStruct(shape, dtype))
+    given = (medium.weight, filters(medium.layer, medium.weight.shape))
+    return launch.call(results, *given, *source, wavelet, *receivers)
+
+
+def born(launch: Launch, medium: Medium, ratio: Array, kept: Array, receivers: Positions) -> Array:
+    """The data of the linearised waves for the source ratio · q."""
+    given = (medium.weight, filters(medium.layer, medium.weight.shape))
+    return launch.call([_data(medium, receivers)], *given, ratio, kept, *receivers)[0]
+
+
+def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, xi: Array) -> Array:
+    """Σ q y over steps and shots, for scaled receivers."""
+    shape, dtype = medium.weight.shape, medium.weight.dtype
+    given = (medium.weight, filters(medium.layer, shape))
+    image = jax.ShapeDtypeStruct((len(xi), *shape), dtype)
+    return launch.call([image], *given, kept, *receivers, xi)[0].sum(axis=0)
+
+
+def _data(medium: Medium, receivers: Positions) -> jax.ShapeDtypeStruct:
+    shape = (*receivers.cells.shape[:2], medium.scheme.steps)
+    return jax.ShapeDtypeStruct(shape, medium.weight.dtype)

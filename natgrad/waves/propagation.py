@@ -1,16 +1,15 @@
 """All shots of a survey: forward, linearised (Born) and adjoint waves by the step of `Medium`.
 
-With q = w(Ku + s) + eu, a perturbation η of m changes w by −w η/m and 2e by −e η/m, so it is the
-same step with the source −(η/m)q. The transpose runs the same step backwards: with y = wν for the
-adjoint state ν,
+A change η of m is the same step with the source −(η/m)q, q = u⁺ − 2u + u⁻. The transposed step,
+run backwards from the data ξ, gives y = wν for the adjoint state ν and
 
-    y = 2(a + e)y⁺ − a²y⁺⁺ + wKy⁺ + wRᵀξ,    Zᵀξ = −Σ q y⁺/(mw).
+    Zᵀξ = −Σ q y⁺/(mw),    y⁺ being y at the time of u⁺, before it is stepped to that of u.
 
 So q serves every product at the same m. It is taken at every n-th step and used there with the
 weight n, in both directions alike, so that the products stay transposes of each other.
 
 Shots run one after the other on a CPU, where one fits into the cache, and at once on a GPU. What is
-kept for the products is q, (blocks, shots, …), or u⁻ and u at the start of every segment,
+kept for the products is q, (blocks, shots, …), or the fields at the start of every segment,
 (segments, shots, …). It is read and written where it lies: a copy would cost more than a step.
 """
 
@@ -28,7 +27,9 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from ..core.sharding import AXIS
+from ..core.cuda import Launch
 from ..errors import InputError, warn_once
+from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
 from .survey import Survey
 
@@ -79,16 +80,21 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
                 _, kept, data = march(fields, samples, shots, medium, kept, first)
             return kept, scheme.join(data)
 
+        def by_kernel(launch: Launch, kept: PyTree, shots: Gathers) -> tuple[PyTree, Array]:
+            data, *kept = kernels.forward(launch, medium, *shots)
+            return kept[0] if keep else None, data
+
+        kernel = choose(by_kernel, "keep" if keep else "forward", medium, shots)
         if not keep:
-            kept, data = over_groups(group, None, shots)
+            kept, data = over_groups(group, None, shots, kernel)
         elif scheme.segment is None:
             room = jnp.zeros((scheme.blocks, len(shots.wavelet), *weight.shape), weight.dtype)
-            kept, data = over_groups(group, room, shots)
-            kept = add_source(kept, scheme.cut(shots.wavelet), shots.source, scheme)
+            kept, data = over_groups(group, room, shots, kernel)
         else:
-            field = medium.rest(len(shots.wavelet)).now
-            room = jnp.zeros((scheme.blocks // scheme.segment, *field.shape), field.dtype)
-            kept, data = over_groups(group, (room, room), shots)
+            count, fields = scheme.blocks // scheme.segment, medium.rest(len(shots.wavelet))
+            state = (fields.before.u, fields.now)
+            room = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state)
+            kept, data = over_groups(group, room, shots)
         return data, kept
 
     kept = P(None, AXIS) if keep else P()
@@ -112,7 +118,11 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
                 data = scatter_again(source, shots, medium)
             return carry, scheme.join(data)
 
-        return over_groups(group, None, shots)[1]
+        def by_kernel(launch: Launch, carry: None, shots: Gathers) -> tuple[None, Array]:
+            return carry, kernels.born(launch, medium, source, kept, shots.receivers)
+
+        kernel = choose(by_kernel, "born", medium, shots)
+        return over_groups(group, None, shots, kernel)[1]
 
     data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
     return data[: len(shots.wavelet)]
@@ -134,7 +144,12 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
                 _, total = image_again(start, kept, first, samples, receivers, shots, medium)
             return total, None
 
-        total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi))
+        def by_kernel(launch: Launch, total: Array, rows: Any) -> tuple[Array, None]:
+            receivers = rows[0].receivers.scale(medium.weight, scheme.halo)
+            return total + kernels.adjoint(launch, medium, kept, receivers, rows[1]), None
+
+        kernel = choose(by_kernel, "adjoint", medium, shots)
+        total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
         part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
         return part if mesh is None else jax.lax.psum(part, AXIS)
@@ -157,8 +172,25 @@ def deal(
     return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
 
-def over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
-    """`carry` through groups of shots, and what they give: one shot each on a CPU, else all."""
+def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Callable | None:
+    """The kernel for these shots where the scheme asks for one and there is one."""
+    if medium.scheme.engine == "xla":
+        return None
+    found = kernels.find(mode, medium, shots.source, shots.receivers)
+    if isinstance(found, str):
+        if medium.scheme.engine == "kernels":
+            warn_once(f"engine {mode} {found}", f"engine: XLA computes {mode} waves, because {found}.")
+        return None
+    return partial(kernel, found)
+
+
+def over_groups(
+    function: Callable, carry: PyTree, rows: PyTree, kernel: Callable | None = None
+) -> tuple[PyTree, PyTree]:
+    """`carry` through groups of shots, and what they give: one shot each on a CPU, else all.
+
+    A kernel takes the place of `function` on an NVIDIA GPU, for all shots at once.
+    """
     count = len(jax.tree.leaves(rows)[0])
 
     def one_by_one(carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
@@ -167,7 +199,8 @@ def over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree
         return carry, jax.tree.map(lambda x: x[:, 0], out)
 
     together = lambda carry, rows: function(carry, jnp.zeros((), int), rows)
-    return jax.lax.platform_dependent(carry, rows, cpu=one_by_one, default=together)
+    ways = {"cpu": one_by_one} if kernel is None else {"cpu": one_by_one, "cuda": kernel}
+    return jax.lax.platform_dependent(carry, rows, default=together, **ways)
 
 
 # From here on: a group of shots at a time, along the leading axis of the fields, block by block.
@@ -184,20 +217,19 @@ def march(
 ) -> tuple[Fields, PyTree, Array]:
     """Blocks of steps from some fields on: the fields at the end, and the data on the way.
 
-    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). What there
-    is of q at the start of every block, without the source, is written to `kept`, (blocks, shots,
-    …), where there is room.
+    `samples` is (blocks, every, shots) and the data (blocks, every, shots, receivers). q of the
+    first step of every block is written to `kept`, (blocks, shots, …), where there is room.
     """
 
     def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (index, samples) = carry, xs
-        if kept is not None:
-            q = medium.response(fields)[None]
-            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         seen = []
         for i in range(medium.scheme.every):
-            seen.append(shots.receivers.read(fields.now))
+            seen.append(shots.receivers.read(fields.now.u))
             fields = medium.advance(fields, force=(shots.source, samples[i][:, None]))
+            if i == 0 and kept is not None:
+                q = difference(fields, medium.scheme)[None]
+                kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         return (fields, kept), jnp.stack(seen)
 
     xs = (jnp.arange(len(samples)), samples)
@@ -209,13 +241,13 @@ def march(
 def march_segments(
     fields: Fields, samples: Array, shots: Gathers, medium: Medium, kept: PyTree, first: Array
 ) -> tuple[PyTree, Array]:
-    """The same, segment by segment, with u⁻ and u at the start of each written to `kept`."""
+    """The same, segment by segment, with u⁻, u and its memories at the start of each in `kept`."""
 
     def segment(carry: tuple[Fields, PyTree], xs: Any) -> tuple[tuple[Fields, PyTree], Array]:
         (fields, kept), (number, samples) = carry, xs
-        corner = (number, first, *(0,) * (fields.now.ndim - 1))
-        put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner)
-        kept = (put(kept[0], fields.before), put(kept[1], fields.now))
+        corner = lambda x: (number, first, *(0,) * (x.ndim - 1))
+        put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner(x))
+        kept = jax.tree.map(put, kept, (fields.before.u, fields.now))
         fields, _, data = march(fields, samples, shots, medium)
         return (fields, kept), data
 
@@ -224,10 +256,10 @@ def march_segments(
     return kept, data.reshape(-1, *data.shape[2:])
 
 
-def add_source(kept: Array, samples: Array, source: Positions, scheme: Scheme) -> Array:
-    """wKu + eu, kept at the start of every block, with ws added: q."""
-    inside = source._replace(cells=source.cells - scheme.halo)
-    return jax.vmap(inside.add)(kept, samples[:, 0, :, None])
+def difference(fields: Fields, scheme: Scheme) -> Array:
+    """q = u⁺ − 2u + u⁻ after a step, which has left u⁻ in the spare buffer."""
+    new, old, oldest = (fields[i].u[scheme.inside] for i in (1, 0, 2))
+    return new - 2 * old + oldest
 
 
 def read(kept: Array, first: Array, count: int, index: Array) -> Array:
@@ -246,18 +278,14 @@ def scatter(
     source: Array,
     receivers: Positions,
     medium: Medium,
-    force: tuple[Positions, Array] | None = None,
 ) -> tuple[Fields, Array]:
-    """The linearised waves for the source −n(η/m), times q: fields at the end, and the data.
-
-    `force` is what q has not of the source, at the start of every block.
-    """
+    """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        seen = [receivers.read(fields.now)]
-        fields = medium.advance(fields, source * incident(index), force)
+        seen = [receivers.read(fields.now.u)]
+        fields = medium.advance(fields, source * incident(index))
         for _ in range(1, medium.scheme.every):
-            seen.append(receivers.read(fields.now))
+            seen.append(receivers.read(fields.now.u))
             fields = medium.advance(fields)
         return fields, jnp.stack(seen)
 
@@ -268,15 +296,12 @@ def scatter_again(source: Array, shots: Gathers, medium: Medium) -> Array:
     """The data of the linearised waves, with the incident ones computed beside them."""
     scheme, rest = medium.scheme, medium.rest(len(shots.wavelet))
     shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
-    changed = shots.source.scale(source, scheme.halo)
+    room = jnp.zeros((1, len(shots.wavelet), *source.shape), source.dtype)
 
     def both(waves: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
-        incident, scattered = waves
-        q = medium.response(incident)  # the source is scattered into the field, not into q
-        incident, _, _ = march(incident, samples[None], shots, medium)
-        force = (changed, samples[0][:, None])
-        way = (lambda _: q, jnp.zeros(1), source, shots.receivers, medium)
-        scattered, data = scatter(scattered, *way, force)
+        incident, q, _ = march(waves[0], samples[None], shots, medium, room)
+        way = (lambda _: q[0], jnp.zeros(1), source, shots.receivers, medium)
+        scattered, data = scatter(waves[1], *way)
         return (incident, scattered), data[0]
 
     samples = scheme.cut(shots.wavelet)
@@ -299,8 +324,8 @@ def image(
         (fields, total), (index, samples) = carry, xs
         for i in reversed(range(scheme.every)):
             if i == 0:
-                total = total + jnp.sum(incident(index) * fields.now[scheme.inside], axis=0)
-            fields = medium.advance(fields, force=(receivers, samples[i]))
+                total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
+            fields = medium.advance(fields, force=(receivers, samples[i]), transposed=True)
         return (fields, total), None
 
     xs = (jnp.arange(len(samples)), samples)
@@ -309,7 +334,7 @@ def image(
 
 def image_again(
     start: tuple[Fields, Array],
-    kept: tuple[Array, Array],
+    kept: PyTree,
     first: Array,
     samples: Array,
     receivers: Positions,
@@ -322,11 +347,11 @@ def image_again(
 
     def segment(state: tuple[Fields, Array], xs: Any) -> tuple[tuple[Fields, Array], None]:
         number, signal, samples = xs
-        before, now = (read(x, first, count, number) for x in kept)
+        before, now = jax.tree.map(lambda x: read(x, first, count, number), kept)
         room = jnp.zeros((scheme.segment, count, *medium.weight.shape), medium.weight.dtype)
-        fields = Fields(before, now, jnp.zeros_like(now))
+        rest = medium.rest(count)
+        fields = Fields(rest.before._replace(u=before), now, rest.spare)
         _, q, _ = march(fields, signal, shots, medium, room)
-        q = add_source(q, signal, shots.source, scheme)
         return image(state, lambda i: q[i], samples, receivers, medium), None
 
     signal = scheme.group(scheme.cut(shots.wavelet))

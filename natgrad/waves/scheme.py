@@ -1,15 +1,45 @@
 """The wave equation on a grid, and the step in time that forward, Born and adjoint waves share.
 
-    m (∂t + σ)² u − Δu − √m σ′ u = s,    σ the damping of an absorbing layer, σ′ its slope outwards.
+    m u_tt − Δu = s,    and in a perfectly matched layer of C cells around the model
+    m u_tt − Σ_a (1/s_a) ∂_a (1/s_a) ∂_a u = s,    s_a = 1 + σ_a/(α + iω) for the axis a alone.
 
-With a = exp(−σ dt), w = a dt²/m and e = w√m σ′/2, the leapfrog scheme for exp(σt)u is
+**The step.** With w = dt²/m, K_a the second difference of order 2q along a, and u zero beyond the
+padded grid,
 
-    u⁺ = 2(a + e)u − a²u⁻ + w(Ku + s),
+    u⁺ = 2u − u⁻ + w(Σ_a (K_a u + c_a) + s).
 
-K being the differenced Laplacian: stable for every σ where it is without the layer.
+c_a lives in the two strips of a: the C cells of the layer and the q cells of the model beside them.
+There are two memories in each, ψ at the points half-way between cells and ζ on the cells. Where x
+is filtered by 1/s − 1, a memory f becomes f' = b f + a x, with
+
+    b = exp(−(σ + α)dt),    a = −(1 − b) σ/(σ + α).
+
+The step of forward and Born waves is
+
+    ψ' = bψ + a Gu,    ζ' = bζ + a(K_a u + Dψ'),    c_a = Dψ' + ζ',
+
+and its transpose, which adjoint waves y run backwards in time, is
+
+    ζ' = bζ + ay,    ψ' = bψ + a G(y + ζ'),    c_a = Dψ' + K_a ζ'.
+
+G is the first difference from cells to points half-way, D = −Gᵀ that back to cells:
+
+    (Gu)(i + ½) = ((1 + 3γ)(u_{i+1} − u_i) − γ(u_{i+2} − u_{i−1}))/h.
+
+γ is the largest up to 1/24, the value of fourth order, for which GᵀG ≤ −K_a: the layer then never
+takes more than there is, and waves do not grow. Memories of different axes do not meet.
+
+**The profile.** j = 1 … C counts the cells of a layer outwards. On cell j the depth is (j − ½)/C,
+half-way between j and j + 1 it is j/C; further out and further in a = b = 0. With c half of the
+fastest stable velocity, σ = S (POWER + 1) c/(2Ch) depth^POWER and α = SHIFT c/h: numbers of the
+grid and the order alone, so that surveys which differ in m or in the wavelet have the same layer.
+
+**The derivative.** m has the value of the nearest cell of the model in the layer. With
+q = u⁺ − 2u + u⁻ = w(Σ_a (K_a u + c_a) + s), a change η of m is the source −(η/m)q of the same step.
 """
 
-from typing import NamedTuple
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,6 +52,7 @@ from ..errors import InputError
 
 Shape = tuple[int, ...]
 Spacing = tuple[float, ...]
+Cut = tuple[Any, ...]  # an ellipsis and slices of the last axes
 
 # Second derivatives of order 2q: the centre, then the neighbours at distance 1 … q.
 SECOND = {
@@ -29,11 +60,17 @@ SECOND = {
     8: (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560),
 }
 BUFFERS = 3
+import os
+WIDE = int(os.environ.get('WIDE', 0))
 
-# Chosen by benchmarks/bench_absorbing.py: among 20 cells the smallest reflection on average, over
-# velocities of 0.5 to 1.5 times the nominal one and angles of 0 to 60 degrees.
+# For G: the largest γ ≤ 1/24 with (1 + 4γ sin²)² ≤ −K/(4 sin²), which is 1 + sin²/3 at order 4.
+GAMMA = {4: (np.sqrt(64 + 64 / 3) - 8) / 32, 8: 1 / 24}
+
+# Chosen by benchmarks/bench_absorbing.py. A wave of velocity c that crosses the layer and comes
+# back has lost a factor exp(−S), S = min(STRENGTH, CELL · C): thin layers can take less.
 POWER = 3.0
-STRENGTH = 6.0
+STRENGTH, CELL = 20.0, 2.0
+SHIFT = 0.02
 
 
 def halo(order: int) -> int:
@@ -43,69 +80,65 @@ def halo(order: int) -> int:
     return order // 2
 
 
-def laplacian(u: Array, spacing: Spacing, order: int) -> Array:
-    """Δu on the cells inside the halo of u, along its last axes, by slices that XLA fuses.
-
-    ```python
-    laplacian(jnp.pad(u, 2), (10.0, 10.0), 4)        # as many cells as u
-    ```
-
-    Cost: 2d(order) + 1 reads that come from the cache, one write.
-    """
-    weights, d = SECOND[order], len(spacing)
-    width = len(weights) - 1
-
-    def shift(axis: int, by: int) -> Array:
-        starts = [width + by * (i == axis) for i in range(d)]
-        sides = [n - 2 * width for n in u.shape[-d:]]
-        return u[(..., *(slice(a, a + n) for a, n in zip(starts, sides, strict=True)))]
-
-    centre = sum(weights[0] / h**2 for h in spacing)
-    total = jnp.asarray(centre, u.dtype) * shift(0, 0)
-    for axis, h in enumerate(spacing):
-        for distance, weight in enumerate(weights[1:], start=1):
-            pair = shift(axis, distance) + shift(axis, -distance)
-            total = total + jnp.asarray(weight / h**2, u.dtype) * pair
+def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut) -> Array:
+    """K u along one of the last axes, on the `cells` of an array with more of them around."""
+    total = jnp.asarray(weights[0] / h**2, u.dtype) * u[cells]
+    for distance, weight in enumerate(weights[1:], start=1):
+        pair = u[shift(cells, axis, distance)] + u[shift(cells, axis, -distance)]
+        total = total + jnp.asarray(weight / h**2, u.dtype) * pair
     return total
 
 
+def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
+    """(1 + 3γ)(u₊ − u) − γ(u₊₊ − u₋), over h: G from cells to the points half-way after them."""
+    at = lambda by: u[shift(cells, axis, by)]
+    near, far = (jnp.asarray(x / h, u.dtype) for x in (1 + 3 * gamma, gamma))
+    return near * (at(1) - at(0)) - far * (at(2) - at(-1))
+
+
+def shift(cells: Cut, axis: int, by: int) -> Cut:
+    """The slices moved along one of the last axes; they are an ellipsis and one for each axis."""
+    moved = slice(cells[1 + axis].start + by, cells[1 + axis].stop + by)
+    return (*cells[: 1 + axis], moved, *cells[2 + axis :])
+
+
+class Filters(NamedTuple):
+    """a and b of ψ and of ζ in one strip, shaped to multiply fields."""
+
+    psi: tuple[Array, Array]
+    zeta: tuple[Array, Array]
+
+
 class Layer(NamedTuple):
-    """The absorbing layer: σ in 1/s and its slope outwards in 1/(m s), on the padded grid.
+    """The filters of every strip: two for each axis, at its beginning and its end."""
 
-    Damping alone reflects waves where it grows; the term with σ′ undoes that. For a wave that
-    leaves at a right angle the equation is (∂t + σ − c∂x)(∂t + σ + c∂x)u = 0, since m does not
-    change across the layer: the second factor is the leaving wave, damped and never reflected. At
-    an angle ϑ the share 1 − cos ϑ remains of what the damping would reflect without the term.
-
-    Waves cannot grow: −∂²x + (σ/c)² − (σ/c)′ = (−∂x + σ/c)(∂x + σ/c) is not negative. On the grid
-    the same holds with σ′ as the difference to the cell before, for layers of any thickness.
-    """
-
-    damping: Array
-    slope: Array
+    strips: tuple[tuple[Filters, Filters], ...]
 
     @classmethod
     def around(
-        cls, shape: Shape, cells: int, spacing: Spacing, velocity: float, dtype: DTypeLike = float
+        cls, dimensions: int, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
     ) -> "Layer":
-        """Zero in the model, σ_max (s/S)^POWER in a layer of thickness S; those of axes add up.
+        """That of the module's text, for a nominal velocity c."""
+        cells = scheme.absorbing
 
-        σ_max = STRENGTH · (POWER + 1) · c/(2S): a wave of velocity c that crosses the layer and
-        comes back has lost a factor exp(−STRENGTH) in amplitude.
-        """
-        damping = slope = np.zeros(tuple(n + 2 * cells for n in shape))
-        for axis, (n, h) in enumerate(zip(shape, spacing, strict=True)):
-            if cells == 0:
-                break
-            index = np.arange(n + 2 * cells)
-            depth = np.maximum(cells - index, index - (n + cells - 1)).clip(0)
-            largest = STRENGTH * (POWER + 1) * velocity / (2 * cells * h)
-            profile = lambda depth, largest=largest: largest * (depth / cells) ** POWER
-            line = [1] * len(shape)
+        def filters(depth: np.ndarray, axis: int, flip: bool) -> tuple[Array, Array]:
+            unit = velocity / scheme.spacing[axis]
+            strength = min(STRENGTH, CELL * cells) * (POWER + 1) / (2 * cells)
+            sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
+            b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
+            pair = ((b - 1) * sigma / (sigma + alpha), b)
+            line = [1] * dimensions
             line[axis] = -1
-            damping = damping + profile(depth).reshape(line)
-            slope = slope + ((profile(depth) - profile((depth - 1).clip(0))) / h).reshape(line)
-        return cls(jnp.asarray(damping, dtype), jnp.asarray(slope, dtype))
+            return tuple(jnp.asarray((x[::-1] if flip else x).reshape(line), dtype) for x in pair)
+
+        def strip(axis: int, low: bool) -> Filters:
+            count = scheme.strip(axis)
+            index = np.arange(count) - (count - cells - 1)  # j, from the model outwards
+            nodes, halves = (index - 0.5).clip(0) / cells, index[:-1].clip(0) / cells
+            return Filters(filters(halves, axis, low), filters(nodes, axis, low))
+
+        axes = range(dimensions) if cells else ()
+        return cls(tuple((strip(axis, True), strip(axis, False)) for axis in axes))
 
 
 class Storage(NamedTuple):
@@ -135,6 +168,7 @@ class Scheme(NamedTuple):
     halo: int
     blocks: int
     unroll: int
+    engine: str = "xla"
 
     @classmethod
     def of(
@@ -146,6 +180,11 @@ class Scheme(NamedTuple):
         blocks = -(-steps // (every * group)) * group
         given = (spacing, dt, steps, order, absorbing, every, segment)
         return cls(*given, halo(order), blocks, unroll)
+
+    def strip(self, axis: int) -> int:
+        """How many cells of an axis are in a strip: the layer, and what its stencils reach."""
+        least = self.absorbing + self.halo
+        return max(least, WIDE) if axis == len(self.spacing) - 1 else least
 
     @property
     def inside(self) -> tuple:
@@ -232,67 +271,168 @@ def locate(
     return index.astype(np.int32), weights
 
 
+class Wave(NamedTuple):
+    """u, (shots, …) with a halo of zeros, and the memories ψ and ζ of every strip.
+
+    ψ has two zeros before and after its values, ζ a halo, so that differences need no cases.
+    """
+
+    u: Array
+    memories: tuple[tuple[Array, Array], ...]
+
+
 class Fields(NamedTuple):
-    """u⁻ and u, (shots, …) with a halo of zeros, and the buffer that the next field is written to.
+    """u⁻ and u with their memories, and the buffers that the next ones are written to.
 
     Three buffers in rotation: the step writes the inside of one and leaves its halo, so XLA
     updates it in place, in one pass, and sources are scattered into it without a copy.
     """
 
-    before: Array
-    now: Array
-    spare: Array
+    before: Wave
+    now: Wave
+    spare: Wave
 
 
 class Medium(eqx.Module):
-    """What waves run through: 2(a + e), a², w and e of the step, on the cells inside the halo."""
+    """What waves run through: w, on the cells inside the halo, and the layer."""
 
     slowness: Array  # m, on the cells of the model
-    twice: Array
-    back: Array
     weight: Array
-    matching: Array
+    layer: Layer
     scheme: Scheme = eqx.field(static=True)
 
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
-        extended = jnp.pad(m, scheme.absorbing, mode="edge")
-        a = jnp.exp(-scheme.dt * layer.damping).astype(m.dtype)
-        self.weight = a * scheme.dt**2 / extended
-        self.matching = 0.5 * self.weight * jnp.sqrt(extended) * layer.slope.astype(m.dtype)
-        self.twice, self.back = 2 * (a + self.matching), a * a
-        self.slowness, self.scheme = m, scheme
+        self.weight = scheme.dt**2 / jnp.pad(m, scheme.absorbing, mode="edge")
+        self.slowness, self.layer, self.scheme = m, layer, scheme
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
-        zero = jnp.pad(jnp.zeros_like(self.weight), self.scheme.halo)
-        zero = jnp.broadcast_to(zero, (shots, *zero.shape))
-        return Fields(zero, zero, zero)
+        shape, width = self.weight.shape, self.scheme.halo
+        zeros = lambda sides: jnp.zeros((shots, *sides), self.weight.dtype)
+
+        def memory(axis: int, more: int) -> Array:
+            along = self.scheme.strip(axis) + more
+            return zeros([along if i == axis else n for i, n in enumerate(shape)])
+
+        pairs = [
+            (memory(axis, 3), memory(axis, 2 * width))
+            for axis, sides in enumerate(self.layer.strips)
+            for _ in sides
+        ]
+        wave = Wave(zeros([n + 2 * width for n in shape]), tuple(pairs))
+        return Fields(wave, wave, wave)
 
     def advance(
         self,
         fields: Fields,
         source: Array | None = None,
         force: tuple[Positions, Array] | None = None,
+        transposed: bool = False,
     ) -> Fields:
-        """2(a + e)u − a²u⁻ + wKu, with a source on the cells inside and a force at some points."""
-        inside, width = self.scheme.inside, self.scheme.halo
-        new = self.twice * fields.now[inside] - self.back * fields.before[inside]
-        new = new + self.weight * laplacian(fields.now, self.scheme.spacing, self.scheme.order)
-        new = new if source is None else new + source
-        corner = (0, *(width,) * len(self.scheme.spacing))
-        written = jax.lax.dynamic_update_slice(fields.spare, new, corner)
+        """The next fields, with a source on the cells inside and a force at some points."""
+        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
+        weights, memories = SECOND[scheme.order], self._remember(fields, transposed)
+        written = fields.spare.u
+        for cells, strips in _regions(shape, scheme, len(memories)):
+            inside = (..., *(slice(a + scheme.halo, b + scheme.halo) for a, b in cells))
+            total = sum(
+                second(u, axis, weights, h, inside) for axis, h in enumerate(scheme.spacing)
+            )
+            for number, axis in strips:
+                total = total + self._correction(memories[number], axis, number, cells, transposed)
+            here = (..., *(slice(a, b) for a, b in cells))
+            new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * total
+            new = new if source is None else new + source[here]
+            corner = (0, *(a + scheme.halo for a, _ in cells))
+            written = jax.lax.dynamic_update_slice(written, new, corner)
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
             now = points.add(now, values)
-        return Fields(fields.now, now, fields.before)
+        return Fields(fields.now, Wave(now, memories), fields.before)
 
-    def response(self, fields: Fields) -> Array:
-        """wKu + eu: what a change of m acts on, without the source."""
-        stiffness = laplacian(fields.now, self.scheme.spacing, self.scheme.order)
-        return self.weight * stiffness + self.matching * fields.now[self.scheme.inside]
+    def _remember(self, fields: Fields, transposed: bool) -> tuple[tuple[Array, Array], ...]:
+        """ψ' and ζ' of every strip."""
+        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
+        width, weights, gamma = scheme.halo, SECOND[scheme.order], GAMMA[scheme.order]
+        found = []
+        for number, ((psi, zeta), (psi_to, zeta_to)) in enumerate(
+            zip(fields.now.memories, fields.spare.memories, strict=True)
+        ):
+            axis, last = divmod(number, 2)
+            strip = scheme.strip(axis)
+            filters, h = self.layer.strips[axis][last], scheme.spacing[axis]
+            begin = shape[axis] - strip if last else 0
+
+            def along(start: int, stop: int, rest: int, axis: int = axis) -> Cut:
+                sides = [slice(rest, rest + n) for n in shape]
+                sides[axis] = slice(start, stop)
+                return (..., *sides)
+
+            def put(
+                to: Array, old: Array, ab: tuple[Array, Array], x: Array, at: int, axis: int = axis
+            ) -> Array:
+                n = x.shape[x.ndim - len(shape) + axis]
+                new = ab[1] * old[along(at, at + n, 0, axis)] + ab[0] * x
+                corner = (0, *(at * (i == axis) for i in range(len(shape))))
+                return jax.lax.dynamic_update_slice(to, new, corner)
+
+            cells = along(begin + width, begin + width + strip, width)
+            halves = along(begin + width, begin + width + strip - 1, width)
+            own = along(width, width + strip - 1, 0)
+            if transposed:
+                zeta = put(zeta_to, zeta, filters.zeta, u[cells], width)
+                slope = first(u, axis, gamma, h, halves) + first(zeta, axis, gamma, h, own)
+                psi = put(psi_to, psi, filters.psi, slope, 2)
+            else:
+                psi = put(psi_to, psi, filters.psi, first(u, axis, gamma, h, halves), 2)
+                bend = second(u, axis, weights, h, cells)
+                bend = bend + first(psi, axis, gamma, h, along(1, 1 + strip, 0))
+                zeta = put(zeta_to, zeta, filters.zeta, bend, width)
+            found.append((psi, zeta))
+        return tuple(found)
+
+    def _correction(
+        self,
+        memory: tuple[Array, Array],
+        axis: int,
+        number: int,
+        cells: tuple[tuple[int, int], ...],
+        transposed: bool,
+    ) -> Array:
+        """c of one strip on some of its cells."""
+        scheme, (psi, zeta), h = self.scheme, memory, self.scheme.spacing[axis]
+        width, sides = scheme.halo, [slice(a, b) for a, b in cells]
+        begin = self.weight.shape[axis] - scheme.strip(axis) if number % 2 else 0
+        start, stop = (x - begin for x in cells[axis])
+        move = lambda by: (..., *sides[:axis], slice(start + by, stop + by), *sides[axis + 1 :])
+        spread = first(psi, axis, GAMMA[scheme.order], h, move(1))
+        if transposed:
+            return spread + second(zeta, axis, SECOND[scheme.order], h, move(width))
+        return spread + zeta[move(width)]
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
         return jnp.pad(eta / self.slowness, self.scheme.absorbing, mode="edge")
+
+
+def _regions(
+    shape: Shape, scheme: Scheme, strips: int
+) -> list[tuple[tuple[tuple[int, int], ...], list[tuple[int, int]]]]:
+    """Boxes of cells that fill the grid, each with the strips that it lies in, and their axes."""
+    if not strips:
+        return [(tuple((0, n) for n in shape), [])]
+    axes = []
+    for axis, n in enumerate(shape):
+        width = scheme.strip(axis)
+        edges = sorted({0, width, n - width, n})
+        parts = []
+        for a, b in pairwise(edges):
+            inside = [(2 * axis, axis)] * (a < width) + [(2 * axis + 1, axis)] * (b > n - width)
+            parts.append(((a, b), inside))
+        axes.append(parts)
+    boxes = []
+    for parts in product(*axes):
+        boxes.append((tuple(p[0] for p in parts), [strip for p in parts for strip in p[1]]))
+    return boxes
