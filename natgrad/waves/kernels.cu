@@ -72,6 +72,8 @@ template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u
 // Keeps the compiler from holding what follows from x in registers of its own through the loop.
 DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
 DEVICE int bits(unsigned x) { return __popc(x); }
+DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 #else
 #include "host_threads.h" // the same source on a CPU, for tests of its indices
@@ -90,7 +92,7 @@ struct alignas(16) Quad { real v[4]; };
 // Weights of the second differences, centre first, each over the square of the spacing.
 TABLE real WX[] = {WEIGHTS_X}, WZ[] = {WEIGHTS_Z};
 constexpr real DX = SLOPE_X, DZ = SLOPE_Z; // one over the square of the spacing
-constexpr real NEAR = 1 + 3 * REAL(GAMMA), FAR = GAMMA;
+constexpr real NEAR = 1 + 3 * real(GAMMA), FAR = real(GAMMA) / NEAR; // the second relative to the first
 
 constexpr int GROUPS = (NZ + 3) / 4;          // of four rows
 constexpr int CELLS = 4 * PX;                 // of a patch
@@ -167,8 +169,9 @@ DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
 //     ψ⁺ = b'ψ + a'Gu,   E = Ku + Dψ⁺,   ζ⁺ = bζ + aE,   correction = Dψ⁺ + ζ⁺,
 // Gu the difference of four cells around a point and D = −Gᵀ. The transpose filters first,
 // ζ⁺ = bζ + au and v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
+// The factors of G and D are in a'.
 DEVICE real difference(real second, real before, real after, real next) {
-    return NEAR * (after - before) - FAR * (next - second);
+    return (after - before) - FAR * (next - second);
 }
 struct alignas(4 * sizeof(real) < 16 ? 4 * sizeof(real) : 16) Filter { real b, a, b_before, a_before; };
 
@@ -177,7 +180,8 @@ DEVICE Filter read_filter(const real* coefficients, int axis, int index) {
     const int n = axis ? NZ : NX;
     const real* at = coefficients + (axis ? 4 * NX + 2 : 0) + index;
     bool cell = index >= 0 && index < n, point = index >= 0 && index <= n;
-    return Filter{cell ? at[0] : 0, cell ? at[n] : 0, point ? at[2 * n] : 0, point ? at[3 * n + 1] : 0};
+    const real factor = NEAR * NEAR * (axis ? DZ : DX);
+    return Filter{cell ? at[0] : 0, cell ? at[n] : 0, point ? at[2 * n] : 0, point ? factor * at[3 * n + 1] : 0};
 }
 
 KERNEL wave(
@@ -394,6 +398,7 @@ KERNEL wave(
         }
 #endif
 #if MODE != ADJOINT
+#pragma unroll 1
         for (int e = tid; e < records; e += THREADS) {
             real sum = 0;
             for (int c = 0; c < RECORDED_CORNERS; c++) {
@@ -457,12 +462,16 @@ KERNEL wave(
             Quad out;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                real d = DZ * difference(psi[j], psi[j + 1], psi[j + 2], psi[j + 3]);
-                real e = WZ[0] * of[HALF + j];
+                const real d = difference(psi[j], psi[j + 1], psi[j + 2], psi[j + 3]);
+                real e = d + WZ[0] * of[HALF + j];
 #pragma unroll
                 for (int n = 1; n <= HALF; n++) e += WZ[n] * (of[HALF + j - n] + of[HALF + j + n]);
-                if (MODE != ADJOINT) e = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * (e + d);
-                out.v[j] = e + d;
+                if (MODE == ADJOINT) {
+                    out.v[j] = e;
+                } else {
+                    zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * e;
+                    out.v[j] = d + zzeta[k][j];
+                }
             }
             if (counts) *(Quad*)(zcorr + (end * COLS + x) * SPAN + 4 * zgroup) = out;
         }
@@ -502,12 +511,15 @@ KERNEL wave(
 #pragma unroll
             for (int k = 0; k < CHUNK; k++) {
                 const int n = k + REACH;
-                real d = DX * difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
-                real e = WX[0] * of[n];
+                const real d = difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
+                real e = d + WX[0] * of[n];
 #pragma unroll
                 for (int m = 1; m <= HALF; m++) e += WX[m] * (of[n - m] + of[n + m]);
-                if (MODE != ADJOINT) e = new_zeta[i][k] = filter[n].b * zeta[n * NZ] + filter[n].a * (e + d);
-                out[k * NZ] = e + d;
+                if (MODE != ADJOINT) {
+                    new_zeta[i][k] = filter[n].b * zeta[n * NZ] + filter[n].a * e;
+                    e = d + new_zeta[i][k];
+                }
+                out[k * NZ] = e;
             }
         }
 #endif
@@ -615,10 +627,10 @@ KERNEL wave(
                     const int gx = first + x0 + i;
                     if (keeps && gx < NX) write_quad(kept + layer_of + (long long)gx * NZ, 4 * group, sum.v);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + sum.v[j];
+                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(2, u[i][j], -fresh[i][j]) + sum.v[j];
 #else
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] = 2 * u[i][j] - fresh[i][j] + w[i][j] * sum.v[j];
+                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(w[i][j], sum.v[j], fused(2, u[i][j], -fresh[i][j]));
 #endif
                 }
             };
