@@ -198,9 +198,9 @@ class Acoustic(WaveModel):
         self.start, self.update, self.storage = check_start(*arguments)
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
-        self.scheme = Scheme.of(
-            survey.spacing, survey.dt, survey.steps, order, absorbing, self.storage
-        )._replace(engine=engine)
+        if engine not in ("xla", "kernels", "auto"):
+            raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
+        self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
@@ -239,12 +239,9 @@ class Acoustic(WaveModel):
         old, size = self.scheme, self.start.dtype.itemsize
         limits = (self.memory, self.stored_every, len(rows))
         storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
-        numbers = (old.spacing, old.dt, old.steps, old.order, old.absorbing)
-        return replace_fields(
-            chosen,
-            storage=storage,
-            scheme=Scheme.of(*numbers, storage)._replace(engine=old.engine),
-        )
+        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
+        scheme = scheme._replace(engine=old.engine)
+        return replace_fields(chosen, storage=storage, scheme=scheme)
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
         """Each device has some of the shots."""

@@ -215,18 +215,50 @@ def prepare(task: Task) -> Launch | str:
 
 
 def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:
-    """The kernel that runs these shots, or a line that says why it is XLA that does."""
+    """The kernel that runs these shots, or a line that says why it is XLA that does.
+
+    What one kernel keeps the others read, so there are all three of them or none.
+    """
     scheme, shape = medium.scheme, medium.weight.shape
-    if scheme.segment is not None and mode != "forward":
-        return "the fields are kept at checkpoints"
     if len(shape) != 2:
         return "the kernels are for 2D"
-    given = {"born": None, "adjoint": receivers}.get(mode, source)
-    seen = None if mode == "adjoint" else receivers
-    points = lambda at: (0, 1) if at is None else at.cells.shape[1:3]
-    numbers = (scheme.spacing, scheme.order, scheme.absorbing, scheme.steps, scheme.every)
-    sizes = (len(receivers.cells), *points(given), *points(seen), medium.weight.dtype.itemsize)
-    return prepare(Task(mode, shape, *numbers, *sizes))
+    if scheme.segment is not None and mode != "forward":
+        return "the fields are kept at checkpoints"
+    wanted = ("forward",) if mode == "forward" else MODES[1:]
+    numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
+    turn = turned(medium)
+    found = {}
+    for name in wanted:
+        given = {"born": None, "adjoint": receivers}.get(name, source)
+        seen = None if name == "adjoint" else receivers
+        points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
+        sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
+        grid = (shape[::turn], scheme.spacing[::turn])
+        found[name] = prepare(Task(name, *grid, *numbers, *sizes))
+        if isinstance(found[name], str):
+            return found[name]
+    return found[mode]
+
+
+def turned(medium: Medium) -> int:
+    """−1 where the axes change places, so that the longer one is dealt out to blocks, else 1."""
+    return -1 if medium.weight.shape[0] < medium.weight.shape[1] else 1
+
+
+def turn(medium: Medium, x: Array) -> Array:
+    """An array on the grid as the kernels have it, and back."""
+    return x if turned(medium) == 1 else x.T
+
+
+def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
+    return at.cells[..., :: turned(medium)], at.weights.astype(medium.weight.dtype)
+
+
+def constants(medium: Medium) -> tuple[Array, Array]:
+    """w and the filters of the layer."""
+    by = turned(medium)
+    lines = filters(Layer(medium.layer.strips[::by]), medium.weight.shape[::by])
+    return turn(medium, medium.weight), lines.astype(medium.weight.dtype)
 
 
 def filters(layer: Layer, shape: Shape) -> Array:
@@ -246,27 +278,26 @@ def forward(
     launch: Launch, medium: Medium, wavelet: Array, source: Positions, receivers: Positions
 ) -> list[Array]:
     """The data, (shots, receivers, steps), and q where the kernel keeps it; a scaled source."""
-    scheme, dtype = medium.scheme, medium.weight.dtype
     results = [_data(medium, receivers)]
     if dict(launch.macros)["MODE"] == str(MODES.index("keep")):
-        shape = (scheme.blocks, len(wavelet), *medium.weight.shape)
-        results.append(jax.ShapeDtypeStruct(shape, dtype))
-    given = (medium.weight, filters(medium.layer, medium.weight.shape))
-    return launch.call(results, *given, *source, wavelet, *receivers)
+        shape = (medium.scheme.blocks, len(wavelet), *medium.weight.shape)  # in the kernels' order
+        results.append(jax.ShapeDtypeStruct(shape, medium.weight.dtype))
+    places = (*point(medium, source), wavelet, *point(medium, receivers))
+    return launch.call(results, *constants(medium), *places)
 
 
 def born(launch: Launch, medium: Medium, ratio: Array, kept: Array, receivers: Positions) -> Array:
     """The data of the linearised waves for the source ratio · q."""
-    given = (medium.weight, filters(medium.layer, medium.weight.shape))
-    return launch.call([_data(medium, receivers)], *given, ratio, kept, *receivers)[0]
+    given = (*constants(medium), turn(medium, ratio), kept, *point(medium, receivers))
+    return launch.call([_data(medium, receivers)], *given)[0]
 
 
 def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, xi: Array) -> Array:
     """Σ q y over steps and shots, for scaled receivers."""
-    shape, dtype = medium.weight.shape, medium.weight.dtype
-    given = (medium.weight, filters(medium.layer, shape))
-    image = jax.ShapeDtypeStruct((len(xi), *shape), dtype)
-    return launch.call([image], *given, kept, *receivers, xi)[0].sum(axis=0)
+    image = (len(xi), *medium.weight.shape[:: turned(medium)])
+    given = (*constants(medium), kept, *point(medium, receivers), xi)
+    found = launch.call([jax.ShapeDtypeStruct(image, medium.weight.dtype)], *given)[0]
+    return turn(medium, found.sum(axis=0))
 
 
 def _data(medium: Medium, receivers: Positions) -> jax.ShapeDtypeStruct:

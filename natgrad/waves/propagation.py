@@ -26,8 +26,8 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from ..core.sharding import AXIS
 from ..core.cuda import Launch
+from ..core.sharding import AXIS
 from ..errors import InputError, warn_once
 from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
@@ -49,7 +49,11 @@ class Gathers(NamedTuple):
     def of(cls, survey: Survey, scheme: Scheme, dtype: DTypeLike) -> "Gathers":
         """Those of a survey, on fields with the layer and the halo around the model."""
         count, rim = survey.shots, scheme.absorbing + scheme.halo
-        place = lambda name, points: locate(name, points, survey.shape, survey.spacing, rim)
+
+        def place(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            cells, weights = locate(name, points, survey.shape, survey.spacing, rim)
+            return cells[..., scheme.axes], weights
+
         cells, weights = place("sources", survey.sources)
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
         source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
@@ -179,7 +183,8 @@ def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Calla
     found = kernels.find(mode, medium, shots.source, shots.receivers)
     if isinstance(found, str):
         if medium.scheme.engine == "kernels":
-            warn_once(f"engine {mode} {found}", f"engine: XLA computes {mode} waves, because {found}.")
+            told = f"engine: XLA computes the waves ({mode}), because {found}. Try: engine='auto'."
+            warn_once(told, told)
         return None
     return partial(kernel, found)
 

@@ -38,6 +38,8 @@ grid and the order alone, so that surveys which differ in m or in the wavelet ha
 q = u⁺ − 2u + u⁻ = w(Σ_a (K_a u + c_a) + s), a change η of m is the source −(η/m)q of the same step.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -53,6 +55,7 @@ from ..errors import InputError
 Shape = tuple[int, ...]
 Spacing = tuple[float, ...]
 Cut = tuple[Any, ...]  # an ellipsis and slices of the last axes
+Box = tuple[tuple[int, int], ...]  # where cells begin and end along each axis
 
 # Second derivatives of order 2q: the centre, then the neighbours at distance 1 … q.
 SECOND = {
@@ -60,8 +63,6 @@ SECOND = {
     8: (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560),
 }
 BUFFERS = 3
-import os
-WIDE = int(os.environ.get('WIDE', 0))
 
 # For G: the largest γ ≤ 1/24 with (1 + 4γ sin²)² ≤ −K/(4 sin²), which is 1 + sin²/3 at order 4.
 GAMMA = {4: (np.sqrt(64 + 64 / 3) - 8) / 32, 8: 1 / 24}
@@ -132,7 +133,7 @@ class Layer(NamedTuple):
             return tuple(jnp.asarray((x[::-1] if flip else x).reshape(line), dtype) for x in pair)
 
         def strip(axis: int, low: bool) -> Filters:
-            count = scheme.strip(axis)
+            count = scheme.strip
             index = np.arange(count) - (count - cells - 1)  # j, from the model outwards
             nodes, halves = (index - 0.5).clip(0) / cells, index[:-1].clip(0) / cells
             return Filters(filters(halves, axis, low), filters(nodes, axis, low))
@@ -158,6 +159,7 @@ class Scheme(NamedTuple):
     to their places. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
+    axes: tuple[int, ...]  # those of the model in the order of fields, which `spacing` has too
     spacing: Spacing
     dt: float
     steps: int
@@ -168,23 +170,30 @@ class Scheme(NamedTuple):
     halo: int
     blocks: int
     unroll: int
-    engine: str = "xla"
+    engine: str = "xla"  # or "kernels", or "auto": those where there are some
 
     @classmethod
-    def of(
-        cls, spacing: Spacing, dt: float, steps: int, order: int, absorbing: int, storage: Storage
-    ) -> "Scheme":
-        """With as many blocks as fill up whole segments."""
+    def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
+        """That of a survey, with as many blocks as fill up whole segments."""
         every, segment, _ = storage
-        group, unroll = segment or 1, 1 if every % BUFFERS == 0 else BUFFERS
-        blocks = -(-steps // (every * group)) * group
-        given = (spacing, dt, steps, order, absorbing, every, segment)
+        group, unroll = segment or 1, BUFFERS if every == 1 else 1
+        blocks = -(-survey.steps // (every * group)) * group
+        axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
+        spacing = tuple(survey.spacing[i] for i in axes)
+        given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
         return cls(*given, halo(order), blocks, unroll)
 
-    def strip(self, axis: int) -> int:
-        """How many cells of an axis are in a strip: the layer, and what its stencils reach."""
-        least = self.absorbing + self.halo
-        return max(least, WIDE) if axis == len(self.spacing) - 1 else least
+    def extend(self, m: Array) -> Array:
+        """m with the layer, where it has the value of the nearest cell; axes as fields have them.
+
+        The longest axis comes last, for long loops and short strips across them.
+        """
+        return jnp.pad(m.transpose(self.axes), self.absorbing, mode="edge")
+
+    @property
+    def strip(self) -> int:
+        """How many cells are in a strip across it: the layer, and what its stencils reach."""
+        return self.absorbing + self.halo
 
     @property
     def inside(self) -> tuple:
@@ -303,7 +312,7 @@ class Medium(eqx.Module):
 
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
-        self.weight = scheme.dt**2 / jnp.pad(m, scheme.absorbing, mode="edge")
+        self.weight = scheme.dt**2 / scheme.extend(m)
         self.slowness, self.layer, self.scheme = m, layer, scheme
 
     def rest(self, shots: int) -> Fields:
@@ -311,12 +320,10 @@ class Medium(eqx.Module):
         shape, width = self.weight.shape, self.scheme.halo
         zeros = lambda sides: jnp.zeros((shots, *sides), self.weight.dtype)
 
-        def memory(axis: int, more: int) -> Array:
-            along = self.scheme.strip(axis) + more
-            return zeros([along if i == axis else n for i, n in enumerate(shape)])
-
+        across = lambda axis, n: [n if i == axis else side for i, side in enumerate(shape)]
+        strip = self.scheme.strip
         pairs = [
-            (memory(axis, 3), memory(axis, 2 * width))
+            (zeros(across(axis, strip + 3)), zeros(across(axis, strip + 2 * width)))
             for axis, sides in enumerate(self.layer.strips)
             for _ in sides
         ]
@@ -331,20 +338,19 @@ class Medium(eqx.Module):
         transposed: bool = False,
     ) -> Fields:
         """The next fields, with a source on the cells inside and a force at some points."""
-        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        weights, memories = SECOND[scheme.order], self._remember(fields, transposed)
-        written = fields.spare.u
-        for cells, strips in _regions(shape, scheme, len(memories)):
-            inside = (..., *(slice(a + scheme.halo, b + scheme.halo) for a, b in cells))
-            total = sum(
-                second(u, axis, weights, h, inside) for axis, h in enumerate(scheme.spacing)
-            )
-            for number, axis in strips:
-                total = total + self._correction(memories[number], axis, number, cells, transposed)
-            here = (..., *(slice(a, b) for a, b in cells))
-            new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * total
+        scheme, u = self.scheme, fields.now.u
+        memories, written = self._remember(fields, transposed), fields.spare.u
+        for box, strips in _boxes(self.weight.shape, scheme):
+            here = (..., *(slice(a, b) for a, b in box))
+            inside = (..., *(slice(a + scheme.halo, b + scheme.halo) for a, b in box))
+            parts = [
+                second(u, axis, SECOND[scheme.order], h, inside)
+                for axis, h in enumerate(scheme.spacing)
+            ]
+            parts += [self._correction(memories[i], i, box, transposed) for i in strips]
+            new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * sum(parts)
             new = new if source is None else new + source[here]
-            corner = (0, *(a + scheme.halo for a, _ in cells))
+            corner = (0, *(a + scheme.halo for a, _ in box))
             written = jax.lax.dynamic_update_slice(written, new, corner)
         now = jax.lax.optimization_barrier(written)
         if force is not None:
@@ -355,84 +361,69 @@ class Medium(eqx.Module):
     def _remember(self, fields: Fields, transposed: bool) -> tuple[tuple[Array, Array], ...]:
         """ψ' and ζ' of every strip."""
         scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        width, weights, gamma = scheme.halo, SECOND[scheme.order], GAMMA[scheme.order]
+        width, strip, order = scheme.halo, scheme.strip, scheme.order
         found = []
-        for number, ((psi, zeta), (psi_to, zeta_to)) in enumerate(
-            zip(fields.now.memories, fields.spare.memories, strict=True)
-        ):
-            axis, last = divmod(number, 2)
-            strip = scheme.strip(axis)
+        for number, old in enumerate(fields.now.memories):
+            (axis, last), room = divmod(number, 2), fields.spare.memories[number]
             filters, h = self.layer.strips[axis][last], scheme.spacing[axis]
-            begin = shape[axis] - strip if last else 0
-
-            def along(start: int, stop: int, rest: int, axis: int = axis) -> Cut:
-                sides = [slice(rest, rest + n) for n in shape]
-                sides[axis] = slice(start, stop)
-                return (..., *sides)
-
-            def put(
-                to: Array, old: Array, ab: tuple[Array, Array], x: Array, at: int, axis: int = axis
-            ) -> Array:
-                n = x.shape[x.ndim - len(shape) + axis]
-                new = ab[1] * old[along(at, at + n, 0, axis)] + ab[0] * x
-                corner = (0, *(at * (i == axis) for i in range(len(shape))))
-                return jax.lax.dynamic_update_slice(to, new, corner)
-
-            cells = along(begin + width, begin + width + strip, width)
-            halves = along(begin + width, begin + width + strip - 1, width)
-            own = along(width, width + strip - 1, 0)
+            begin = width + (shape[axis] - strip if last else 0)
+            slope = partial(first, axis=axis, gamma=GAMMA[order], h=h)
+            cells = _across(shape, axis, begin, strip, width)
+            halves = _across(shape, axis, begin, strip - 1, width)
             if transposed:
-                zeta = put(zeta_to, zeta, filters.zeta, u[cells], width)
-                slope = first(u, axis, gamma, h, halves) + first(zeta, axis, gamma, h, own)
-                psi = put(psi_to, psi, filters.psi, slope, 2)
+                at = _across(shape, axis, width, strip, 0)
+                zeta = _filter(room[1], old[1], filters.zeta, u[cells], at)
+                own = _across(shape, axis, width, strip - 1, 0)
+                steep = slope(u, cells=halves) + slope(zeta, cells=own)
+                at = _across(shape, axis, 2, strip - 1, 0)
+                psi = _filter(room[0], old[0], filters.psi, steep, at)
             else:
-                psi = put(psi_to, psi, filters.psi, first(u, axis, gamma, h, halves), 2)
-                bend = second(u, axis, weights, h, cells)
-                bend = bend + first(psi, axis, gamma, h, along(1, 1 + strip, 0))
-                zeta = put(zeta_to, zeta, filters.zeta, bend, width)
+                at = _across(shape, axis, 2, strip - 1, 0)
+                psi = _filter(room[0], old[0], filters.psi, slope(u, cells=halves), at)
+                bent = second(u, axis, SECOND[order], h, cells)
+                bent = bent + slope(psi, cells=_across(shape, axis, 1, strip, 0))
+                at = _across(shape, axis, width, strip, 0)
+                zeta = _filter(room[1], old[1], filters.zeta, bent, at)
             found.append((psi, zeta))
         return tuple(found)
 
     def _correction(
-        self,
-        memory: tuple[Array, Array],
-        axis: int,
-        number: int,
-        cells: tuple[tuple[int, int], ...],
-        transposed: bool,
+        self, memory: tuple[Array, Array], number: int, box: Box, transposed: bool
     ) -> Array:
-        """c of one strip on some of its cells."""
-        scheme, (psi, zeta), h = self.scheme, memory, self.scheme.spacing[axis]
-        width, sides = scheme.halo, [slice(a, b) for a, b in cells]
-        begin = self.weight.shape[axis] - scheme.strip(axis) if number % 2 else 0
-        start, stop = (x - begin for x in cells[axis])
-        move = lambda by: (..., *sides[:axis], slice(start + by, stop + by), *sides[axis + 1 :])
-        spread = first(psi, axis, GAMMA[scheme.order], h, move(1))
-        if transposed:
-            return spread + second(zeta, axis, SECOND[scheme.order], h, move(width))
-        return spread + zeta[move(width)]
+        """c of one strip on a box of cells in it."""
+        scheme, (psi, zeta), (axis, last) = self.scheme, memory, divmod(number, 2)
+        width, order, h = scheme.halo, scheme.order, scheme.spacing[axis]
+        cells = (..., *(slice(a, b) for a, b in box))
+        cells = shift(cells, axis, scheme.strip - self.weight.shape[axis] if last else 0)
+        spread = first(psi, axis, GAMMA[order], h, shift(cells, axis, 1))
+        cells = shift(cells, axis, width)
+        return spread + (second(zeta, axis, SECOND[order], h, cells) if transposed else zeta[cells])
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
-        return jnp.pad(eta / self.slowness, self.scheme.absorbing, mode="edge")
+        return self.scheme.extend(eta / self.slowness)
 
 
-def _regions(
-    shape: Shape, scheme: Scheme, strips: int
-) -> list[tuple[tuple[tuple[int, int], ...], list[tuple[int, int]]]]:
-    """Boxes of cells that fill the grid, each with the strips that it lies in, and their axes."""
-    if not strips:
-        return [(tuple((0, n) for n in shape), [])]
+def _across(shape: Shape, axis: int, start: int, count: int, rest: int) -> Cut:
+    """`count` cells of an axis from `start` on, and all of the others, which begin at `rest`."""
+    sides = [slice(rest, rest + n) for n in shape]
+    sides[axis] = slice(start, start + count)
+    return (..., *sides)
+
+
+def _filter(room: Array, old: Array, filters: tuple[Array, Array], x: Array, at: Cut) -> Array:
+    """bf + ax in its place in `room`: an array of its own, or XLA would compute it again."""
+    corner = [0] * (x.ndim - len(at) + 1) + [cut.start for cut in at[1:]]
+    return jax.lax.dynamic_update_slice(room, filters[1] * old[at] + filters[0] * x, corner)
+
+
+def _boxes(shape: Shape, scheme: Scheme) -> Iterator[tuple[Box, list[int]]]:
+    """Boxes of cells that fill the grid, each with the numbers of the strips that it lies in."""
     axes = []
     for axis, n in enumerate(shape):
-        width = scheme.strip(axis)
+        width = scheme.strip if scheme.absorbing else 0
         edges = sorted({0, width, n - width, n})
-        parts = []
-        for a, b in pairwise(edges):
-            inside = [(2 * axis, axis)] * (a < width) + [(2 * axis + 1, axis)] * (b > n - width)
-            parts.append(((a, b), inside))
-        axes.append(parts)
-    boxes = []
+        strips = lambda a, b, n=n, w=width, i=2 * axis: [i] * (a < w) + [i + 1] * (b > n - w)
+        axes.append([((a, b), strips(a, b)) for a, b in pairwise(edges)])
     for parts in product(*axes):
-        boxes.append((tuple(p[0] for p in parts), [strip for p in parts for strip in p[1]]))
-    return boxes
+        yield tuple(part[0] for part in parts), [i for part in parts for i in part[1]]
