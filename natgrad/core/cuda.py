@@ -246,7 +246,7 @@ def compile_source(source: str, options: list[str]) -> bytes:
     return cubin.raw
 
 
-_CLUSTER, _COOPERATIVE = 4, 2
+_CLUSTER = 4
 _SHARED_LIMIT, _MULTIPROCESSORS = 97, 16
 _LOCAL_BYTES, _REGISTERS, _SHARED_BYTES, _ANY_CLUSTER = 3, 4, 8, 14
 _Attribute = _struct(
@@ -297,7 +297,6 @@ class Launch(NamedTuple):
     block: int
     cluster: int = 1
     shared: int = 0
-    cooperative: bool = False
 
     @property
     def source(self) -> str:
@@ -309,17 +308,11 @@ class Launch(NamedTuple):
         return compile_source(self.source, options)
 
     def config(self, stream: int) -> Any:
-        attributes = (_Attribute * 2)()
-        count = 0
-        if self.cluster > 1:
-            attributes[count].id, attributes[count].value[:3] = _CLUSTER, [self.cluster, 1, 1]
-            count += 1
-        if self.cooperative:
-            attributes[count].id, attributes[count].value[0] = _COOPERATIVE, 1
-            count += 1
-        size = (ctypes.c_uint * 3)
+        attributes = (_Attribute * 1)()
+        attributes[0].id, attributes[0].value[:3] = _CLUSTER, [self.cluster, 1, 1]
+        size = ctypes.c_uint * 3
         shape = (size(self.grid, 1, 1), size(self.block, 1, 1), self.shared)
-        return _Config(*shape, stream, attributes, count)
+        return _Config(*shape, stream, attributes, int(self.cluster > 1))
 
     def function(self, context: int) -> ctypes.c_void_p:
         """The kernel in a context that is current, loaded once."""

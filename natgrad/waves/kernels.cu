@@ -2,8 +2,8 @@
 //
 // The first axis (x) is dealt out to the BLOCKS of a cluster, COLS columns each. A thread has a
 // patch of PX columns by four rows (z): u and w of its cells stay in registers; shared memory has
-// u⁻, which u⁺ replaces, and u for the neighbours. The columns at the rim of a block are written
-// to the next block too; one barrier of the cluster ends a step.
+// u⁻, which u⁺ replaces, and u for the neighbours. The columns at the rim of a block are sent to
+// the next block too, which waits for them alone: no barrier of the whole cluster ends a step.
 //
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //
@@ -35,12 +35,6 @@ DEVICE unsigned remote(const void* own, int rank) {
     unsigned here = (unsigned)__cvta_generic_to_shared(own);
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(here), "r"(rank));
     return address;
-}
-DEVICE void send(unsigned to, float a, float b) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
-}
-DEVICE void send(unsigned to, double a, double b) {
-    asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(to), "d"(a), "d"(b) : "memory");
 }
 // A transaction barrier counts the bytes that another block sends; a phase of it is armed with their
 // number and ends when all have come.
@@ -341,7 +335,6 @@ KERNEL wave(
     const unsigned right = remote(fields, rank + 1 < BLOCKS ? rank + 1 : rank);
     const bool sends_left = works && rank > 0 && x0 == 0;
     const bool sends_right = works && rank + 1 < BLOCKS && x0 == COLS - PX;
-#if ASYNC
     // What the block on the right sends to comes over bars 2 and 3 there, and so on.
     const unsigned left_bar = remote(bars + 2, rank > 0 ? rank - 1 : 0);
     const unsigned right_bar = remote(bars, rank + 1 < BLOCKS ? rank + 1 : rank);
@@ -351,10 +344,6 @@ KERNEL wave(
         for (int i = 0; i < 4; i++) bar_init(bars + i);
         for (int i = 0; i < 4; i++) bar_arm(bars + i, RIM);
     }
-#define SEND(to, a, b, bar) send(to, a, b, bar)
-#else
-#define SEND(to, a, b, bar) send(to, a, b)
-#endif
 #endif
     cluster_sync();
 
@@ -362,7 +351,7 @@ KERNEL wave(
     for (int s = 0; s < STEPS; s++) {
         const int parity = s & 1;
         forget(group), forget(x0), forget(mask), forget(slot);
-#if BLOCKS > 1 && ASYNC
+#if BLOCKS > 1
         // The rim of this field has come when its barrier has had its phase. The other blocks send
         // the next but one into it only after this block has sent what is computed from it.
         if (s > 0) {
@@ -523,8 +512,8 @@ KERNEL wave(
             }
         }
 #endif
-        if (LAYER > 0 || ASYNC) block_sync();
-#if BLOCKS > 1 && ASYNC
+        block_sync();
+#if BLOCKS > 1
         if (tid == 0 && s > 0) {
             if (waits_left) bar_arm(bars + parity, RIM);
             if (waits_right) bar_arm(bars + 2 + parity, RIM);
@@ -677,16 +666,16 @@ KERNEL wave(
 #pragma unroll
                 for (int i = 0; i < HALF; i++) {
                     unsigned to = left + corner + (COLS + HALF + i) * COLUMN * (int)sizeof(real);
-                    SEND(to, fresh[i][0], fresh[i][1], left_bar + 8 * (1 - parity));
-                    SEND(to + HIGH, fresh[i][2], fresh[i][3], left_bar + 8 * (1 - parity));
+                    send(to, fresh[i][0], fresh[i][1], left_bar + 8 * (1 - parity));
+                    send(to + HIGH, fresh[i][2], fresh[i][3], left_bar + 8 * (1 - parity));
                 }
             }
             if (sends_right && s + 1 < STEPS) {
 #pragma unroll
                 for (int i = PX - HALF; i < PX; i++) {
                     unsigned to = right + corner + (i - PX + HALF) * COLUMN * (int)sizeof(real);
-                    SEND(to, fresh[i][0], fresh[i][1], right_bar + 8 * (1 - parity));
-                    SEND(to + HIGH, fresh[i][2], fresh[i][3], right_bar + 8 * (1 - parity));
+                    send(to, fresh[i][0], fresh[i][1], right_bar + 8 * (1 - parity));
+                    send(to + HIGH, fresh[i][2], fresh[i][3], right_bar + 8 * (1 - parity));
                 }
             }
 #endif
@@ -702,10 +691,9 @@ KERNEL wave(
             if (my_slot[k] >= 0)
                 atomicAdd(force + (1 - parity) * ENTRIES + my_slot[k], my_weight[k] * coming[k]);
 #endif
-        if (ASYNC) block_sync();
-        else cluster_sync();
+        block_sync();
     }
-    if (ASYNC) cluster_sync(); // no block leaves while another one may send to it
+    cluster_sync(); // no block leaves while another one may send to it
 
 #if MODE == ADJOINT
     for (int i = 0; i < PX; i++) {

@@ -185,7 +185,6 @@ def launch(task: Task, plan: Plan, device: Device) -> Launch:
         "THREADS": plan.threads,
         "SLOTS": plan.slots,
         "SHARED": plan.shared,
-        "ASYNC": 1,
         "WEIGHTS_X": ", ".join(map(number, weights[0])),
         "WEIGHTS_Z": ", ".join(map(number, weights[1])),
         "GAMMA": number(GAMMA[task.order]),

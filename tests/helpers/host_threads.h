@@ -73,10 +73,6 @@ static unsigned remote(const void* own, int rank) {
 static unsigned char* resolve(unsigned address) {
     return current->cluster->blocks[address >> 20].shared + (address & 0xfffff);
 }
-template <class T> void send(unsigned to, T a, T b) {
-    T pair[2] = {a, b};
-    std::memcpy(resolve(to), pair, sizeof pair);
-}
 struct Transactions {
     int bytes;
     short armed, phase;
@@ -94,7 +90,8 @@ static void bar_wait(void* bar, int phase) {
     while (((Transactions*)bar)->phase == phase) yield();
 }
 template <class T> void send(unsigned to, T a, T b, unsigned bar) {
-    send(to, a, b);
+    T pair[2] = {a, b};
+    std::memcpy(resolve(to), pair, sizeof pair);
     auto& t = *(Transactions*)resolve(bar);
     t.bytes -= 2 * (int)sizeof(T), t.settle();
 }
