@@ -95,9 +95,7 @@ Api = _struct(
     ("get_stream", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)),
 )
 NewError = _struct("NewError", *_HEAD, ("message", ctypes.c_char_p), ("code", ctypes.c_int))
-GetStream = _struct(
-    "GetStream", *_HEAD, ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p)
-)
+GetStream = _struct("GetStream", *_HEAD, ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p))
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(CallFrame))
 METADATA, INTERNAL, STRING = 1, 13, 4
 
