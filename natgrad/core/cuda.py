@@ -1,7 +1,7 @@
 """CUDA source of this package, compiled when it is first used and called from JAX programs.
 
-A `Launch` names a source file, what is defined in it, a kernel and its grid. `Launch.reason` says
-why it cannot run on a device, or None; `Launch.call` is the call inside a traced function.
+A `Launch` names a source file, what is defined in it, a kernel and its grid. `Launch.usage` shows
+that it runs on a GPU, or raises; `Launch.call` is the call inside a traced function.
 
     source.cu ─NVRTC→ cubin, kept in a folder of the user's cache ─driver→ kernel ─jax.ffi→ program
 
@@ -22,6 +22,7 @@ import re
 import sysconfig
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -237,10 +238,8 @@ def compile_source(source: str, options: list[str]) -> bytes:
         _nvrtc("nvrtcGetCUBIN", program, cubin)
     finally:
         _nvrtc("nvrtcDestroyProgram", ctypes.byref(program))
-    try:
+    with suppress(OSError):  # where the home cannot be written to, compile again next time
         replace_file(path, cubin.raw)
-    except OSError:  # a home that cannot be written to: compile again next time
-        pass
     return cubin.raw
 
 

@@ -41,7 +41,7 @@ class Deepwave(OutsideWaves):
         *,
         update: ArrayLike | None = None,
         order: int = 4,
-        absorbing: int = 20,
+        absorbing: int = 10,
         memory: int = DEFAULT_MEMORY,
         stored_every: int = 1,
         device: str = "cpu",

@@ -42,7 +42,7 @@ class Devito(OutsideWaves):
         *,
         update: ArrayLike | None = None,
         order: int = 4,
-        absorbing: int = 20,
+        absorbing: int = 10,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         dtype: DTypeLike = np.float32,

@@ -107,7 +107,7 @@ def check_start(
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     width = halo(order)
-    check_integer(absorbing, "absorbing", 0, example=20)
+    check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
     check_number(memory, "memory", positive=True)
@@ -140,8 +140,8 @@ def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
 class Acoustic(WaveModel):
     """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
-    Second order in time, `order` 4 or 8 in space, with `absorbing` cells of a layer around the
-    model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
+    Second order in time, `order` 4 or 8 in space, with a perfectly matched layer of `absorbing`
+    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
@@ -152,6 +152,10 @@ class Acoustic(WaveModel):
     mini-batches of shots that of their own. The shots are dealt out to the
     `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
     before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
+
+    On a Hopper GPU or later, `engine="auto"` computes 2D waves by kernels of our own that keep a
+    shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why where
+    it does not. "xla" is the reference.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -187,7 +191,7 @@ class Acoustic(WaveModel):
         *,
         update: ArrayLike | None = None,
         order: int = 4,
-        absorbing: int = 20,
+        absorbing: int = 10,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,

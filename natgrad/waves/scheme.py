@@ -63,6 +63,7 @@ SECOND = {
     8: (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560),
 }
 BUFFERS = 3
+LARGE = 2**14  # cells: in smaller models a copy of the fields costs less than compiling more steps
 
 # For G: the largest γ ≤ 1/24 with (1 + 4γ sin²)² ≤ −K/(4 sin²), which is 1 + sin²/3 at order 4.
 GAMMA = {4: (np.sqrt(64 + 64 / 3) - 8) / 32, 8: 1 / 24}
@@ -156,7 +157,7 @@ class Scheme(NamedTuple):
     Time is cut into `blocks` of `every` steps, and the response of the medium is taken at the start
     of each. `segment` blocks lie between two checkpoints; where it is None, the response itself is
     stored. A loop has `unroll` blocks in its body, so that the rotating buffers of a field return
-    to their places. `halo` is how many cells the stencil reaches beyond its centre.
+    to their places where a block has but one step. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
     axes: tuple[int, ...]  # those of the model in the order of fields, which `spacing` has too
@@ -176,7 +177,8 @@ class Scheme(NamedTuple):
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
         """That of a survey, with as many blocks as fill up whole segments."""
         every, segment, _ = storage
-        group, unroll = segment or 1, BUFFERS if every == 1 else 1
+        group, large = segment or 1, np.prod(survey.shape) > LARGE
+        unroll = BUFFERS if every == 1 and large else 1
         blocks = -(-survey.steps // (every * group)) * group
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
