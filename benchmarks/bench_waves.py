@@ -1,7 +1,7 @@
 """Waves at the paper's size beside deepwave and devito: seconds, memory, and what thinning costs.
 
     python benchmarks/bench_waves.py [--shots 21] [--steps 2000]
-    python benchmarks/bench_waves.py --device gpu              # natgrad and deepwave, wall time
+    python benchmarks/bench_waves.py --device gpu     # XLA, own kernels and deepwave, wall time
 
 306 × 120 cells of 25 m and 20 around them, a 6 Hz Ricker wavelet, 306 receivers, float32, order 4.
 Seconds are of the CPU, on one thread, the shorter of two runs after one that compiles. Every task
@@ -34,6 +34,7 @@ SETTINGS = ONE_THREAD | {
 # name: the module that it needs, the function that gives its tasks, its settings
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "natgrad": ("natgrad", "natgrad_tasks", {}),
+    "natgrad, own kernels": ("natgrad", "natgrad_tasks", {"engine": "kernels"}),
     "devito": ("devito", "devito_tasks", {"every": 1}),
     "devito, every 6th": ("devito", "devito_tasks", {"every": 6}),
     "deepwave, every 8th": ("deepwave", "deepwave_tasks", {"every": 8}),
@@ -91,7 +92,7 @@ def side_by_side(arguments: argparse.Namespace) -> Iterator[list]:
     for task in OWN_TASKS:
         for variant, (module, _, _) in VARIANTS.items():
             missing = importlib.util.find_spec(module) is None
-            if missing or (gpu and module == "devito"):
+            if missing or (gpu and module == "devito") or (not gpu and "kernels" in variant):
                 continue
             if task not in TASKS and module != "natgrad":
                 continue

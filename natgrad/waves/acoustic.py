@@ -153,6 +153,10 @@ class Acoustic(WaveModel):
     `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
     before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
+    On a Hopper GPU or later, `engine="auto"` computes 2D waves by kernels of our own that keep a
+    shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why where
+    it does not. "xla" is the reference.
+
     ```python
     model = ng.waves.Acoustic(survey, start)
     result = ng.minimize(
@@ -191,13 +195,16 @@ class Acoustic(WaveModel):
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,
+        engine: str = "xla",
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         self.start, self.update, self.storage = check_start(*arguments)
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
-        self.scheme = Scheme.of(survey, order, absorbing, self.storage)
+        if engine not in ("xla", "kernels", "auto"):
+            raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
+        self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
@@ -237,6 +244,7 @@ class Acoustic(WaveModel):
         limits = (self.memory, self.stored_every, len(rows))
         storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
         scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
+        scheme = scheme._replace(engine=old.engine)
         return replace_fields(chosen, storage=storage, scheme=scheme)
 
     def distributed(self, mesh: Mesh) -> "Acoustic":

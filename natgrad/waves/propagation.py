@@ -26,8 +26,10 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from ..core.cuda import Launch
 from ..core.sharding import AXIS
 from ..errors import InputError, warn_once
+from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
 from .survey import Survey
 
@@ -82,11 +84,16 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
                 _, kept, data = march(fields, samples, shots, medium, kept, first)
             return kept, scheme.join(data)
 
+        def by_kernel(launch: Launch, kept: PyTree, shots: Gathers) -> tuple[PyTree, Array]:
+            data, *kept = kernels.forward(launch, medium, *shots)
+            return kept[0] if keep else None, data
+
+        kernel = choose(by_kernel, "keep" if keep else "forward", medium, shots)
         if not keep:
-            kept, data = over_groups(group, None, shots)
+            kept, data = over_groups(group, None, shots, kernel)
         elif scheme.segment is None:
             room = jnp.zeros((scheme.blocks, len(shots.wavelet), *weight.shape), weight.dtype)
-            kept, data = over_groups(group, room, shots)
+            kept, data = over_groups(group, room, shots, kernel)
         else:
             count, fields = scheme.blocks // scheme.segment, medium.rest(len(shots.wavelet))
             state = (fields.before.u, fields.now)
@@ -115,7 +122,11 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
                 data = scatter_again(source, shots, medium)
             return carry, scheme.join(data)
 
-        return over_groups(group, None, shots)[1]
+        def by_kernel(launch: Launch, carry: None, shots: Gathers) -> tuple[None, Array]:
+            return carry, kernels.born(launch, medium, source, kept, shots.receivers)
+
+        kernel = choose(by_kernel, "born", medium, shots)
+        return over_groups(group, None, shots, kernel)[1]
 
     data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
     return data[: len(shots.wavelet)]
@@ -137,7 +148,12 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
                 _, total = image_again(start, kept, first, samples, receivers, shots, medium)
             return total, None
 
-        total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi))
+        def by_kernel(launch: Launch, total: Array, rows: Any) -> tuple[Array, None]:
+            receivers = rows[0].receivers.scale(medium.weight, scheme.halo)
+            return total + kernels.adjoint(launch, medium, kept, receivers, rows[1]), None
+
+        kernel = choose(by_kernel, "adjoint", medium, shots)
+        total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
         part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
         return part if mesh is None else jax.lax.psum(part, AXIS)
@@ -160,8 +176,26 @@ def deal(
     return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
 
-def over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
-    """`carry` through groups of shots, and what they give: one shot each on a CPU, else all."""
+def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Callable | None:
+    """The kernel for these shots where the scheme asks for one and there is one."""
+    if medium.scheme.engine == "xla":
+        return None
+    found = kernels.find(mode, medium, shots.source, shots.receivers)
+    if isinstance(found, str):
+        if medium.scheme.engine == "kernels":
+            told = f"engine: XLA computes the waves ({mode}), because {found}. Try: engine='auto'."
+            warn_once(told, told)
+        return None
+    return partial(kernel, found)
+
+
+def over_groups(
+    function: Callable, carry: PyTree, rows: PyTree, kernel: Callable | None = None
+) -> tuple[PyTree, PyTree]:
+    """`carry` through groups of shots, and what they give: one shot each on a CPU, else all.
+
+    A kernel takes the place of `function` on an NVIDIA GPU, for all shots at once.
+    """
     count = len(jax.tree.leaves(rows)[0])
 
     def one_by_one(carry: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
@@ -170,7 +204,8 @@ def over_groups(function: Callable, carry: PyTree, rows: PyTree) -> tuple[PyTree
         return carry, jax.tree.map(lambda x: x[:, 0], out)
 
     together = lambda carry, rows: function(carry, jnp.zeros((), int), rows)
-    return jax.lax.platform_dependent(carry, rows, cpu=one_by_one, default=together)
+    ways = {"cpu": one_by_one} if kernel is None else {"cpu": one_by_one, "cuda": kernel}
+    return jax.lax.platform_dependent(carry, rows, default=together, **ways)
 
 
 # From here on: a group of shots at a time, along the leading axis of the fields, block by block.

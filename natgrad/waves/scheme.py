@@ -171,6 +171,7 @@ class Scheme(NamedTuple):
     halo: int
     blocks: int
     unroll: int
+    engine: str = "xla"  # or "kernels", or "auto": those where there are some
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":

@@ -1,0 +1,304 @@
+"""Waves of 2D shots by kernels of our own on an NVIDIA GPU: a cluster of thread blocks for a shot.
+
+A shot stays in the shared memory of its cluster for all steps (kernels.cu), so that a run is one
+launch. The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
+
+    find("forward", medium, shots)     # the kernel, or a line that says why there is none
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core import cuda
+from ..core.cuda import CudaError, Launch
+from .scheme import GAMMA, SECOND, Layer, Medium, Positions, Shape
+
+MODES = ("forward", "keep", "born", "adjoint")
+GROUP = 4  # rows of a thread
+
+
+class Device(NamedTuple):
+    """What a plan needs to know of a GPU; the defaults are those of a Hopper GPU."""
+
+    architecture: str = "sm_90"
+    shared: int = 232_448  # bytes that a block can have
+    registers: int = 65_536
+    multiprocessors: int = 132
+    together: int = 16  # multiprocessors that share their memory in clusters
+
+    def clusters(self, blocks: int) -> int:
+        """About how many clusters run at once, one block on a multiprocessor."""
+        if blocks == 1:
+            return self.multiprocessors
+        return self.multiprocessors // self.together * (self.together // blocks)
+
+
+@cache
+def find_device() -> Device | str:
+    """The GPU that programs run on, or why our kernels cannot run on it."""
+    if jax.default_backend() != "gpu":
+        return "there is no GPU"
+    device = jax.devices()[0]
+    capability = str(getattr(device, "compute_capability", "0.0"))
+    if not (capability.split(".")[0].isdecimal() and int(capability.split(".")[0]) >= 9):
+        what = f"{device.device_kind} has compute capability {capability}"
+        return f"{what}, and clusters of thread blocks need 9.0"
+    try:
+        shared, count = cuda.limits(0)
+    except CudaError as error:
+        return str(error)
+    return Device(f"sm_{capability.replace('.', '')}", shared, multiprocessors=count)
+
+
+class Task(NamedTuple):
+    """What a kernel is to do: sizes, all of them known when the program is traced."""
+
+    mode: str
+    shape: tuple[int, ...]  # with the layer
+    spacing: tuple[float, ...]
+    order: int
+    layer: int
+    steps: int
+    every: int
+    shots: int
+    injected: int  # points, and the cells that each is spread over
+    injected_corners: int
+    recorded: int
+    recorded_corners: int
+    itemsize: int
+
+
+class Plan(NamedTuple):
+    """How a task is laid out: blocks of a cluster, columns of a block and of a thread."""
+
+    blocks: int
+    columns: int
+    patch: int
+    threads: int
+    slots: int
+    shared: int
+    cost: float  # of a step, in issue cycles, by the model below
+
+
+def round_up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
+    """That layout, or why it is none."""
+    nx, nz = task.shape
+    half, groups, width = task.order // 2, -(-nz // GROUP), -(-nx // blocks)
+    across = -(-width // patch)
+    columns, threads = across * patch, round_up(groups * across, 32)
+    born_or_adjoint = task.mode in ("born", "adjoint")
+    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP)
+    reach = max(half, 3)
+    strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
+    if threads > 1024 or patch < half or 4 * patch > 32:
+        return "too many threads"
+    if (blocks - 1) * columns >= nx:
+        return "a block without columns"
+    rounds = around = chunk = 0
+    if task.layer:
+        if threads < nz:
+            return "too few threads for the layer"
+        if 2 * quads > groups or quads > 32 or nx < strip:
+            return "a layer wider than the grid"
+        if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
+            return "the layer does not fit into the blocks at the ends"
+        rounds = -(-2 * -(-columns // (32 // quads)) // warps)
+        chunk = -(-strip // (threads // nz))
+        around = threads // nz * chunk + 2 * reach
+    words = task.itemsize // 4
+    needed = words * (8 * patch + 8 * rounds + 24) + 36
+    if min(255, device.registers // threads // 8 * 8) < needed:
+        return "too many registers"
+    # A wrap from one row of patches to the next should look to the banks like one more group.
+    fits = [s for s in range(groups + 2, groups + 10) if (4 * patch * s - 2 * groups) % 32 == 0]
+    slots = fits[0] if fits else groups + 2
+    entries = task.injected * task.injected_corners
+    records = task.recorded * task.recorded_corners
+    reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
+    if task.layer:
+        reals += columns * 2 * quads * 4 + 32 * quads + sides * 4 * around
+        reals += sides * (3 * around - 2 * reach) * nz
+    reals += 3 * entries + records
+    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 40
+    shared = round_up(shared, 16)
+    if shared > device.shared:
+        return "too much shared memory"
+    each = -(-warps // 4)  # warps of one scheduler
+    cost = each * patch * 4 * (10 + task.order) + 600
+    if task.layer:
+        cost += each * (rounds * (40 + 16 * task.order) + sides * chunk * (12 + 2 * task.order))
+    return Plan(blocks, columns, patch, threads, slots, shared, cost)
+
+
+def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
+    """The fastest layout of a task by a rough model, or a line that says why there is none."""
+    if len(task.shape) != 2:
+        return "the kernels are for 2D"
+    if task.order not in SECOND:
+        return f"no kernel of order {task.order}"
+    found: dict[Any, Plan] = {}
+    reasons: set[str] = set()
+    for blocks in range(1, 17):
+        for patch in range(2, 9):
+            plan = lay_out(task, device, blocks, patch)
+            if isinstance(plan, str):
+                reasons.add(plan)
+            else:
+                rounds = -(-task.shots // device.clusters(blocks))
+                found[rounds * plan.cost, -patch, blocks] = plan
+    if not found:
+        sides = " × ".join(map(str, task.shape))
+        return f"{sides} cells fit into no cluster of 16 blocks ({', '.join(sorted(reasons))})"
+    return found[min(found)]
+
+
+def launch(task: Task, plan: Plan, device: Device) -> Launch:
+    """The kernel of a plan, all of its numbers written into the source."""
+    real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
+    number = lambda x: f"{float(x)!r}{suffix}"
+    weights = [[w / h**2 for w in SECOND[task.order]] for h in task.spacing]
+    macros = {
+        "REAL": real,
+        "MODE": MODES.index(task.mode),
+        "NX": task.shape[0],
+        "NZ": task.shape[1],
+        "HALF": task.order // 2,
+        "LAYER": task.layer,
+        "STEPS": task.steps,
+        "EVERY": task.every,
+        "SHOTS": task.shots,
+        "INJECTED": task.injected,
+        "INJECTED_CORNERS": task.injected_corners,
+        "RECORDED": task.recorded,
+        "RECORDED_CORNERS": task.recorded_corners,
+        "BLOCKS": plan.blocks,
+        "COLS": plan.columns,
+        "PX": plan.patch,
+        "THREADS": plan.threads,
+        "SLOTS": plan.slots,
+        "SHARED": plan.shared,
+        "WEIGHTS_X": ", ".join(map(number, weights[0])),
+        "WEIGHTS_Z": ", ".join(map(number, weights[1])),
+        "GAMMA": number(GAMMA[task.order]),
+        "SLOPE_X": number(task.spacing[0] ** -2),
+        "SLOPE_Z": number(task.spacing[1] ** -2),
+    }
+    named = tuple((name, str(value)) for name, value in macros.items())
+    size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
+    return Launch("waves/kernels.cu", "wave", named, device.architecture, *size)
+
+
+@cache
+def prepare(task: Task) -> Launch | str:
+    """The kernel of a task, compiled and seen to fit on the GPU, or why there is none."""
+    device = find_device()
+    if isinstance(device, str):
+        return device
+    plan = plan_kernel(task, device)
+    if isinstance(plan, str):
+        return plan
+    found = launch(task, plan, device)
+    try:
+        usage = found.usage()
+    except (CudaError, OSError) as error:
+        return str(error)
+    return found if usage.clusters else f"a cluster of {plan.blocks} blocks does not fit"
+
+
+def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:
+    """The kernel that runs these shots, or a line that says why it is XLA that does.
+
+    What one kernel keeps the others read, so there are all three of them or none.
+    """
+    scheme, shape = medium.scheme, medium.weight.shape
+    if len(shape) != 2:
+        return "the kernels are for 2D"
+    if scheme.segment is not None and mode != "forward":
+        return "the fields are kept at checkpoints"
+    wanted = ("forward",) if mode == "forward" else MODES[1:]
+    numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
+    turn = turned(medium)
+    found = {}
+    for name in wanted:
+        given = {"born": None, "adjoint": receivers}.get(name, source)
+        seen = None if name == "adjoint" else receivers
+        points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
+        sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
+        grid = (shape[::turn], scheme.spacing[::turn])
+        found[name] = prepare(Task(name, *grid, *numbers, *sizes))
+        if isinstance(found[name], str):
+            return found[name]
+    return found[mode]
+
+
+def turned(medium: Medium) -> int:
+    """−1 where the axes change places, so that the longer one is dealt out to blocks, else 1."""
+    return -1 if medium.weight.shape[0] < medium.weight.shape[1] else 1
+
+
+def turn(medium: Medium, x: Array) -> Array:
+    """An array on the grid as the kernels have it, and back."""
+    return x if turned(medium) == 1 else x.T
+
+
+def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
+    return at.cells[..., :: turned(medium)], at.weights.astype(medium.weight.dtype)
+
+
+def constants(medium: Medium) -> tuple[Array, Array]:
+    """w and the filters of the layer."""
+    by = turned(medium)
+    lines = filters(Layer(medium.layer.strips[::by]), medium.weight.shape[::by])
+    return turn(medium, medium.weight), lines.astype(medium.weight.dtype)
+
+
+def filters(layer: Layer, shape: Shape) -> Array:
+    """b and a of the cells of an axis, then of the points before and after them; axis by axis."""
+    lines = []
+    for n, (low, high) in zip(shape, layer.strips, strict=False):  # none without a layer
+        for ends, length in ((low.zeta, high.zeta), n), ((low.psi, high.psi), n + 1):
+            for first, last in (1, 1), (0, 0):  # b, then a
+                begin, end = ends[0][first].ravel(), ends[1][last].ravel()
+                rim = (length - n) * [jnp.zeros(1, begin.dtype)]
+                between = length - len(begin) - len(end) - 2 * len(rim)
+                lines += [*rim, begin, jnp.zeros(between, begin.dtype), end, *rim]
+    return jnp.concatenate(lines) if lines else jnp.zeros(1)
+
+
+def forward(
+    launch: Launch, medium: Medium, wavelet: Array, source: Positions, receivers: Positions
+) -> list[Array]:
+    """The data, (shots, receivers, steps), and q where the kernel keeps it; a scaled source."""
+    results = [_data(medium, receivers)]
+    if dict(launch.macros)["MODE"] == str(MODES.index("keep")):
+        shape = (medium.scheme.blocks, len(wavelet), *medium.weight.shape)  # in the kernels' order
+        results.append(jax.ShapeDtypeStruct(shape, medium.weight.dtype))
+    places = (*point(medium, source), wavelet, *point(medium, receivers))
+    return launch.call(results, *constants(medium), *places)
+
+
+def born(launch: Launch, medium: Medium, ratio: Array, kept: Array, receivers: Positions) -> Array:
+    """The data of the linearised waves for the source ratio · q."""
+    given = (*constants(medium), turn(medium, ratio), kept, *point(medium, receivers))
+    return launch.call([_data(medium, receivers)], *given)[0]
+
+
+def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, xi: Array) -> Array:
+    """Σ q y over steps and shots, for scaled receivers."""
+    image = (len(xi), *medium.weight.shape[:: turned(medium)])
+    given = (*constants(medium), kept, *point(medium, receivers), xi)
+    found = launch.call([jax.ShapeDtypeStruct(image, medium.weight.dtype)], *given)[0]
+    return turn(medium, found.sum(axis=0))
+
+
+def _data(medium: Medium, receivers: Positions) -> jax.ShapeDtypeStruct:
+    shape = (*receivers.cells.shape[:2], medium.scheme.steps)
+    return jax.ShapeDtypeStruct(shape, medium.weight.dtype)

@@ -1,0 +1,159 @@
+// CUDA threads as coroutines of one CPU thread, in an order that is shuffled at every turn: a value
+// that is read before the barrier that it needs differs from one seed to the next.
+#pragma once
+#include <csetjmp>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define DEVICE static inline
+#define TABLE constexpr
+#define KERNEL static void
+#define __restrict__
+
+struct Barrier {
+    int count = 0, arrived = 0;
+    long generation = 0;
+};
+struct Warp : Barrier {
+    double slots[2][32];
+};
+struct Block : Barrier {
+    alignas(16) unsigned char shared[1 << 18];
+    std::vector<Warp> warps;
+};
+struct Cluster : Barrier {
+    std::vector<Block> blocks;
+};
+struct Fiber {
+    jmp_buf state;
+    int thread, block;
+    Cluster* cluster;
+    bool done = false;
+    std::vector<char> stack;
+    Block& own() { return cluster->blocks[block % BLOCKS]; }
+    Warp& warp() { return own().warps[thread / 32]; }
+};
+
+static Fiber* current;
+static jmp_buf scheduler;
+static void (*body)();
+#define arena (current->own().shared)
+
+static void yield() {
+    Fiber* self = current;
+    if (!_setjmp(self->state)) _longjmp(scheduler, 1);
+}
+static void wait_at(Barrier& barrier) {
+    long generation = barrier.generation;
+    if (++barrier.arrived == barrier.count) {
+        barrier.arrived = 0, barrier.generation++;
+        return;
+    }
+    while (barrier.generation == generation) yield();
+}
+
+static int thread() { return current->thread; }
+static int block() { return current->block; }
+static void block_sync() { wait_at(current->own()); }
+static void cluster_sync() { wait_at(*current->cluster); }
+static int bits(unsigned x) { return __builtin_popcount(x); }
+static void forget(int&) {}
+static float fused(float a, float b, float c) { return a * b + c; }
+static double fused(double a, double b, double c) { return a * b + c; }
+static void prefetch(const void*) {}
+template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
+
+static unsigned remote(const void* own, int rank) {
+    return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);
+}
+static unsigned char* resolve(unsigned address) {
+    return current->cluster->blocks[address >> 20].shared + (address & 0xfffff);
+}
+struct Transactions {
+    int bytes;
+    short armed, phase;
+    void settle() {
+        if (armed && !bytes) armed = 0, phase ^= 1;
+    }
+};
+static void bar_init(void* bar) { *(Transactions*)bar = {0, 0, 0}; }
+static void bar_arm(void* bar, int bytes) {
+    auto& t = *(Transactions*)bar;
+    if (t.armed) std::abort();
+    t.armed = 1, t.bytes += bytes, t.settle();
+}
+static void bar_wait(void* bar, int phase) {
+    while (((Transactions*)bar)->phase == phase) yield();
+}
+template <class T> void send(unsigned to, T a, T b, unsigned bar) {
+    T pair[2] = {a, b};
+    std::memcpy(resolve(to), pair, sizeof pair);
+    auto& t = *(Transactions*)resolve(bar);
+    t.bytes -= 2 * (int)sizeof(T), t.settle();
+}
+template <class T> T lane_at(T x, int lane) {
+    Warp& warp = current->warp();
+    auto& slots = warp.slots[warp.generation & 1];
+    slots[current->thread % 32] = x;
+    wait_at(warp);
+    return lane < 0 || lane > 31 ? x : T(slots[lane]);
+}
+template <class T> T lane_after(T x, int by) { return lane_at(x, current->thread % 32 + by); }
+template <class T> T lane_before(T x, int by) { return lane_at(x, current->thread % 32 - by); }
+
+static void enter() {
+    if (!_setjmp(current->state)) _longjmp(scheduler, 1);
+    body();
+    current->done = true;
+    _longjmp(scheduler, 1);
+}
+
+static void run_cluster(int first, std::mt19937& random) {
+    Cluster cluster;
+    cluster.count = BLOCKS * THREADS;
+    cluster.blocks.resize(BLOCKS);
+    for (auto& b : cluster.blocks) {
+        b.count = THREADS, b.warps.resize(THREADS / 32);
+        std::memset(b.shared, 0xff, sizeof b.shared); // NaN
+        for (auto& w : b.warps) w.count = 32;
+    }
+    std::vector<Fiber> fibers(BLOCKS * THREADS);
+    std::vector<Fiber*> order;
+    for (int i = 0; i < BLOCKS * THREADS; i++) {
+        Fiber& f = fibers[i];
+        f.thread = i % THREADS, f.block = first + i / THREADS, f.cluster = &cluster;
+        f.stack.resize(1 << 15);
+        ucontext_t context;
+        getcontext(&context);
+        context.uc_stack.ss_sp = f.stack.data(), context.uc_stack.ss_size = f.stack.size();
+        makecontext(&context, enter, 0);
+        current = &f;
+        if (!_setjmp(scheduler)) setcontext(&context);
+        order.push_back(&fibers[i]);
+    }
+    for (size_t left = order.size(); left;) {
+        for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
+        for (Fiber* f : order) {
+            if (f->done) continue;
+            current = f;
+            if (!_setjmp(scheduler)) _longjmp(f->state, 1);
+            left -= f->done;
+        }
+    }
+}
+
+static void** parameters;
+template <class... A, size_t... I> void call(void (*f)(A...), std::index_sequence<I...>) {
+    f((A)parameters[I]...);
+}
+template <class... A> void call(void (*f)(A...)) { call(f, std::index_sequence_for<A...>()); }
+#define HOST_LAUNCH(kernel)                                                \
+    extern "C" void launch(void** given, int grid, int seed) {             \
+        parameters = given, body = [] { call(kernel); };                   \
+        std::mt19937 random(seed);                                         \
+        for (int i = 0; i < grid; i += BLOCKS) run_cluster(i, random);     \
+    }

@@ -1,0 +1,220 @@
+"""The CUDA kernels against XLA: their source runs on the CPU here, a coroutine for each thread."""
+
+import ctypes
+import json
+import shutil
+import subprocess
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import host_kernels
+import natgrad as ng
+from natgrad import waves
+from natgrad.core import cuda
+from natgrad.waves import kernels, propagation
+from natgrad.waves.scheme import Medium
+
+needs_compiler = pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs g++")
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Kernels take the place of XLA, planned for a Hopper GPU."""
+    device = kernels.Device()
+
+    def prepare(task):
+        plan = kernels.plan_kernel(task, device)
+        return plan if isinstance(plan, str) else kernels.launch(task, plan, device)
+
+    def over_groups(function, carry, rows, kernel=None):
+        if kernel is None:
+            return original(function, carry, rows)
+        used.append(kernel)
+        return kernel(carry, rows)
+
+    used, original = [], propagation.over_groups
+    host_kernels.install()
+    monkeypatch.setattr(kernels, "prepare", prepare)
+    monkeypatch.setattr(propagation, "over_groups", over_groups)
+    return used
+
+
+def make(engine, order=4, dtype=jnp.float64, on_grid=True, every=3, absorbing=8, shape=(34, 28)):
+    spacing, steps, rng = (10.0, 12.0), 30, np.random.default_rng(0)
+    place = lambda n: rng.uniform(0, 1, (n, 2)) * (np.array(shape) - 1) * spacing
+    sources, receivers = place(2), place(9)
+    if on_grid:
+        sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
+    wavelet = waves.ricker(12.0, 0.0015, steps, 0.01)
+    survey = waves.Survey(shape, spacing, 0.0015, sources, receivers, wavelet)
+    velocity = 2000.0 + 300 * rng.normal(size=shape).clip(-1, 1)
+    settings = {"order": order, "absorbing": absorbing, "stored_every": every, "dtype": dtype}
+    return waves.Acoustic(survey, velocity, engine=engine, **settings)
+
+
+@eqx.filter_jit
+def everything(model, eta, xi):
+    unravel = lambda flat: flat.reshape(model.survey.shape)
+    known = model.evaluate(model.start)
+    products = model.products(unravel, model.start.ravel(), known)
+    return model(model.start), *known, products.push(eta), products.pull(xi)
+
+
+CASES = {
+    "between cells": {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5},
+    "order 4": {},
+    "order 8": {"order": 8},
+    "single precision": {"dtype": jnp.float32, "on_grid": False, "absorbing": 5},
+    "no layer": {"absorbing": 0},
+}
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
+
+
+def check(case, engine):
+    settings = CASES[case]
+    model, other = make("xla", **settings), make(engine, **settings)
+    rng = np.random.default_rng(1)
+    eta = jnp.asarray(rng.normal(size=model.start.size))
+    xi = jnp.asarray(rng.normal(size=model.survey.data_shape))
+    exact, found = everything(model, eta, xi), everything(other, eta, xi)
+    limit = 1e-5 if model.start.dtype == jnp.float32 else 1e-12
+    for x, y in zip(found[:2] + found[3:], exact[:2] + exact[3:], strict=True):  # all but q
+        assert np.linalg.norm(x - y) <= limit * np.linalg.norm(y)
+    born, image = (np.asarray(x, float) for x in found[3:])
+    dot = np.vdot(born, xi)
+    assert abs(dot - image @ eta) <= limit * np.linalg.norm(born) * np.linalg.norm(xi)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize("case", ["between cells", *SLOW])
+def test_kernels_compute_what_xla_does(case, on_cpu):
+    check(case, "kernels")
+    assert len(on_cpu) == 4  # forward, keeping, Born, adjoint
+
+
+@pytest.mark.skipif(isinstance(kernels.find_device(), str), reason="needs a Hopper GPU")
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_computes_what_xla_does(case):
+    check(case, "auto")
+
+
+def task(mode="forward", shape=(346, 160), order=4, layer=20, itemsize=4, shots=21, **changes):
+    points = {"born": (0, 1, 306, 1), "adjoint": (306, 1, 0, 1)}.get(mode, (1, 1, 306, 1))
+    numbers = (order, layer, 2000, 6, shots)
+    return kernels.Task(mode, shape, (25.0, 20.0), *numbers, *points, itemsize)._replace(**changes)
+
+
+@given(
+    st.sampled_from(kernels.MODES),
+    st.tuples(st.integers(20, 500), st.integers(20, 300)),
+    st.sampled_from([4, 8]),
+    st.integers(0, 24),
+    st.sampled_from([4, 8]),
+    st.integers(1, 60),
+)
+def test_a_plan_fits_the_gpu_or_says_why_not(mode, shape, order, layer, itemsize, shots):
+    device = kernels.Device()
+    plan = kernels.plan_kernel(task(mode, shape, order, layer, itemsize, shots), device)
+    if isinstance(plan, str):
+        assert f"{shape[0]} × {shape[1]} cells" in plan
+        return
+    assert plan.shared <= device.shared
+    assert plan.threads <= 1024
+    assert plan.blocks <= 16
+    assert plan.blocks * plan.columns >= shape[0] > (plan.blocks - 1) * plan.columns
+    assert plan.columns % plan.patch == 0
+    assert plan.threads % 32 == 0
+    assert plan.threads >= -(-shape[1] // 4) * (plan.columns // plan.patch)
+
+
+def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
+    for mode in kernels.MODES:
+        plan = kernels.plan_kernel(task(mode))
+        assert isinstance(plan, kernels.Plan)
+        assert plan.blocks == 5
+    assert "fit into no cluster" in kernels.plan_kernel(task(shape=(2000, 1000)))
+    assert "2D" in kernels.plan_kernel(task(shape=(60, 60, 60)))
+    assert "order 6" in kernels.plan_kernel(task(order=6))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize(
+    "mode", ["keep", *[pytest.param(m, marks=pytest.mark.slow) for m in ("born", "adjoint")]]
+)
+def test_the_source_compiles_for_a_gpu(mode, tmp_path):
+    for size in (4, 8):
+        given = task(mode, (120, 80), layer=10, itemsize=size)
+        plan = kernels.plan_kernel(given)
+        assert isinstance(plan, kernels.Plan)
+        source = tmp_path / "kernel.cu"
+        source.write_text(kernels.launch(given, plan, kernels.Device()).source)
+        command = ["nvcc", "-arch=sm_90", "-std=c++17", "-cubin", "-o", str(tmp_path / "out")]
+        subprocess.run([*command, str(source)], check=True, capture_output=True)
+
+
+def test_xla_calls_a_python_function():
+    def twice(call):
+        given, result = call.addresses
+        if call.launch != b"twice":
+            raise ValueError(f"what is {call.launch.decode()}?")
+        array = lambda at: np.ctypeslib.as_array((ctypes.c_float * 5).from_address(at))
+        array(result)[:] = 2 * array(given)
+
+    cuda.register("natgrad_test_twice", "cpu", twice)
+    out = jax.ShapeDtypeStruct((5,), jnp.float32)
+
+    @partial(jax.jit, static_argnums=1)
+    def run(x, name):
+        return jax.ffi.ffi_call("natgrad_test_twice", out)(x, launch=name) + 1
+
+    x = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(run(x, "twice"), 2 * x + 1)
+    with pytest.raises(Exception, match="what is half"):
+        run(x, "half").block_until_ready()
+
+
+def test_launches_survive_their_way_through_a_program():
+    plan = kernels.plan_kernel(task())
+    assert isinstance(plan, kernels.Plan)
+    launch = kernels.launch(task(), plan, kernels.Device())
+    assert cuda._decode(json.dumps(launch).encode()) == launch
+
+
+class FakeGpu:
+    device_kind = "a GPU"
+
+    def __init__(self, capability):
+        self.compute_capability = capability
+
+
+def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
+    assert kernels.find_device.__wrapped__() == "there is no GPU"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [FakeGpu("8.0")])
+    assert "clusters of thread blocks need 9.0" in kernels.find_device.__wrapped__()
+    monkeypatch.setattr(jax, "devices", lambda: [FakeGpu("9.0")])
+    missing = lambda kind: (_ for _ in ()).throw(cuda.CudaError(f"lib{kind} was not found"))
+    monkeypatch.setattr(cuda, "_library", missing)
+    assert kernels.find_device.__wrapped__() == "libnvrtc was not found"
+
+
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+def test_a_model_that_asks_for_kernels_says_why_xla_runs(monkeypatch):
+    monkeypatch.setattr(kernels, "prepare", lambda task: "of this test")
+    model = make("kernels", absorbing=0)
+    medium = Medium(model.slowness(model.start), model.layer, model.scheme)
+    with pytest.warns(ng.errors.PrecisionWarning, match="XLA computes .* because of this test"):
+        assert propagation.choose(lambda: None, "born", medium, model.gathers) is None
+    quiet = Medium(model.slowness(model.start), model.layer, model.scheme._replace(engine="auto"))
+    assert propagation.choose(lambda: None, "born", quiet, model.gathers) is None
+    with pytest.raises(ng.InputError, match="engine"):
+        make("cuda")
