@@ -346,7 +346,7 @@ class Launch(NamedTuple):
                 size = ctypes.c_size_t(self.shared)
                 arguments = (ctypes.byref(value), function, self.block, size)
                 _driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", *arguments)
-            return Usage(*found, value.value)
+            return Usage(found[0], found[1], value.value)
         finally:
             _driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 

@@ -1,6 +1,6 @@
 """Waves by operators that devito compiles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start, make_layer
 from ..waves.outside import OutsideWaves, Propagator
-from ..waves.scheme import SECOND, Medium, Scheme, locate
+from ..waves.scheme import GAMMA, SECOND, Medium, Scheme, locate
 from ..waves.survey import Survey
 
 # The weights of a stencil times this are whole numbers: devito writes others with nine digits.
 COMMON = {4: 12, 8: 5040}
-COEFFICIENTS = ("twice", "back", "weight", "matching")  # the arrays of a medium
+MEMORIES = ("psi", "zeta")  # of the layer, for each axis
 
 
 class Devito(OutsideWaves):
@@ -52,7 +52,7 @@ class Devito(OutsideWaves):
         if start.storage.segment is not None:
             what = "does not hold the waves of the sources, and devito has no checkpoints here"
             raise InputError("memory", what, "more memory, or fewer shots")
-        scheme = Scheme.of(survey.spacing, survey.dt, survey.steps, order, absorbing, start.storage)
+        scheme = Scheme.of(survey, order, absorbing, start.storage)
         super().__init__(survey, start, order, _Devito(survey, scheme, dtype))
 
 
@@ -62,8 +62,11 @@ class _Devito(Propagator):
     def __init__(self, survey: Survey, scheme: Scheme, dtype: DTypeLike):
         self.devito = import_optional("devito", "Devito")
         self.devito.configuration["log-level"] = "ERROR"
-        self.survey, self.scheme, self.dtype = survey, scheme, dtype
-        self.layer = make_layer(survey, scheme.order, scheme.absorbing, dtype)
+        self.survey, self.dtype = survey, dtype
+        # the axes in the order of the survey, which devito's operators keep
+        axes = tuple(range(len(survey.shape)))
+        self.scheme = scheme = scheme._replace(axes=axes, spacing=survey.spacing)
+        self.layer = make_layer(survey, scheme, dtype)
         self.volume = float(np.prod(survey.spacing))
         place = lambda name, x: locate(name, x, survey.shape, survey.spacing, scheme.absorbing)
         self.source_cells = place("sources", survey.sources)
@@ -71,7 +74,7 @@ class _Devito(Propagator):
         self.wavelets = np.broadcast_to(survey.wavelet, (survey.shots, survey.steps))
 
     def simulate(self, m: np.ndarray, shots: np.ndarray, keep: bool) -> tuple[np.ndarray, Any]:
-        medium = self._set(m)
+        self._set(m)
         program, traces, kept = self._programs, [], []
         for shot in shots:
             program.source.coordinates.data[0] = self.survey.sources[shot]
@@ -79,8 +82,6 @@ class _Devito(Propagator):
             responses = program.responses() if keep else None
             program.forward(responses)
             traces.append(np.array(program.receivers.data.T))
-            if responses is not None:
-                self._add_source(responses.data, medium, shot)
             kept.append(responses)
         return np.stack(traces), kept if keep else None
 
@@ -106,24 +107,24 @@ class _Devito(Propagator):
 
     @cached_property
     def _programs(self) -> "_Programs":
-        return _Programs(self.devito, self.survey, self.scheme, self.dtype)
+        programs = _Programs(self.devito, self.survey, self.scheme, self.dtype)
+        strip = self.scheme.strip
+        for (name, axis), (a, b) in programs.filters.items():
+            at = MEMORIES.index(name)
+            for side, filters in enumerate(self.layer.strips[axis] if self.layer.strips else ()):
+                count = strip - (name == "psi")
+                n = programs.grid.shape[axis]
+                cells = [slice(None)] * len(self.survey.shape)
+                cells[axis] = slice(n - strip, n - strip + count) if side else slice(count)
+                for field, values in zip((a, b), filters[at], strict=True):
+                    field.data[tuple(cells)] = np.asarray(values)
+        return programs
 
     def _set(self, m: np.ndarray) -> Medium:
         """The medium; its coefficients go where the operators read them."""
         medium = Medium(jnp.asarray(m), self.layer, self.scheme)
-        values = {name: getattr(medium, name) for name in COEFFICIENTS}
-        values["stiffness"] = medium.weight / COMMON[self.scheme.order]
-        for name, array in values.items():
-            self._programs.coefficients[name].data[:] = np.asarray(array)
+        self._programs.weight.data[:] = np.asarray(medium.weight)
         return medium
-
-    def _add_source(self, responses: np.ndarray, medium: Medium, shot: int) -> None:
-        """ws, the part of q that is not in the field yet."""
-        cells, weights = (x[shot] for x in self.source_cells)
-        signal = self.wavelets[shot, :: self.scheme.every] / self.volume
-        for cell, weight in zip(cells, weights, strict=True):
-            at = tuple(int(i) for i in cell)
-            responses[(slice(None), *at)] += float(weight * medium.weight[at]) * signal
 
 
 class _Programs:
@@ -143,9 +144,15 @@ class _Programs:
         self.grid = grid
         # of order 2 because of their halo, where points at the edge look for neighbours
         field = lambda name: devito.Function(name=name, grid=grid, space_order=2)
-        self.coefficients = {name: field(name) for name in (*COEFFICIENTS, "stiffness")}
-        self.ratio, self.image = field("ratio"), field("image")
-        self.waves = devito.TimeFunction(name="waves", grid=grid, time_order=2, space_order=space)
+        self.weight, self.ratio, self.image = field("weight"), field("ratio"), field("image")
+        axes = range(len(survey.shape)) if rim else ()
+        each = [(name, axis) for axis in axes for name in MEMORIES]
+        self.filters = {(x, i): (field(f"a_{x}{i}"), field(f"b_{x}{i}")) for x, i in each}
+        wave = lambda name, order: devito.TimeFunction(
+            name=name, grid=grid, time_order=order, space_order=space
+        )
+        self.waves = wave("waves", 2)
+        self.memories = {(x, i): wave(f"{x}{i}", 1) for x, i in each}
         points = lambda name, n: devito.SparseTimeFunction(
             name=name, grid=grid, npoint=n, nt=survey.steps
         )
@@ -156,6 +163,7 @@ class _Programs:
             "thinned", parent=grid.time_dim, factor=scheme.every
         )
         self.built: dict[str, Any] = {}
+        self.numbers: list[Any] = []
 
     def responses(self) -> Any:
         """Room for q of one shot."""
@@ -168,14 +176,14 @@ class _Programs:
         )
 
     def forward(self, responses: Any) -> None:
-        """u⁺ = 2(a + e)u − a²u⁻ + w(Ku + s), the traces of u, and wKu + eu where there is room."""
-        u, c, dv = self.waves, self.coefficients, self.devito
+        """The step of `waves/scheme.py`, the traces of u, and q where there is room."""
+        u, dv = self.waves, self.devito
 
         def equations() -> list[Any]:
-            step = [dv.Eq(u.forward, self._free(u, u.backward))]
-            step += self.source.inject(field=u.forward, expr=self.source * c["weight"])
+            step = [*self._step(u, u.forward, u.backward)]
+            step += self.source.inject(field=u.forward, expr=self.source * self.weight)
             if responses is not None:
-                step.append(dv.Eq(responses, self._stiffness(u) + c["matching"] * u))
+                step.append(dv.Eq(responses, u.forward - 2 * u + u.backward))
             return step + self.receivers.interpolate(expr=u)
 
         self._run("forward" if responses is None else "keeping", equations, responses)
@@ -185,41 +193,76 @@ class _Programs:
         u, dv = self.waves, self.devito
 
         def equations() -> list[Any]:
-            step = [dv.Eq(u.forward, self._free(u, u.backward))]
+            step = [*self._step(u, u.forward, u.backward)]
             step.append(dv.Inc(u.forward, self.ratio * responses))
             return step + self.receivers.interpolate(expr=u)
 
         self._run("born", equations, responses)
 
     def adjoint(self, responses: Any) -> None:
-        """The same step backwards from the traces, and Σ q y⁺ over the blocks."""
-        y, c, dv = self.waves, self.coefficients, self.devito
+        """The transposed step backwards from the traces, and Σ q y⁺ over the blocks."""
+        y, dv = self.waves, self.devito
 
         def equations() -> list[Any]:
             step = [dv.Inc(self.image, responses * y)]
-            step.append(dv.Eq(y.backward, self._free(y, y.forward)))
-            return step + self.receivers.inject(field=y.backward, expr=self.receivers * c["weight"])
+            step += self._step(y, y.backward, y.forward)
+            data = self.receivers * self.weight
+            return step + self.receivers.inject(field=y.backward, expr=data)
 
         self._run("adjoint", equations, responses)
 
-    def _free(self, field: Any, other: Any) -> Any:
-        c = self.coefficients
-        return c["twice"] * field - c["back"] * other + self._stiffness(field)
+    def _step(self, u: Any, new: Any, old: Any) -> Iterator[Any]:
+        """The equations of a step, backwards in time where the transposed one is meant."""
+        dv, back, total = self.devito, new == u.backward, 0
+        for axis, x in enumerate(self.grid.dimensions):
+            total += self._second(u, x)
+            if not self.filters:
+                continue
+            names = MEMORIES[::-1] if back else MEMORIES
+            after: dict[str, Any] = {}
+            for name in names:
+                memory, (a, b) = self.memories[name, axis], self.filters[name, axis]
+                after[name] = memory.backward if back else memory.forward
+                if name == "psi":
+                    drive = self._first(u, x, 0)
+                    drive += self._first(after["zeta"], x, 0) if back else 0
+                else:
+                    drive = u if back else self._second(u, x) + self._first(after["psi"], x, -1)
+                yield dv.Eq(after[name], b * memory + a * drive)
+            total += self._first(after["psi"], x, -1)
+            total += self._second(after["zeta"], x) if back else after["zeta"]
+        yield dv.Eq(new, 2 * u - old + self.weight * total)
 
-    def _stiffness(self, field: Any) -> Any:
-        """wK of a field."""
+    def _second(self, field: Any, x: Any) -> Any:
+        """K of a field along one axis."""
         order, total = self.scheme.order, 0
-        for x in self.grid.dimensions:
-            for k, weight in enumerate(SECOND[order]):
-                pair = [field.subs({x: x + by * x.spacing}) for by in ((k, -k) if k else (0,))]
-                total += round(weight * COMMON[order]) * sum(pair) / x.spacing**2
-        return self.coefficients["stiffness"] * total
+        for k, weight in enumerate(SECOND[order]):
+            pair = [field.subs({x: x + by * x.spacing}) for by in ((k, -k) if k else (0,))]
+            total += round(weight * COMMON[order]) * sum(pair) / x.spacing**2
+        return total / COMMON[order]
+
+    def _first(self, field: Any, x: Any, by: int) -> Any:
+        """The first difference from a point to half a cell further, or less where `by` is −1."""
+        gamma = GAMMA[self.scheme.order]
+        at = lambda k: field.subs({x: x + (k + by) * x.spacing})
+        near, far = (self._exact(v) for v in (1 + 3 * gamma, gamma))
+        return (near * (at(1) - at(0)) - far * (at(2) - at(-1))) / x.spacing
+
+    def _exact(self, value: float) -> Any:
+        """A number as a symbol of devito's, which is handed over with all its digits."""
+        name = f"number_{len(self.numbers)}"
+        known = [n for n in self.numbers if n.data == value]
+        if not known:
+            known = [self.devito.Constant(name=name, value=value, dtype=self.grid.dtype)]
+            self.numbers += known
+        return known[0]
 
     def _run(self, name: str, equations: Callable[[], list[Any]], responses: Any) -> None:
         """From rest, through all steps."""
         if name not in self.built:
             self.built[name] = self.devito.Operator(equations(), name=name)
-        self.waves.data.fill(0.0)
+        for field in (self.waves, *self.memories.values()):
+            field.data.fill(0.0)
         room = {} if responses is None else {"responses": responses}
         steps = {"time_m": 0, "time_M": self.scheme.steps - 1}
         self.built[name].apply(dt=self.scheme.dt, **steps, **room)

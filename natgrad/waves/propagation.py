@@ -88,7 +88,8 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
             data, *kept = kernels.forward(launch, medium, *shots)
             return kept[0] if keep else None, data
 
-        kernel = choose(by_kernel, "keep" if keep else "forward", medium, shots)
+        mode = "keep" if keep else "forward"
+        kernel = choose(by_kernel, mode, medium, shots) if scheme.engine != "xla" else None
         if not keep:
             kept, data = over_groups(group, None, shots, kernel)
         elif scheme.segment is None:
@@ -125,7 +126,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
         def by_kernel(launch: Launch, carry: None, shots: Gathers) -> tuple[None, Array]:
             return carry, kernels.born(launch, medium, source, kept, shots.receivers)
 
-        kernel = choose(by_kernel, "born", medium, shots)
+        kernel = choose(by_kernel, "born", medium, shots) if scheme.engine != "xla" else None
         return over_groups(group, None, shots, kernel)[1]
 
     data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
@@ -152,7 +153,7 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
             receivers = rows[0].receivers.scale(medium.weight, scheme.halo)
             return total + kernels.adjoint(launch, medium, kept, receivers, rows[1]), None
 
-        kernel = choose(by_kernel, "adjoint", medium, shots)
+        kernel = choose(by_kernel, "adjoint", medium, shots) if scheme.engine != "xla" else None
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
         part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
@@ -177,9 +178,7 @@ def deal(
 
 
 def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Callable | None:
-    """The kernel for these shots where the scheme asks for one and there is one."""
-    if medium.scheme.engine == "xla":
-        return None
+    """The kernel for these shots, where there is one."""
     found = kernels.find(mode, medium, shots.source, shots.receivers)
     if isinstance(found, str):
         if medium.scheme.engine == "kernels":
