@@ -133,8 +133,7 @@ def compare_with_loss(metric: Metric, problem: Problem, rho: PyTree) -> Array:
         return jnp.zeros(())
     flat, unravel = ravel_pytree(rho)
     zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
-    slope = jax.grad(lambda x: problem.loss(unravel(x)))
-    hessian = jax.jvp(slope, (flat,), (ravel_pytree(zeta)[0],))[1]
+    hessian = ravel_pytree(jax.jvp(jax.grad(problem.loss), (rho,), (zeta,))[1])[0]
     gram = ravel_pytree(metric.at(rho).gram.mv(zeta))[0].astype(hessian.dtype)
     square = hessian @ hessian
     share = (gram @ hessian) / jnp.where(square > 0, square, 1.0)

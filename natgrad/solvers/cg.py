@@ -155,7 +155,10 @@ class CG(KrylovSolver):
         state = start(system, precondition)._replace(plain=jnp.asarray(plain))
         if memory is not None and memory.last is not None:
             state = skip_products(state, memory.last.served)
-        sides = None if radius is None else Sides.none(state.eta)
+        sides = None
+        if radius is not None:
+            rows = jnp.zeros((SIDES, state.eta.size), state.eta.dtype)
+            sides = Sides(rows, jnp.zeros_like(rows[:, 0]), jnp.zeros((), jnp.int32))
         going = lambda carry: carry[0].reason == Status.OK.code
         state, memory, sides = loop(going, step, (state, memory, sides))
         if system.indefinite:
@@ -173,17 +176,11 @@ class Sides(NamedTuple):
     gains: Array
     count: Array
 
-    @classmethod
-    def none(cls, eta: Array) -> "Sides":
-        """Before the first step."""
-        parts, gains = jnp.zeros((SIDES, *eta.shape), eta.dtype), jnp.zeros(SIDES, eta.dtype)
-        return cls(parts, gains, jnp.zeros((), jnp.int32))
-
     def record(self, part: Array, gain: Array) -> "Sides":
         """These and one more; what comes after the last is added to it."""
         row = jnp.minimum(self.count, SIDES - 1)
-        add = lambda rows, x: rows.at[row].add(x)
-        return Sides(add(self.parts, part), add(self.gains, gain), self.count + 1)
+        parts, gains = self.parts.at[row].add(part), self.gains.at[row].add(gain)
+        return Sides(parts, gains, self.count + 1)
 
     def connect(self, state: "ConjugateGradients", unit: Array, system: LinearSystem) -> Trail:
         """The trail to η at its true length; a straight one where η is no iterate.
@@ -192,8 +189,9 @@ class Sides(NamedTuple):
         """
         broken, recycled = Status.BREAKDOWN.code, Status.RECYCLED.code
         straight = (state.reason == broken) | (state.reason == recycled)
-        line = Sides.none(state.eta).record(state.eta, unit @ state.eta)
-        parts, gains, _ = pick(straight, line, self)
+        first = jnp.arange(SIDES) == 0
+        line = jnp.outer(first, state.eta), first * (unit @ state.eta)
+        parts, gains = pick(straight, line, (self.parts, self.gains))
         parts, gains = state.scale * parts, state.scale**2 * gains
         return Trail(parts, gains, accurate_product(parts, jax.vmap(system.damp)(parts).T))
 
