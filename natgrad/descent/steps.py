@@ -1,6 +1,7 @@
 """How far along a direction: fixed, backtracking and model steps. None knows how it was found."""
 
 import abc
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -286,6 +287,7 @@ class Attempt(NamedTuple):
     expected: Array
     ratio: Array
     holds: Array
+    going: Array  # whether a nearer point is to be tried
     tries: Array
 
 
@@ -312,7 +314,8 @@ def step_back(
         usable = jnp.all(jnp.isfinite(trial.theta)) & trial.admissible
         holds = usable & (ratio >= HOLDS) & (trial.value < path.value)
         share = length / jnp.where(end > 0, end, 1.0)
-        return Attempt(trial, size * length, share, expected, ratio, holds, tries)
+        going = ~holds & (tries < rule.max_halvings)
+        return Attempt(trial, size * length, share, expected, ratio, holds, going, tries)
 
     def nearer(now: Attempt) -> Attempt:
         decrease, linear = path.value - now.trial.value, now.trial.linear_decrease
@@ -322,10 +325,9 @@ def step_back(
         factor = jnp.where(known, shortened, NEAREST)
         return attempt(factor.astype(now.length.dtype) * now.length, now.tries + 1)
 
-    searching = lambda now: ~now.holds & (now.tries < rule.max_halvings)
     limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(end.dtype)
     first = attempt(limit, jnp.zeros((), int))
-    last = loop(searching, nearer, first)
+    last = loop(attrgetter("going"), nearer, first)
     promised, taken = first.trial.linear_decrease, tau * last.share.astype(tau.dtype)
     outcome = conclude(path, taken, last.trial, last.holds, last.tries, promised, linearised)
     outcome = outcome._replace(ratio=last.ratio, expected=last.expected)
