@@ -1,6 +1,7 @@
 """How far along a direction: fixed, backtracking and model steps. None knows how it was found."""
 
 import abc
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -76,11 +77,6 @@ class Path:
             straight, ahead = (jnp.clip(x, bounds.lower, bounds.upper) for x in (straight, ahead))
         decrease = -self.local.gradient @ (straight - self.flat)
         return self.at(ahead)._replace(linear_decrease=decrease)
-
-    def move(self, displacement: Array) -> Trial:
-        """The point so far from θ, put back into the bounds."""
-        point, bounds = self.flat + displacement, self.local.setup.bounds
-        return self.at(point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper))
 
     def at(self, point: Array) -> Trial:
         """Any other point."""
@@ -281,13 +277,17 @@ def refuse(path: Path) -> Outcome:
 class Attempt(NamedTuple):
     """A point of the trail that was tried.
 
-    `length` is that of the step, the decrease `expected` of it, and `share` its part of the whole.
+    `length` is that of the step and `share` its part of the whole; `ratio` is the decrease over the
+    one `expected`, and `holds` says that the point can be taken.
     """
 
     trial: Trial
     length: Array
-    expected: Array
     share: Array
+    expected: Array
+    ratio: Array
+    holds: Array
+    going: Array  # whether a nearer point is to be tried
     tries: Array
 
 
@@ -299,44 +299,40 @@ def step_back(
     τ takes the lengths of the metric's model to those of the loss: its decrease at η is
     τ (−⟨∂_θ f, η⟩ − ½⟨η, (G + λD) η⟩), exact at the end of the trail.
     """
-    size, dtype = jnp.abs(tau), path.value.dtype
-    whole = size * trail.length
+    size, dtype, bounds = jnp.abs(tau), path.value.dtype, path.local.setup.bounds
+    end = jnp.sqrt(jnp.sum(trail.products))
 
     def attempt(radius: Array, tries: Array) -> Attempt:
         eta, length, linear, quadratic = trail.follow(radius / jnp.where(size > 0, size, 1.0))
-        trial = path.move(tau.astype(eta.dtype) * eta)
+        point = path.flat + tau.astype(eta.dtype) * eta
+        point = point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper)
+        trial = path.at(point)
         kept = trial.linear_decrease / jnp.where(linear == 0, 1.0, tau * linear)  # by bounds
-        expected = trial.linear_decrease - 0.5 * kept**2 * jnp.abs(tau) * quadratic
-        length, share = size * length, length / jnp.where(trail.length > 0, trail.length, 1.0)
-        return Attempt(trial, length, expected.astype(dtype), share, tries)
-
-    def ratio(now: Attempt) -> Array:
-        safe = jnp.where(now.expected > 0, now.expected, 1.0)
-        gain = (path.value - now.trial.value) / safe
-        return jnp.where((now.expected > 0) & jnp.isfinite(gain), gain, -jnp.inf)
-
-    def holds(now: Attempt) -> Array:
-        usable = jnp.all(jnp.isfinite(now.trial.theta)) & now.trial.admissible
-        return usable & (ratio(now) >= HOLDS) & (now.trial.value < path.value)
+        expected = (trial.linear_decrease - 0.5 * kept**2 * size * quadratic).astype(dtype)
+        ratio = (path.value - trial.value) / jnp.where(expected > 0, expected, 1.0)
+        ratio = jnp.where((expected > 0) & jnp.isfinite(ratio), ratio, -jnp.inf)
+        usable = jnp.all(jnp.isfinite(trial.theta)) & trial.admissible
+        holds = usable & (ratio >= HOLDS) & (trial.value < path.value)
+        share = length / jnp.where(end > 0, end, 1.0)
+        going = ~holds & (tries < rule.max_halvings)
+        return Attempt(trial, size * length, share, expected, ratio, holds, going, tries)
 
     def nearer(now: Attempt) -> Attempt:
         decrease, linear = path.value - now.trial.value, now.trial.linear_decrease
         parabola = 0.5 * linear / (linear - decrease)  # its minimum, as a share of the length
-        shrink = jnp.asarray(rule.shrink, dtype)
         known = jnp.isfinite(decrease) & now.trial.admissible & (linear > decrease)
-        factor = jnp.where(known, jnp.clip(parabola, NEAREST, shrink), NEAREST)
+        shortened = jnp.clip(parabola, NEAREST, jnp.asarray(rule.shrink, dtype))
+        factor = jnp.where(known, shortened, NEAREST)
         return attempt(factor.astype(now.length.dtype) * now.length, now.tries + 1)
 
-    searching = lambda now: ~holds(now) & (now.tries < rule.max_halvings)
-    limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(whole.dtype)
+    limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(end.dtype)
     first = attempt(limit, jnp.zeros((), int))
-    last = loop(searching, nearer, first)
-    promised, gain = first.trial.linear_decrease, ratio(last)
-    taken = tau * last.share.astype(tau.dtype)
-    outcome = conclude(path, taken, last.trial, holds(last), last.tries, promised, linearised)
-    outcome = outcome._replace(ratio=gain.astype(dtype), expected=last.expected)
+    last = loop(attrgetter("going"), nearer, first)
+    promised, taken = first.trial.linear_decrease, tau * last.share.astype(tau.dtype)
+    outcome = conclude(path, taken, last.trial, last.holds, last.tries, promised, linearised)
+    outcome = outcome._replace(ratio=last.ratio, expected=last.expected)
 
-    good, poor, held = gain > GOOD, ~(gain >= POOR), last.share < 1
+    good, poor, held = last.ratio > GOOD, ~(last.ratio >= POOR), last.share < 1
     reached = last.length * jnp.where(good, 2.0, jnp.where(poor, 0.5, 1.0))
     grown = jnp.where(good & held, jnp.maximum(limit, 2 * last.length), limit)
     radius = jnp.where(poor | (last.tries > 0) | ~jnp.isfinite(limit), reached, grown)

@@ -76,10 +76,12 @@ class MatrixFree(Iterative):
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
-        operators, energy, report = set_up_metric(metric, products.rho, derivatives, solver.uses)
+        compared = None if setup.memory is None else setup.problem
+        operators, energy, report, share = set_up_metric(
+            metric, products.rho, derivatives, solver.uses, compared
+        )
         memory = setup.memory
         if memory is not None:
-            share = compare_with_loss(metric, setup.problem, products.rho)
             memory = memory.arrive(flat, gradient, share)
         system = System(
             gradient if free is None else gradient * free,
@@ -109,11 +111,16 @@ class MatrixFree(Iterative):
 
 @eqx.filter_jit
 def set_up_metric(
-    metric: Metric, rho: PyTree, derivatives: LossDerivatives, uses: Parts
-) -> tuple[dict[str, Any], Array, Report]:
+    metric: Metric,
+    rho: PyTree,
+    derivatives: LossDerivatives,
+    uses: Parts,
+    problem: Problem | None = None,
+) -> tuple[dict[str, Any], Array, Report, Array]:
     """What a `System` needs of the metric at ρ, the energy of the gradient, the metric's report.
 
-    The gradient is whitened where ∂_ρ f is all of it, and the metric annihilates no tangent.
+    The gradient is whitened where ∂_ρ f is all of it, and the metric annihilates no tangent. Last
+    comes c where A is c times the Hessian of the problem's loss, as a random tangent shows; else 0.
     """
     geometry, (_, covector, direct) = metric.at(rho), derivatives
     operators: dict[str, Any] = {}
@@ -123,23 +130,17 @@ def set_up_metric(
         operators["factor"] = Factor(geometry.factor)
         if covector is not None and direct is None and not geometry.annihilates:
             operators["whitened"] = geometry.whiten(covector)
-    return operators, measure_energy(geometry, derivatives), geometry.report()
-
-
-@eqx.filter_jit
-def compare_with_loss(metric: Metric, problem: Problem, rho: PyTree) -> Array:
-    """c where A is c times the Hessian of the loss at ρ, as a random tangent shows; else 0."""
-    if problem.objective is not None:
-        return jnp.zeros(())
+    energy, report, share = measure_energy(geometry, derivatives), geometry.report(), jnp.zeros(())
+    if problem is None or problem.objective is not None:
+        return operators, energy, report, share
     flat, unravel = ravel_pytree(rho)
     zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
-    slope = jax.grad(lambda x: problem.loss(unravel(x)))
-    hessian = jax.jvp(slope, (flat,), (ravel_pytree(zeta)[0],))[1]
-    gram = ravel_pytree(metric.at(rho).gram.mv(zeta))[0].astype(hessian.dtype)
+    hessian = ravel_pytree(jax.jvp(jax.grad(problem.loss), (rho,), (zeta,))[1])[0]
+    gram = ravel_pytree(geometry.gram.mv(zeta))[0].astype(hessian.dtype)
     square = hessian @ hessian
     share = (gram @ hessian) / jnp.where(square > 0, square, 1.0)
     alike = jnp.linalg.norm(gram - share * hessian) <= ALIKE * jnp.linalg.norm(gram)
-    return jnp.where(alike & (share > 0), share, 0.0)
+    return operators, energy, report, jnp.where(alike & (share > 0), share, 0.0)
 
 
 @eqx.filter_jit

@@ -137,16 +137,26 @@ class CG(KrylovSolver):
             damped_image, curvature = image + damping * damped, curvature + damping * (d @ damped)
             moved = advance(state, motion, damped_image, curvature, prepared.stop)
             if radius is not None and self.tolerance is None:
-                square = moved.eta @ system.damp(moved.eta)
-                moved = limit(state, moved, jnp.sqrt(square), radius)
+                # out of the radius, or a gain below what each of k units of cost had before
+                length = moved.scale * jnp.sqrt(moved.eta @ system.damp(moved.eta))
+                gain = moved.gained - state.gained
+                poor = (state.gained > 0) & (moved.iterations * gain < state.gained)
+                over = moved.reason != Status.OK.code
+                why = find_reason((length >= radius, Status.RADIUS), (poor, Status.TRUNCATED))
+                moved = moved._replace(reason=jnp.where(over, moved.reason, why))
             plain, preconditioned = moved.residual, precondition(moved.residual)
             new = turn(state, moved, jnp.where(state.plain, plain, preconditioned))
             if pairs is not None:
                 pairs = pick(was_taken(new.reason), pairs.record(d, image), pairs)
             if sides is not None:
-                sides = sides.record(new.eta - state.eta, new.gained - state.gained)
+                row = jnp.minimum(sides.count, SIDES - 1)
+                parts = sides.parts.at[row].add(new.eta - state.eta)
+                gains = sides.gains.at[row].add(new.gained - state.gained)
+                sides = Sides(parts, gains, sides.count + 1)
             if not system.indefinite:
                 new = settle(new, motion, fresh, prepared.stop)
+            if sides is not None:  # where all begins again, the trail does too
+                sides = pick(new.gained > 0, sides, none)
             return new, pairs, sides
 
         M = self.preconditioner
@@ -155,47 +165,32 @@ class CG(KrylovSolver):
         state = start(system, precondition)._replace(plain=jnp.asarray(plain))
         if memory is not None and memory.last is not None:
             state = skip_products(state, memory.last.served)
-        sides = None if radius is None else Sides.none(state.eta)
+        rows = jnp.zeros((SIDES, state.eta.size), state.eta.dtype)
+        none = Sides(rows, jnp.zeros_like(rows[:, 0]), jnp.zeros((), jnp.int32))
         going = lambda carry: carry[0].reason == Status.OK.code
-        state, memory, sides = loop(going, step, (state, memory, sides))
+        state, memory, sides = loop(going, step, (state, memory, None if radius is None else none))
         if system.indefinite:
             state = ensure_descent(state)
         solution = make_solution(state, jnp.nan, memory)
         if sides is None:
             return solution
-        return solution._replace(trail=sides.connect(state, fresh.residual, system))
+        # a straight trail where η is no iterate: after a breakdown, or recycled
+        broken, recycled = Status.BREAKDOWN.code, Status.RECYCLED.code
+        straight = (state.reason == broken) | (state.reason == recycled)
+        first = (jnp.arange(SIDES) == 0).astype(rows.dtype)
+        line = jnp.outer(first, state.eta), first * (fresh.residual @ state.eta)
+        parts, gains = pick(straight, line, (sides.parts, sides.gains))
+        parts, gains = state.scale * parts, state.scale**2 * gains
+        products = accurate_product(parts, jax.vmap(system.damp)(parts).T)
+        return solution._replace(trail=Trail(parts, gains, products))
 
 
 class Sides(NamedTuple):
-    """The sides of the trail so far."""
+    """The sides of the trail so far; what comes after the last row is added to it."""
 
     parts: Array
     gains: Array
     count: Array
-
-    @classmethod
-    def none(cls, eta: Array) -> "Sides":
-        """Before the first step."""
-        parts, gains = jnp.zeros((SIDES, *eta.shape), eta.dtype), jnp.zeros(SIDES, eta.dtype)
-        return cls(parts, gains, jnp.zeros((), jnp.int32))
-
-    def record(self, part: Array, gain: Array) -> "Sides":
-        """These and one more; what comes after the last is added to it."""
-        row = jnp.minimum(self.count, SIDES - 1)
-        add = lambda rows, x: rows.at[row].add(x)
-        return Sides(add(self.parts, part), add(self.gains, gain), self.count + 1)
-
-    def connect(self, state: "ConjugateGradients", unit: Array, system: LinearSystem) -> Trail:
-        """The trail to η at its true length; a straight one where η is no iterate.
-
-        That is so after a breakdown, and where η was recycled. `unit` is −∂_θ f/‖∂_θ f‖.
-        """
-        broken, recycled = Status.BREAKDOWN.code, Status.RECYCLED.code
-        straight = (state.reason == broken) | (state.reason == recycled)
-        line = Sides.none(state.eta).record(state.eta, unit @ state.eta)
-        parts, gains, _ = pick(straight, line, self)
-        parts, gains = state.scale * parts, state.scale**2 * gains
-        return Trail(parts, gains, accurate_product(parts, jax.vmap(system.damp)(parts).T))
 
 
 class ConjugateGradients(NamedTuple):
@@ -288,23 +283,6 @@ def advance(
         iterations=count,
         reason=reason,
     )
-
-
-@jax.jit
-def limit(
-    old: ConjugateGradients, new: ConjugateGradients, length: Array, radius: Array
-) -> ConjugateGradients:
-    """Stop where η, which has this length, leaves the radius, or where products no longer pay.
-
-    Step k has gained less than the iteration had by then for each of its k units of cost.
-    """
-    poor = (old.gained > 0) & (new.iterations * (new.gained - old.gained) < old.gained)
-    reason = find_reason(
-        (new.reason != Status.OK.code, Status.OK),
-        (new.scale * length >= radius, Status.RADIUS),
-        (poor, Status.TRUNCATED),
-    )
-    return new._replace(reason=jnp.where(new.reason == Status.OK.code, reason, new.reason))
 
 
 @jax.jit
