@@ -145,8 +145,8 @@ class Acoustic(WaveModel):
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
-    The products need the source field of every shot. It is stored at every n-th step, n the
-    smallest that fits into `memory` bytes, or recomputed from checkpoints where none does;
+    The products need the source field of every shot. It is stored at every n-th step, as rarely as
+    the wavelet's band allows, or recomputed from checkpoints where that exceeds `memory` bytes;
     `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
     holds two of these fields, that of θ and that of a trial step. Data alone need none of it, and
     mini-batches of shots that of their own. The shots are dealt out to the

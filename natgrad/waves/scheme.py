@@ -157,7 +157,8 @@ class Scheme(NamedTuple):
     Time is cut into `blocks` of `every` steps, and the response of the medium is taken at the start
     of each. `segment` blocks lie between two checkpoints; where it is None, the response itself is
     stored. A loop has `unroll` blocks in its body, so that the rotating buffers of a field return
-    to their places where a block has but one step. `halo` is how many cells the stencil reaches beyond its centre.
+    to their places where a block has but one step; the loop over the steps of a block after its
+    first has `inner` of them. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
     axes: tuple[int, ...]  # those of the model in the order of fields, which `spacing` has too
@@ -171,6 +172,7 @@ class Scheme(NamedTuple):
     halo: int
     blocks: int
     unroll: int
+    inner: int
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
@@ -178,11 +180,12 @@ class Scheme(NamedTuple):
         every, segment, _ = storage
         group, large = segment or 1, np.prod(survey.shape) > LARGE
         unroll = BUFFERS if every == 1 and large else 1
+        inner = max(1, every - 1) if large else 1
         blocks = -(-survey.steps // (every * group)) * group
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
-        return cls(*given, halo(order), blocks, unroll)
+        return cls(*given, halo(order), blocks, unroll, inner)
 
     def extend(self, m: Array) -> Array:
         """m with the layer, where it has the value of the nearest cell; axes as fields have them.
