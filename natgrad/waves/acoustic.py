@@ -141,7 +141,8 @@ class Acoustic(WaveModel):
     """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
     Second order in time, `order` 4 or 8 in space, with a perfectly matched layer of `absorbing`
-    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
+    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the
+    wavelet.
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 

@@ -123,7 +123,7 @@ def test_echo_of_the_layer():
 
 
 def test_a_wave_along_the_layer_keeps_its_amplitude():
-    """Two cells below it, at an offset of 60, in a box whose other edges are too far to be heard."""
+    """Two cells below it, at an offset of 60, in a box whose other edges are far away."""
     spacing, dt, steps, side, far = 25.0, 0.0025, 330, 120, 75
 
     def traces(above, cells):
