@@ -195,7 +195,9 @@ def march(
         (fields, kept), (index, samples) = carry, xs
         fields, now = step(fields, samples[0])
         if kept is not None:
-            q = difference(fields, medium.scheme)[None]
+            # the step has left u⁻ in the spare buffer
+            before, new, oldest = (wave.u[None][medium.scheme.inside] for wave in fields)
+            q = new - 2 * before + oldest
             kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
         fields, later = jax.lax.scan(step, fields, samples[1:], unroll=medium.scheme.inner)
         return (fields, kept), jnp.concatenate([now[None], later])
@@ -226,12 +228,6 @@ def march_segments(
     samples = medium.scheme.group(samples)
     (_, kept), data = jax.lax.scan(segment, (fields, kept), (jnp.arange(len(samples)), samples))
     return kept, data.reshape(-1, *data.shape[2:])
-
-
-def difference(fields: Fields, scheme: Scheme) -> Array:
-    """q = u⁺ − 2u + u⁻ after a step, which has left u⁻ in the spare buffer."""
-    new, old, oldest = (fields[i].u[scheme.inside] for i in (1, 0, 2))
-    return new - 2 * old + oldest
 
 
 def read(kept: Array, first: Array, count: int, index: Array) -> Array:

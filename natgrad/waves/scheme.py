@@ -93,9 +93,9 @@ def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut
 
 def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     """(1 + 3γ)(u₊ − u) − γ(u₊₊ − u₋), over h: G from cells to the points half-way after them."""
-    at = lambda by: u[shift(cells, axis, by)]
+    before, here, after, beyond = (u[shift(cells, axis, by)] for by in (-1, 0, 1, 2))
     near, far = (jnp.asarray(x / h, u.dtype) for x in (1 + 3 * gamma, gamma))
-    return near * (at(1) - at(0)) - far * (at(2) - at(-1))
+    return near * (after - here) - far * (beyond - before)
 
 
 def shift(cells: Cut, axis: int, by: int) -> Cut:
@@ -173,6 +173,7 @@ class Scheme(NamedTuple):
     blocks: int
     unroll: int
     inner: int
+    strip: int  # cells across one: the layer, and what its stencils reach
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
@@ -185,7 +186,7 @@ class Scheme(NamedTuple):
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
-        return cls(*given, halo(order), blocks, unroll, inner)
+        return cls(*given, halo(order), blocks, unroll, inner, absorbing + halo(order))
 
     def extend(self, m: Array) -> Array:
         """m with the layer, where it has the value of the nearest cell; axes as fields have them.
@@ -193,11 +194,6 @@ class Scheme(NamedTuple):
         The longest axis comes last, for long loops and short strips across them.
         """
         return jnp.pad(m.transpose(self.axes), self.absorbing, mode="edge")
-
-    @property
-    def strip(self) -> int:
-        """How many cells are in a strip across it: the layer, and what its stencils reach."""
-        return self.absorbing + self.halo
 
     @property
     def inside(self) -> tuple:
@@ -427,7 +423,9 @@ def _boxes(shape: Shape, scheme: Scheme) -> Iterator[tuple[Box, list[int]]]:
     for axis, n in enumerate(shape):
         width = scheme.strip if scheme.absorbing else 0
         edges = sorted({0, width, n - width, n})
-        strips = lambda a, b, n=n, w=width, i=2 * axis: [i] * (a < w) + [i + 1] * (b > n - w)
-        axes.append([((a, b), strips(a, b)) for a, b in pairwise(edges)])
+        sides = [2 * axis, 2 * axis + 1]
+        within = [[a < width, b > n - width] for a, b in pairwise(edges)]
+        strips = [[i for i, near in zip(sides, x, strict=True) if near] for x in within]
+        axes.append(list(zip(pairwise(edges), strips, strict=True)))
     for parts in product(*axes):
         yield tuple(part[0] for part in parts), [i for part in parts for i in part[1]]
