@@ -97,7 +97,7 @@ NETWORK = "natgrad study poisson-pinn --preset reduced"
 FRONTS = "natgrad study records --problems allen-cahn burgers --methods LM --seconds 100"
 PARTS = (
     # counts and errors, which any machine has alike
-    Part("absorbing", _bench("absorbing"), 180),
+    Part("absorbing", _bench("absorbing"), 600),
     Part("multigrid_iterations", _bench("multigrid_iterations", "--full"), 300, 2),
     Part("hard_densities", _bench("hard_densities"), 60, 2, peers=SPARSE),
     Part("low_rank", _bench("low_rank"), 60),

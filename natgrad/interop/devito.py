@@ -25,8 +25,8 @@ class Devito(OutsideWaves):
     """`waves.Acoustic` with devito as the propagator: the same scheme, layer and products.
 
     So the results are those of `Acoustic` to rounding. The response q of the medium (see
-    `waves/propagation.py`) is stored for every shot, at every n-th step, n the smallest that fits
-    into `memory` bytes; `stored_every` prescribes n.
+    `waves/propagation.py`) is stored for every shot, at every n-th step, as `waves.Acoustic`
+    does it; `stored_every` prescribes n.
 
     ```python
     model = Devito(survey, start)

@@ -141,12 +141,13 @@ class Acoustic(WaveModel):
     """θ ↦ u at the receivers, for every shot of a survey: m u_tt − Δu = s, m = θ = 1/c² in s²/km².
 
     Second order in time, `order` 4 or 8 in space, with a perfectly matched layer of `absorbing`
-    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the wavelet.
+    cells around the model. `velocity`, in m/s, is the starting model, checked against dt and the
+    wavelet.
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
-    The products need the source field of every shot. It is stored at every n-th step, n the
-    smallest that fits into `memory` bytes, or recomputed from checkpoints where none does;
+    The products need the source field of every shot. It is stored at every n-th step, as rarely as
+    the wavelet's band allows, or recomputed from checkpoints where that exceeds `memory` bytes;
     `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
     holds two of these fields, that of θ and that of a trial step. Data alone need none of it, and
     mini-batches of shots that of their own. The shots are dealt out to the

@@ -227,14 +227,18 @@ def march(
 
     def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (index, samples) = carry, xs
-        seen = []
-        for i in range(medium.scheme.every):
-            seen.append(shots.receivers.read(fields.now.u))
-            fields = medium.advance(fields, force=(shots.source, samples[i][:, None]))
-            if i == 0 and kept is not None:
-                q = difference(fields, medium.scheme)[None]
-                kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
-        return (fields, kept), jnp.stack(seen)
+        fields, now = step(fields, samples[0])
+        if kept is not None:
+            # the step has left u⁻ in the spare buffer
+            before, new, oldest = (wave.u[None][medium.scheme.inside] for wave in fields)
+            q = new - 2 * before + oldest
+            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
+        fields, later = jax.lax.scan(step, fields, samples[1:], unroll=medium.scheme.inner)
+        return (fields, kept), jnp.concatenate([now[None], later])
+
+    def step(fields: Fields, sample: Array) -> tuple[Fields, Array]:
+        seen = shots.receivers.read(fields.now.u)
+        return medium.advance(fields, force=(shots.source, sample[:, None])), seen
 
     xs = (jnp.arange(len(samples)), samples)
     unroll = medium.scheme.unroll
@@ -260,12 +264,6 @@ def march_segments(
     return kept, data.reshape(-1, *data.shape[2:])
 
 
-def difference(fields: Fields, scheme: Scheme) -> Array:
-    """q = u⁺ − 2u + u⁻ after a step, which has left u⁻ in the spare buffer."""
-    new, old, oldest = (fields[i].u[scheme.inside] for i in (1, 0, 2))
-    return new - 2 * old + oldest
-
-
 def read(kept: Array, first: Array, count: int, index: Array) -> Array:
     """The fields of `count` shots at one block, read where they are."""
     corner = (index, first, *(0,) * (kept.ndim - 2))
@@ -286,12 +284,12 @@ def scatter(
     """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        seen = [receivers.read(fields.now.u)]
+        now = receivers.read(fields.now.u)[None]
         fields = medium.advance(fields, source * incident(index))
-        for _ in range(1, medium.scheme.every):
-            seen.append(receivers.read(fields.now.u))
-            fields = medium.advance(fields)
-        return fields, jnp.stack(seen)
+        step = lambda fields, _: (medium.advance(fields), receivers.read(fields.now.u))
+        later = {"length": medium.scheme.every - 1, "unroll": medium.scheme.inner}
+        fields, seen = jax.lax.scan(step, fields, None, **later)
+        return fields, jnp.concatenate([now, seen])
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -326,11 +324,12 @@ def image(
         carry: tuple[Fields, Array], xs: tuple[Array, Array]
     ) -> tuple[tuple[Fields, Array], None]:
         (fields, total), (index, samples) = carry, xs
-        for i in reversed(range(scheme.every)):
-            if i == 0:
-                total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
-            fields = medium.advance(fields, force=(receivers, samples[i]), transposed=True)
-        return (fields, total), None
+        fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
+        total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
+        return (step(fields, samples[0])[0], total), None
+
+    def step(fields: Fields, sample: Array) -> tuple[Fields, None]:
+        return medium.advance(fields, force=(receivers, sample), transposed=True), None
 
     xs = (jnp.arange(len(samples)), samples)
     return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0]
@@ -372,15 +371,14 @@ def plan_storage(
     every: int | None,
     shots: int | None = None,
 ) -> Storage:
-    """The densest storage that fits into `memory` bytes, else checkpoints, whether they fit or not.
+    """What the wavelet's band needs if it fits into `memory` bytes, else checkpoints in any case.
 
-    n is 1, 2 or a multiple of 3, for which the loop over time is shortest; `every` prescribes it,
-    and is refused where it samples the waves less than twice a period.
+    n is 1 or a multiple of 3, for which the loop over time is shortest, and the largest that
+    samples the waves well; `every` prescribes it, and is refused below two samples a period.
     """
     shots = survey.shots if shots is None else shots
     cells = int(np.prod([n + 2 * absorbing for n in survey.shape]))
     field = shots * itemsize * cells
-    # steps between stored fields that still sample the waves, from dense to thin
     period = 1.0 / (survey.highest_frequency * survey.dt)
     longest = int(period / SAMPLES_A_PERIOD)
     if every is not None and every > max(1, longest):
@@ -392,12 +390,9 @@ def plan_storage(
             f"{every} is {period / every:.2g} times in the shortest period, so products are rough"
         )
         warn_once(f"stored_every {every} {period:.3g}", f"stored_every: {what}. Try: {advice}.")
-    possible = [n for n in range(1, max(2, longest + 1)) if n <= 2 or n % 3 == 0]
-    wanted = possible if every is None else [every]
-    for n in wanted:
-        if (needed := -(-survey.steps // n) * field) <= memory:
-            return Storage(n, None, needed)
-    n = wanted[0]
+    n = every or max(1, longest - longest % 3)
+    if (needed := -(-survey.steps // n) * field) <= memory:
+        return Storage(n, None, needed)
     blocks = -(-survey.steps // n)
     padded = int(np.prod([side + 2 * (absorbing + halo) for side in survey.shape]))
     two_fields = 2 * shots * itemsize * padded

@@ -93,9 +93,9 @@ def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut
 
 def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     """(1 + 3γ)(u₊ − u) − γ(u₊₊ − u₋), over h: G from cells to the points half-way after them."""
-    at = lambda by: u[shift(cells, axis, by)]
+    before, here, after, beyond = (u[shift(cells, axis, by)] for by in (-1, 0, 1, 2))
     near, far = (jnp.asarray(x / h, u.dtype) for x in (1 + 3 * gamma, gamma))
-    return near * (at(1) - at(0)) - far * (at(2) - at(-1))
+    return near * (after - here) - far * (beyond - before)
 
 
 def shift(cells: Cut, axis: int, by: int) -> Cut:
@@ -157,7 +157,8 @@ class Scheme(NamedTuple):
     Time is cut into `blocks` of `every` steps, and the response of the medium is taken at the start
     of each. `segment` blocks lie between two checkpoints; where it is None, the response itself is
     stored. A loop has `unroll` blocks in its body, so that the rotating buffers of a field return
-    to their places where a block has but one step. `halo` is how many cells the stencil reaches beyond its centre.
+    to their places where a block has but one step; the loop over the steps of a block after its
+    first has `inner` of them. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
     axes: tuple[int, ...]  # those of the model in the order of fields, which `spacing` has too
@@ -171,6 +172,8 @@ class Scheme(NamedTuple):
     halo: int
     blocks: int
     unroll: int
+    inner: int
+    strip: int  # cells across one: the layer, and what its stencils reach
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
 
     @classmethod
@@ -179,11 +182,12 @@ class Scheme(NamedTuple):
         every, segment, _ = storage
         group, large = segment or 1, np.prod(survey.shape) > LARGE
         unroll = BUFFERS if every == 1 and large else 1
+        inner = max(1, every - 1) if large else 1
         blocks = -(-survey.steps // (every * group)) * group
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
-        return cls(*given, halo(order), blocks, unroll)
+        return cls(*given, halo(order), blocks, unroll, inner, absorbing + halo(order))
 
     def extend(self, m: Array) -> Array:
         """m with the layer, where it has the value of the nearest cell; axes as fields have them.
@@ -191,11 +195,6 @@ class Scheme(NamedTuple):
         The longest axis comes last, for long loops and short strips across them.
         """
         return jnp.pad(m.transpose(self.axes), self.absorbing, mode="edge")
-
-    @property
-    def strip(self) -> int:
-        """How many cells are in a strip across it: the layer, and what its stencils reach."""
-        return self.absorbing + self.halo
 
     @property
     def inside(self) -> tuple:
@@ -425,7 +424,9 @@ def _boxes(shape: Shape, scheme: Scheme) -> Iterator[tuple[Box, list[int]]]:
     for axis, n in enumerate(shape):
         width = scheme.strip if scheme.absorbing else 0
         edges = sorted({0, width, n - width, n})
-        strips = lambda a, b, n=n, w=width, i=2 * axis: [i] * (a < w) + [i + 1] * (b > n - w)
-        axes.append([((a, b), strips(a, b)) for a, b in pairwise(edges)])
+        sides = [2 * axis, 2 * axis + 1]
+        within = [[a < width, b > n - width] for a, b in pairwise(edges)]
+        strips = [[i for i, near in zip(sides, x, strict=True) if near] for x in within]
+        axes.append(list(zip(pairwise(edges), strips, strict=True)))
     for parts in product(*axes):
         yield tuple(part[0] for part in parts), [i for part in parts for i in part[1]]

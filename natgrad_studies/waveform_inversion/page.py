@@ -74,7 +74,7 @@ def _short(result: StudyResult) -> list[str]:
 def _experiment(result: StudyResult) -> str:
     settings, survey = result.settings, result.experiment.shots.survey
     return (
-        f"m u_tt − Δu = s with a layer that absorbs, spacing {survey.spacing[0]:g} m, "
+        f"m u_tt − Δu = s with a perfectly matched layer, spacing {survey.spacing[0]:g} m, "
         f"{survey.steps} steps of {survey.dt * 1000:g} ms, a Ricker wavelet of "
         f"{settings.frequency:g} Hz at {survey.shots} places, {len(survey.receivers)} receivers, "
         f"unknown m = 1/c² within bounds, the top {settings.known_rows} rows known. The data were "

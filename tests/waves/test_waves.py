@@ -293,13 +293,13 @@ def test_a_band_of_the_data_is_the_data_of_the_band():
         shots.band(1e4)
 
 
-def test_the_storage_is_the_densest_that_fits_then_checkpoints():
+def test_the_storage_is_what_the_band_needs_or_checkpoints():
     survey = waves.Survey.line((100, 50), 10.0, dt=0.001, steps=900, shots=3, frequency=10.0)
     field = 3 * 4 * 140 * 90
     plan = lambda memory, every=None: plan_storage(survey, 20, 2, 4, memory, every)
-    assert plan(900 * field) == (1, None, 900 * field)
-    assert plan(900 * field - 1).every == 2
-    assert plan(300 * field) == (3, None, 300 * field)
+    assert plan(900 * field) == (9, None, 100 * field)  # at 4 samples a period, 26 Hz
+    assert plan(100 * field - 1).segment is not None
+    assert plan(300 * field, 3) == (3, None, 300 * field)
     checkpoints = plan(100 * field, 1)
     assert checkpoints.every == 1
     assert checkpoints.bytes <= 100 * field
