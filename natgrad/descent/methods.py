@@ -300,7 +300,9 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
     order, momentum = method.order, method.momentum
     straight = order == 1 and momentum is None
-    radius = method.step_rule.radius(state.rule) if straight else None
+    radius = None
+    if straight and method.step_rule.has_radius:
+        radius = state.rule.radius / state.rule.tau  # for η
     solution = local.solve(damping, radius)
     reach = -(local.gradient @ solution.eta) / local.energy
     if straight:

@@ -130,21 +130,16 @@ class Step(Public, eqx.Module):
     """A rule for the length τ of θ ← θ + τ η. It may carry a memory from one step to the next.
 
     `on_host` says that the step is driven from Python, `follows_curves` that it is taken along a
-    path, which may then be a curve.
+    path, which may then be a curve, `has_radius` that its memory is a `Trust`. A solver that knows
+    the radius leaves the trail to η, of which the step may take a part.
     """
 
     on_host: ClassVar[bool] = False
     follows_curves: ClassVar[bool] = True
+    has_radius: ClassVar[bool] = False
 
     def init(self, theta: Array) -> PyTree:
         """The memory before the first step."""
-        return None
-
-    def radius(self, memory: PyTree) -> Array | None:
-        """‖η‖_D up to which the model is trusted, 0 if nothing is known; None for a rule without.
-
-        A solver that is told so leaves the trail to η, of which the step may take a part.
-        """
         return None
 
     @abc.abstractmethod
@@ -234,15 +229,14 @@ class ModelStep(Step):
     Methods, SIAM 2000. [What else was tried](trust.md).
     """
 
+    has_radius: ClassVar[bool] = True
+
     shrink: Number = setting("shrink", 0.5, positive=True, below=1.0)
     sufficient: Number = setting("sufficient", 1e-4, below=1.0)
     max_halvings: int = eqx.field(static=True, default=30)
 
     def init(self, theta: Array) -> Trust:
         return Trust(jnp.zeros((), float), jnp.ones((), float))
-
-    def radius(self, memory: Trust) -> Array:
-        return memory.radius / memory.tau
 
     def take(self, path: Path, memory: Trust) -> tuple[Outcome, Trust]:
         curvature, products = path.local.curvature(path.solution)
