@@ -50,14 +50,13 @@ class Gathers(NamedTuple):
         """Those of a survey, on fields with the layer and the halo around the model."""
         count, rim = survey.shots, scheme.absorbing + scheme.halo
 
-        def place(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            cells, weights = locate(name, points, survey.shape, survey.spacing, rim)
-            return cells[..., scheme.axes], weights
-
-        cells, weights = place("sources", survey.sources)
+        grid = (survey.shape, survey.spacing, rim)
+        cells, weights = locate("sources", survey.sources, *grid)
+        cells = cells[..., scheme.axes]
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
         source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
-        cells, weights = place("receivers", survey.receivers)
+        cells, weights = locate("receivers", survey.receivers, *grid)
+        cells = cells[..., scheme.axes]
         each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
         receivers = Positions(each_shot(cells), each_shot(jnp.asarray(weights, dtype)))
         wavelets = np.broadcast_to(survey.wavelet, (count, survey.steps))

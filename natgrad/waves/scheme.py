@@ -121,26 +121,21 @@ class Layer(NamedTuple):
         cls, dimensions: int, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
     ) -> "Layer":
         """That of the module's text, for a nominal velocity c."""
-        cells = scheme.absorbing
-
-        def filters(depth: np.ndarray, axis: int, flip: bool) -> tuple[Array, Array]:
+        cells, sides = scheme.absorbing, []
+        for axis in range(dimensions) if cells else ():
             unit = velocity / scheme.spacing[axis]
             strength = min(STRENGTH, CELL * cells) * (POWER + 1) / (2 * cells)
-            sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
-            b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
-            pair = ((b - 1) * sigma / (sigma + alpha), b)
-            line = [1] * dimensions
-            line[axis] = -1
-            return tuple(jnp.asarray((x[::-1] if flip else x).reshape(line), dtype) for x in pair)
-
-        def strip(axis: int, low: bool) -> Filters:
-            count = scheme.strip
-            index = np.arange(count) - (count - cells - 1)  # j, from the model outwards
-            nodes, halves = (index - 0.5).clip(0) / cells, index[:-1].clip(0) / cells
-            return Filters(filters(halves, axis, low), filters(nodes, axis, low))
-
-        axes = range(dimensions) if cells else ()
-        return cls(tuple((strip(axis, True), strip(axis, False)) for axis in axes))
+            index = np.arange(scheme.strip) - (scheme.strip - cells - 1)  # j, outwards
+            pairs = []
+            for depth in (index[:-1].clip(0) / cells, (index - 0.5).clip(0) / cells):
+                sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
+                b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
+                line = [-1 if i == axis else 1 for i in range(dimensions)]
+                pairs.append([((b - 1) * sigma / (sigma + alpha)).reshape(line), b.reshape(line)])
+            low = [[jnp.asarray(np.flip(x, axis), dtype) for x in pair] for pair in pairs]
+            high = [[jnp.asarray(x, dtype) for x in pair] for pair in pairs]
+            sides.append(tuple(Filters(*map(tuple, side)) for side in (low, high)))
+        return cls(tuple(sides))
 
 
 class Storage(NamedTuple):
@@ -161,7 +156,7 @@ class Scheme(NamedTuple):
     first has `inner` of them. `halo` is how many cells the stencil reaches beyond its centre.
     """
 
-    axes: tuple[int, ...]  # those of the model in the order of fields, which `spacing` has too
+    axes: tuple[int, ...]  # of the model, as fields have them: the longest last, for long loops
     spacing: Spacing
     dt: float
     steps: int
@@ -188,13 +183,6 @@ class Scheme(NamedTuple):
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
         return cls(*given, halo(order), blocks, unroll, inner, absorbing + halo(order))
-
-    def extend(self, m: Array) -> Array:
-        """m with the layer, where it has the value of the nearest cell; axes as fields have them.
-
-        The longest axis comes last, for long loops and short strips across them.
-        """
-        return jnp.pad(m.transpose(self.axes), self.absorbing, mode="edge")
 
     @property
     def inside(self) -> tuple:
@@ -313,22 +301,18 @@ class Medium(eqx.Module):
 
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
-        self.weight = scheme.dt**2 / scheme.extend(m)
+        extended = jnp.pad(m.transpose(scheme.axes), scheme.absorbing, mode="edge")
+        self.weight = scheme.dt**2 / extended
         self.slowness, self.layer, self.scheme = m, layer, scheme
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
-        shape, width = self.weight.shape, self.scheme.halo
-        zeros = lambda sides: jnp.zeros((shots, *sides), self.weight.dtype)
-
-        across = lambda axis, n: [n if i == axis else side for i, side in enumerate(shape)]
-        strip = self.scheme.strip
-        pairs = [
-            (zeros(across(axis, strip + 3)), zeros(across(axis, strip + 2 * width)))
-            for axis, sides in enumerate(self.layer.strips)
-            for _ in sides
-        ]
-        wave = Wave(zeros([n + 2 * width for n in shape]), tuple(pairs))
+        (*shape,), width, strip = self.weight.shape, self.scheme.halo, self.scheme.strip
+        pairs, dtype = [], self.weight.dtype
+        for axis, sides in enumerate(self.layer.strips):
+            more = [[*shape[:axis], strip + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
+            pairs += [tuple(jnp.zeros((shots, *x), dtype) for x in more)] * len(sides)
+        wave = Wave(jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype), tuple(pairs))
         return Fields(wave, wave, wave)
 
     def advance(
@@ -402,7 +386,8 @@ class Medium(eqx.Module):
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
-        return self.scheme.extend(eta / self.slowness)
+        ratio = (eta / self.slowness).transpose(self.scheme.axes)
+        return jnp.pad(ratio, self.scheme.absorbing, mode="edge")
 
 
 def _across(shape: Shape, axis: int, start: int, count: int, rest: int) -> Cut:
