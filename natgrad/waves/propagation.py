@@ -286,8 +286,8 @@ def scatter(
         now = receivers.read(fields.now.u)[None]
         fields = medium.advance(fields, source * incident(index))
         step = lambda fields, _: (medium.advance(fields), receivers.read(fields.now.u))
-        later = {"length": medium.scheme.every - 1, "unroll": medium.scheme.inner}
-        fields, seen = jax.lax.scan(step, fields, None, **later)
+        length, unroll = medium.scheme.every - 1, medium.scheme.inner
+        fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
         return fields, jnp.concatenate([now, seen])
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)

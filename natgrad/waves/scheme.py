@@ -134,7 +134,7 @@ class Layer(NamedTuple):
                 pairs.append([((b - 1) * sigma / (sigma + alpha)).reshape(line), b.reshape(line)])
             low = [[jnp.asarray(np.flip(x, axis), dtype) for x in pair] for pair in pairs]
             high = [[jnp.asarray(x, dtype) for x in pair] for pair in pairs]
-            sides.append(tuple(Filters(*map(tuple, side)) for side in (low, high)))
+            sides.append(tuple(Filters._make(map(tuple, side)) for side in (low, high)))
         return cls(tuple(sides))
 
 
