@@ -214,6 +214,7 @@ def test_a_batch_of_shots_propagates_only_those():
         ng.minimize(problem, theta, ng.NaturalGradient(ng.L2()), batch=ng.MiniBatch(5))
 
 
+@pytest.mark.slow
 def test_shots_on_two_devices_give_the_run_of_one():
     if jax.device_count() < 2:
         pytest.skip("needs two devices")
