@@ -236,6 +236,15 @@ class Drawn:
         push = J @ eta
         curvature = eta @ eta if objective else share * w * push @ push
         first = tau * 2.0 ** float(record.halvings)
+        trail = choice["solver"] == "CG" and choice["step"] == "model" and choice["order"] == 1
+        if trail and record.halvings > 0:  # back on the trail to η, where τ tells the length
+            assert tau < -slope / curvature
+            if record.accepted and not choice["bounds"]:
+                length = lambda x: np.sqrt(x @ D @ x)
+                rounding = 4 * eps * np.linalg.norm(theta)
+                found, asked = length(end - theta), tau * length(eta)
+                assert found == pytest.approx(asked, rel=3 * tolerance, abs=rounding), "length"
+            return
         if choice["step"] == "model":
             assert first == pytest.approx(-slope / curvature, rel=3 * tolerance), "first length"
         bend = np.zeros(p)

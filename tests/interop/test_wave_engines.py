@@ -158,6 +158,7 @@ def test_the_study_with_another_engine(engine: str, batch: int, tmp_path):
         devices=0,
         methods=("L2",),
         batch=batch,
+        max_propagations=90 if batch else 24,  # the first four draws are of the same shot
     )
     _, result = run_study(settings)
     assert result.runs[0].loss[-1] < 0.2
