@@ -44,6 +44,20 @@ def wait(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def finished(child: int, log: Path) -> bool:
+    """Whether the process has said its last line; if not, it stands still for the signal to come.
+
+    A signal after that line has nothing left to stop.
+    """
+    os.kill(child, signal.SIGSTOP)
+    stands = os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    done = not stands or "report:" in log.read_text()
+    if stands and done:
+        os.kill(child, signal.SIGCONT)
+        wait(child)
+    return done
+
+
 def main(count: int, folder: Path) -> None:
     os.environ["NATGRAD_CACHE"] = str(folder / "programs")
     preset = STUDIES["poisson-pinn"].presets["demo"]
@@ -65,16 +79,15 @@ def main(count: int, folder: Path) -> None:
         while not (log.exists() and "into" in log.read_text()):  # the signals are caught by then
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 1.2 * seconds) ** 2 / (1.2 * seconds))
-        ended = os.waitpid(child, os.WNOHANG)[0]
-        if ended:  # before the signal came
+        if finished(child, log):
             continue
         os.kill(child, signal.SIGTERM)
+        os.kill(child, signal.SIGCONT)
         codes.append(wait(child))
         if codes[-1] != 143:
             break
     said = log.read_text()
-    finished = wait(start(whole, log))
-    print(json.dumps({"codes": codes, "said": said, "finished": finished}))
+    print(json.dumps({"codes": codes, "said": said, "finished": wait(start(whole, log))}))
 
 
 if __name__ == "__main__":
