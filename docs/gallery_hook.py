@@ -1,11 +1,14 @@
-"""A hook of mkdocs: runs the examples, small, and adds their figures to the site.
+"""A hook of mkdocs: runs examples and tutorials and adds their figures to the site.
 
 Each `examples/<name>.py` has a function `main(..., output)` that writes `<name>.png`; the pages
-find it as `gallery/<name>.png`. No figure is kept in the repository.
+find it as `gallery/<name>.png`. The Python blocks of a tutorial write its figure. No figure is
+kept in the repository.
 """
 
+import contextlib
 import functools
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -36,6 +39,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
+TUTORIALS = ROOT / "docs" / "tutorials"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
 # methods are compared by seconds, of code as a user gets it
 TIMED = ("density_image", "point_cloud", "training_loops")
 
@@ -51,6 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in ARGUMENTS:
         figure = _figure(name, (EXAMPLES / f"{name}.py").stat().st_mtime)
         files.append(File.generated(config, f"gallery/{name}.png", content=figure))
+    for page in sorted(TUTORIALS.glob("*.md")):
+        if f"({page.stem}.png)" in (text := page.read_text(encoding="utf-8")):
+            figure = _tutorial(text, page.stem)
+            files.append(File.generated(config, f"tutorials/{page.stem}.png", content=figure))
     return files
 
 
@@ -62,3 +72,12 @@ def _figure(name: str, modified: float) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         main(**ARGUMENTS[name], output=folder)
         return Path(folder, f"{name}.png").read_bytes()
+
+
+@functools.cache
+def _tutorial(text: str, name: str) -> bytes:
+    """The figure that the blocks of a tutorial write."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(compile("\n".join(PYTHON.findall(text)), name, "exec"), {"__name__": name})
+        return Path(f"{name}.png").read_bytes()

@@ -4,6 +4,7 @@ command there could be run, and every file that a page names is there."""
 import ast
 import dataclasses
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -14,6 +15,7 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import make_notebooks
 import pytest
 
 import natgrad as ng
@@ -24,7 +26,7 @@ from natgrad_studies.comparing import CompareSettings
 from natgrad_studies.registry import STUDIES
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"--[a-z][\w-]*")
@@ -52,9 +54,11 @@ def run(page: Path, package: str | None = None) -> None:
 # reads.
 SLOW_PAGES = (
     *("ecosystem.md", "many_devices.md", "own_solver.md", "pinns.md", "point_clouds.md"),
-    *("solvers.md", "unstructured.md", "waves.md", "which_metric.md"),
+    *("low_rank.md", "mini_batches.md", "unstructured.md", "waves.md", "which_metric.md"),
 )
-mark_page = lambda page: [pytest.mark.slow] * (page.name in SLOW_PAGES)
+mark_page = lambda page: (
+    [pytest.mark.slow] * (page.name in SLOW_PAGES or page.parent.name == "tutorials")
+)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,20 @@ def test_page_with_an_optional_package(page: Path, package: str):
     """Blocks that need one stand by themselves."""
     pytest.importorskip(package, reason=f"{package} is not installed: its blocks were not run")
     run(page, package)
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/tutorials").glob("*.md")), ids=lambda p: p.stem
+)
+def test_a_notebook_is_that_of_its_page(page: Path):
+    """Its cells are the blocks of the page, which run above."""
+    path, text = make_notebooks.written(page)
+    assert path.read_text(encoding="utf-8") == text, "python docs/make_notebooks.py"
+    code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    cells = "\n".join("".join(cell["source"]) for cell in code[1:])
+    python = "\n".join(b for language, b in FENCE.findall(page.read_text()) if language == "python")
+    assert ast.dump(ast.parse(cells)) == ast.dump(ast.parse(python))
+    assert "".join(code[0]["source"]).startswith("%pip install")
 
 
 def test_files_exist():
@@ -182,7 +200,7 @@ def fault(command: str, whole: bool) -> str | None:
     known = {"natgrad": _natgrad, "make": _make, "python": _python, "pip": _pip}
     check = known.get(words[0])
     if check is None:
-        return None if words[0] == "apt" else f"nobody knows {words[0]}"
+        return None if words[0] in ("apt", "conda") else f"nobody knows {words[0]}"
     return check(words[1:], whole)
 
 

@@ -19,7 +19,7 @@ import pytest
 from evidence_hook import DIRECTIVE, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = sorted(path for path in FOLDER.glob("*.json") if path.stem != "published")
 
 FENCE = re.compile(r"^(```|~~~).*?^\1.*?$", re.M | re.S)
