@@ -157,7 +157,7 @@ class Comparison:
         return plot.history(self.results, against=against or self.limited, ax=ax)
 
     def report(self, path: str | Path) -> Path:
-        """One HTML page with tables and interactive plots, which needs nothing but itself."""
+        """A self-contained HTML page with tables and interactive plots."""
         from .report import comparison_page
 
         return comparison_page(self).write(Path(path))

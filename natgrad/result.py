@@ -190,7 +190,7 @@ class Result:
         write_archive(Path(path), KIND, values, named_leaves(tree))
 
     def report(self, path: str | Path, problem: Any = None) -> Path:
-        """Write one HTML page with interactive plots of the run, which needs nothing but itself.
+        """Write a self-contained HTML page with interactive plots of the run.
 
         With the problem, if it has two parameters, the path is drawn over the loss.
         """

@@ -198,7 +198,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Report:
-    """Put runs together in one HTML file that needs nothing but itself."""
+    """Combine runs in one self-contained HTML file."""
 
     EXAMPLES: ClassVar = (
         "natgrad report results/demo",

@@ -1,4 +1,4 @@
-"""From arguments to a command. Names that nobody knows are refused before the parser sees them."""
+"""From arguments to a command. Unknown names are rejected before the parser sees them."""
 
 import io
 import re
