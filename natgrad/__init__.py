@@ -15,7 +15,8 @@ from . import solvers as solvers
 from . import waves as waves
 from .batches import MiniBatch
 from .comparison import Comparison, compare
-from .core.outcomes import Counts, Status
+from .core.compiled import cache
+from .core.outcomes import Status
 from .descent.checkpoint import Checkpoint
 from .descent.lbfgs import LBFGS
 from .descent.methods import GradientDescent, NaturalGradient, Newton
@@ -77,7 +78,6 @@ __all__ = [
     "Cholesky",
     "Collocation",
     "Comparison",
-    "Counts",
     "ExternalModel",
     "FactorMetric",
     "FisherRao",
@@ -115,6 +115,7 @@ __all__ = [
     "Stop",
     "TorchModel",
     "Wasserstein",
+    "cache",
     "compare",
     "derivative",
     "gauss_newton",

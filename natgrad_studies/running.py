@@ -1,8 +1,6 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -12,6 +10,7 @@ from typing import Any
 
 import jax
 
+import natgrad as ng
 from natgrad.descent import BOARD, show_busy
 from natgrad.plot import figure_style
 from natgrad.report import ResultFolder, machine, replace_file, save_page, versions
@@ -22,7 +21,6 @@ from .settings import to_toml
 from .stopping import ENDING
 
 Say = Callable[[str], None]
-LEAST_COMPILE_SECONDS = 0.5  # quicker programs are compiled again rather than stored
 
 
 def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
@@ -97,44 +95,5 @@ def prepare_process() -> None:
     Importing natgrad changes no setting of JAX; this is for programs that own their process.
     """
     jax.config.update("jax_enable_x64", True)
-    keep_programs()
+    ng.cache()
     BOARD.asked, BOARD.ending = True, ENDING
-
-
-def keep_programs() -> Path | None:
-    """Have JAX keep compiled programs between runs, and return their folder.
-
-    None, and no change, where that cannot be. A folder that the user has given to JAX
-    (JAX_COMPILATION_CACHE_DIR) is left as it is. One that cannot be written is not used.
-    """
-    given: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if given:
-        return Path(given)
-    folder = program_folder(os.environ)
-    if folder is None or not _is_writable(folder):
-        return None
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_SECONDS)
-    return folder
-
-
-def program_folder(environment: Mapping[str, str]) -> Path | None:
-    """NATGRAD_CACHE, or `natgrad` in the user's cache folder; None where NATGRAD_CACHE is empty.
-
-    >>> program_folder({"XDG_CACHE_HOME": "/var/tmp"}).as_posix()
-    '/var/tmp/natgrad'
-    """
-    named = environment.get("NATGRAD_CACHE")
-    if named is not None:
-        return Path(named).expanduser() if named else None
-    home = environment.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path("~/.cache").expanduser()) / "natgrad"
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except (OSError, RuntimeError):  # RuntimeError: no home folder to expand
-        return False

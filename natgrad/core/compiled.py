@@ -5,7 +5,9 @@ loops of Python in place of `jax.lax`'s.
 """
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -16,6 +18,7 @@ from jaxtyping import PyTree
 
 from ..errors import InputError
 
+LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -135,3 +138,57 @@ def can_call_back() -> bool:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) > 1
     return (os.cpu_count() or 1) > 1
+
+
+# --- compiled programs on disk -------------------------------------------------------------------
+
+
+def cache(folder: str | Path | None = None) -> Path | None:
+    """Keep compiled programs on disk, so that the next run of a script starts faster.
+
+    Returns the folder: the one given, or `NATGRAD_CACHE`, or `natgrad` in the user's cache folder.
+    Without an argument nothing is changed where JAX has a folder already
+    (`JAX_COMPILATION_CACHE_DIR`), where `NATGRAD_CACHE` is empty, or where nothing can be written.
+
+    ```python
+    ng.cache()            # at the top of a script; the command `natgrad` does this by itself
+    ```
+
+    Cost: a file for each program that takes longer than 0.1 s to compile.
+    """
+    if folder is None:
+        given: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+        if given:
+            return Path(given)
+        chosen = program_folder(os.environ)
+        if chosen is None or not _is_writable(chosen):
+            return None
+    else:
+        chosen = Path(folder).expanduser()
+        if not _is_writable(chosen):
+            raise InputError("folder", f"{chosen} cannot be written", "another folder")
+    jax.config.update("jax_compilation_cache_dir", str(chosen))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_SECONDS)
+    return chosen
+
+
+def program_folder(environment: Mapping[str, str]) -> Path | None:
+    """NATGRAD_CACHE, or `natgrad` in the user's cache folder; None where NATGRAD_CACHE is empty.
+
+    >>> program_folder({"XDG_CACHE_HOME": "/var/tmp"}).as_posix()
+    '/var/tmp/natgrad'
+    """
+    named = environment.get("NATGRAD_CACHE")
+    if named is not None:
+        return Path(named).expanduser() if named else None
+    home = environment.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path("~/.cache").expanduser()) / "natgrad"
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except (OSError, RuntimeError):  # RuntimeError: no home folder to expand
+        return False

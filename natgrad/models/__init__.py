@@ -1,5 +1,6 @@
 """Models θ ↦ ρ(θ) and their derivatives Z = ∂ρ/∂θ."""
 
+from ..core.outcomes import Counts
 from .base import Evaluation, Model, Products, check_model
 from .explicit import Explicit, Sourcewise, as_model
 from .external import ExternalModel
@@ -8,6 +9,7 @@ from .implicit import ImplicitModel
 from .pointwise import Part, Pointwise, RowModel
 
 __all__ = [
+    "Counts",
     "Evaluation",
     "Explicit",
     "ExternalModel",

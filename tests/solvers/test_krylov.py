@@ -229,7 +229,7 @@ def test_truncated_cg_descends_and_keeps_the_model_identity():
         H = Z.T @ Z + 1e-3 * jnp.eye(6)
         slope = float(d.gradient @ d.eta)
         assert (d.info.iterations, d.info.status) == (steps, "max_iterations")
-        assert d.info.counts == ng.Counts(1, steps, steps + 1)
+        assert d.info.counts == ng.models.Counts(1, steps, steps + 1)
         assert slope < 0
         assert float(d.eta @ H @ d.eta) == pytest.approx(-slope, rel=1e-10)
         residual = jnp.linalg.norm(H @ d.eta + d.gradient) / jnp.linalg.norm(d.gradient)

@@ -188,7 +188,7 @@ def test_every_product_is_counted(
         assert [int(n) for n in solution.info.counts] == [0, 1, 1]
         close(solution.motion, Z @ solution.eta, 1e-12)
     d = direction(solver, ng.AbsoluteDamping(1e-3), problem)
-    assert d.info.counts == ng.Counts(1, linearised + 1, adjoint + 2)
+    assert d.info.counts == ng.models.Counts(1, linearised + 1, adjoint + 2)
     close(solution.eta, d.eta, 1e-10)
     assert float(solution.info.residual) == pytest.approx(d.info.residual, abs=1e-12)
 
@@ -400,7 +400,7 @@ def test_eigenpairs_and_the_posterior_against_dense_matrices(name: str):
     close(V @ D @ V.T, np.eye(RANK), 1e-10)
     close(G @ V.T, D @ V.T * np.asarray(spectrum.values), 1e-10)
     assert np.all(np.diff(spectrum.values) <= 0)
-    assert spectrum.counts == ng.Counts(1, RANK, RANK)  # no more than six data can need
+    assert spectrum.counts == ng.models.Counts(1, RANK, RANK)  # no more than six data can need
     assert float(spectrum.error) == 0.0
     v = np.random.default_rng(5).normal(size=P)
     applied, variance, estimate, sample, root = map_numpy(

@@ -20,6 +20,7 @@ import pytest
 
 import natgrad as ng
 import stopped_study
+from natgrad.core.compiled import program_folder
 from natgrad.descent import BOARD
 from natgrad.report import ResultFolder
 from natgrad_studies import stopping
@@ -30,7 +31,6 @@ from natgrad_studies.gaussian_mixture import fit as mixture_fit
 from natgrad_studies.gaussian_mixture import run as mixture_run
 from natgrad_studies.poisson_pinn import run as pinn_run
 from natgrad_studies.registry import STUDIES
-from natgrad_studies.running import keep_programs, program_folder
 from natgrad_studies.settings import to_toml
 
 TINY = (
@@ -497,9 +497,9 @@ def test_a_stop_before_the_folder_is_claimed_names_no_folder(tmp_path, monkeypat
 
 def test_programs_are_kept_in_the_folder_named(tmp_path):
     script = (
-        "import jax, natgrad_studies.running as cache;"
-        "cache.LEAST_COMPILE_SECONDS = 0.0;"
-        "print(cache.keep_programs());"
+        "import jax, natgrad as ng;"
+        "from natgrad.core import compiled; compiled.LEAST_COMPILE_SECONDS = 0.0;"
+        "print(ng.cache());"
         "jax.jit(lambda x: x + 1)(1.0)"
     )
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
@@ -515,7 +515,7 @@ def test_a_folder_given_to_jax_is_left_as_it_is(tmp_path, monkeypatch):
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax's"))
     try:
-        assert keep_programs() == tmp_path / "jax's"
+        assert ng.cache() == tmp_path / "jax's"
         assert jax.config.jax_compilation_cache_dir == str(tmp_path / "jax's")
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
@@ -540,7 +540,7 @@ def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("NATGRAD_CACHE", str(blocked / "below"))
     before = jax.config.jax_compilation_cache_dir
-    assert keep_programs() is None
+    assert ng.cache() is None
     assert jax.config.jax_compilation_cache_dir == before
     assert blocked.read_text() == "not a folder"
 
