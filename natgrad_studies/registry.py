@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from .darcy import settings as darcy
+from .demo import settings as demo
 from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
 from .poisson_pinn import settings as poisson_pinn
@@ -77,6 +78,11 @@ STUDIES = {
             "records",
             "standard problems for physics-informed networks, beside published errors",
             dict(records.PRESETS),
+        ),
+        Study(
+            "demo",
+            "a network, waves and a density in three minutes, natgrad beside its rivals",
+            dict(demo.PRESETS),
         ),
     )
 }

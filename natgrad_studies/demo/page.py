@@ -1,0 +1,91 @@
+"""The report of the demo, and the lines at its end."""
+
+from pathlib import Path
+
+import numpy as np
+
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
+
+from .run import OURS, Bout, StudyResult
+
+COLOURS = {
+    OURS: "blue",
+    f"{OURS}, Fisher–Rao": "blue",
+    f"{OURS}, L²": "green",
+    f"{OURS}, W₂": "purple",
+    "L-BFGS": "black",
+    "Adam": "orange",
+    "gradient descent": "grey",
+}
+ABOUT = {
+    "A network for Helmholtz's equation": (
+        "Δu + u = q on a square, by a network with two hidden layers of 24, at 1024 points. natgrad "
+        "is ng.levenberg_marquardt, along curves of third order. Seconds do not include compiling. "
+        "Next: natgrad study records."
+    ),
+    "A velocity model from recorded waves": (
+        "Five shots over layers with faults; the start is the true model, smoothed. natgrad is "
+        "ng.NaturalGradient(ng.L2(grid)), with its defaults. A propagation is one solution of the "
+        "wave equation for all shots, forward, linearised or adjoint. Next: natgrad study "
+        "waveform-inversion --preset reduced."
+    ),
+    "A density in three metrics": (
+        "A mixture of four Gaussians with free means, widths and weights, fitted by its "
+        "Kullback–Leibler divergence. Fisher–Rao is the metric of that loss; L² and W₂ are not. "
+        "Next: natgrad compare gaussian-mixture."
+    ),
+}
+
+
+def page(result: StudyResult, folder: Path) -> Page:
+    """A summary, then a section for each problem."""
+    first = result.bouts[0]
+    return Page(
+        "natgrad in three problems",
+        "A network, a velocity model and a density, each fitted by natgrad and by its usual "
+        "rivals from the same start under the same budget.",
+        [
+            Section("In short", [*verdicts(result), summary(result)[0], _curves(first)]),
+            *(_section(bout) for bout in result.bouts),
+        ],
+    )
+
+
+def verdicts(result: StudyResult) -> list[str]:
+    """A line for each problem."""
+    return [bout.verdict for bout in result.bouts]
+
+
+def summary(result: StudyResult) -> list[Table]:
+    """The best of natgrad beside the best of its rivals."""
+    rows = [
+        (
+            bout.name,
+            *(bout.quantity, f"{bout.final(bout.ours):.1e}", f"{bout.final(bout.rival):.1e}"),
+            *(bout.rival, f"{bout.reached[bout.ours][0][-1]:.0f} {bout.against}"),
+        )
+        for bout in result.bouts
+    ]
+    return [Table(("problem", "what", OURS, "best rival", "who", "budget"), rows)]
+
+
+def _section(bout: Bout) -> Section:
+    parts: list[Part] = [ABOUT[bout.name], _curves(bout), _fields(bout)]
+    return Section(bout.name, parts)
+
+
+def _curves(bout: Bout) -> Curves:
+    series = [
+        Series(name, values, {bout.against: spent}, PALETTE[COLOURS[name]])
+        for name, (spent, values) in bout.reached.items()
+    ]
+    return Curves(series, bout.quantity, f"{bout.name}: {bout.quantity} against {bout.against}.")
+
+
+def _fields(bout: Bout) -> Frames:
+    turned = lambda field: (
+        np.asarray(field).T if bout.against == "propagations" else np.rot90(field)
+    )
+    runs = {name: [("", turned(field))] for name, field in bout.fields.items()}
+    return Frames.of(runs, "At the end, beside the truth.", reference=("truth", turned(bout.truth)))
