@@ -30,7 +30,7 @@ class ResultFolder:
     """A folder with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
     The settings are written first: a folder that has them is the result of a study, finished or
-    not. The same study with the same settings may write to it again; anything else is refused.
+    not; `figures/` is there where a study draws any. The same study with the same settings may write to it again; anything else is refused.
 
     ```python
     folder = ResultFolder(Path("results/mine"))
@@ -53,7 +53,7 @@ class ResultFolder:
         if self._in_use():
             self._check_same(study, plain(settings))
         try:
-            self.figures.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self.write(
                 MARKER,
                 {
@@ -186,7 +186,9 @@ def load_page(folder: Path) -> Page:
             raise InputError("folder", problem, f"natgrad resume {folder}, which writes it anew")
         sections = [
             Section(
-                entry["title"], [_from_data(part, folder) for part in entry["parts"]], entry["folded"]
+                entry["title"],
+                [_from_data(part, folder) for part in entry["parts"]],
+                entry["folded"],
             )
             for entry in content["sections"]
         ]

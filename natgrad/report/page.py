@@ -53,7 +53,7 @@ class Section:
     folded: bool = False
 
     def html(self, anchor: str, level: int = 2, first: bool = False) -> str:
-        """The section with an anchor for the list of contents; the first has plots beside tables."""
+        """The section with an anchor; the first of a page has plots beside tables."""
         inner = "".join(
             _part_html(part, f"{anchor}-{number}") for number, part in enumerate(self.parts, 1)
         )
@@ -146,7 +146,9 @@ class Page:
 
 def list_links(entries: Sequence[tuple[str, str, str]]) -> str:
     """A list of links from (anchor, title, list inside)."""
-    links = (f'<li><a href="#{to}">{html.escape(title)}</a>{more}</li>' for to, title, more in entries)
+    links = (
+        f'<li><a href="#{to}">{html.escape(title)}</a>{more}</li>' for to, title, more in entries
+    )
     return f"<ul>{''.join(links)}</ul>"
 
 
@@ -173,7 +175,10 @@ def build_document(title: str, contents: str, body: str) -> str:
 
     script = _script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

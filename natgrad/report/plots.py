@@ -179,7 +179,7 @@ class Landscape:
 
     @classmethod
     def of(
-        cls, x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: np.ndarray | None = None
+        cls, x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: Sequence[float] | np.ndarray | None = None
     ) -> "Landscape":
         """`values[i, j]` at (xᵢ, yⱼ); without `levels` they follow the quantiles of the values."""
         x, y, values = (np.asarray(array, float) for array in (x, y, values))
@@ -187,10 +187,10 @@ class Landscape:
             problem = f"has the shape {values.shape} over {len(x)} × {len(y)} points"
             raise InputError("values", problem, "values[i, j] at (x[i], y[j])")
         finite = values[np.isfinite(values)]
-        ends = np.array([finite.min(), finite.max()]) if finite.size else np.zeros(2)
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         if levels is None:
-            levels = np.quantile(finite, np.linspace(0.02, 0.98, LEVELS)) if finite.size else ends
-        bounds = np.unique(np.concatenate([ends, np.clip(levels, *ends)]))
+            levels = np.quantile(finite, np.linspace(0.02, 0.98, LEVELS)) if finite.size else []
+        bounds = np.unique([low, high, *np.clip(levels, low, high)])
         bands = np.interp(values, bounds, np.arange(len(bounds)))
         bands[~np.isfinite(values)] = np.nan
         extent = (x[0], x[-1], y[0], y[-1])
@@ -262,6 +262,7 @@ class Frames:
     y_label: str = ""
     colours: str = "sequential"
     names: Mapping[str, float] = field(default_factory=dict)
+    aspect: float | None = None
     reference: str | None = None
 
     def __post_init__(self) -> None:
@@ -276,8 +277,8 @@ class Frames:
         caption: str,
         *,
         reference: tuple[str, Any] | None = None,
-        limits: tuple[float, float] | None = None,
-        extent: tuple[float, float, float, float] | None = None,
+        limits: Sequence[float] | None = None,
+        extent: Sequence[float] | None = None,
         **rest: Any,
     ) -> "Frames":
         """Frames from pairs (label, array), all arrays of one shape, their first row on top.
@@ -285,7 +286,8 @@ class Frames:
         A slider and a play button move all runs at once; a run of one frame stands still. The
         `reference` is shown beside them. The `limits` of the colours are by default those of all
         values, symmetric for diverging colours; `extent` is (left, right, bottom, top). `names`
-        gives names to values, in place of numbers on the bar.
+        gives names to values, in place of numbers on the bar. The `aspect`, height over width, is
+        by default that of the extent.
         """
         shown = [frame for frames in runs.values() for frame in frames]
         shown += [] if reference is None else [reference]

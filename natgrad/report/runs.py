@@ -23,7 +23,7 @@ def result_page(result: Result, name: str, problem: Problem | None = None) -> Pa
     With a problem of two parameters the path is drawn over the level sets of its loss.
     """
     loss, *others = convergence_plots({name: result})
-    sections = [Section("In short", [f"{result}.", loss, _end_table({name: result})])]
+    sections = [Section("In short", [_ending(result), loss, _end_table({name: result})])]
     iterates = iterate_plots({name: result}, problem)
     if iterates:
         sections.append(Section("Iterates", iterates))
@@ -31,7 +31,9 @@ def result_page(result: Result, name: str, problem: Problem | None = None) -> Pa
         sections.append(Section("Gradient and steps", others))
     if result.info is not None:
         sections.append(Section("The last direction", [_info_table(result.info)], folded=True))
-    lead = f"A run of {result.iterations} iterations that ended with the loss {result.loss:.6g}."
+    propagations, seconds = (result.spent(axis)[-1] for axis in ("propagations", "seconds"))
+    spent = f"{propagations:.0f} propagations, in {seconds:.3g} seconds."
+    lead = f"A run of {result.iterations} iterations and {spent}"
     return Page(name, lead, sections, {}, versions(), machine())
 
 
@@ -57,6 +59,12 @@ def comparison_page(comparison: Comparison) -> Page:
     return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
 
 
+def _ending(result: Result) -> str:
+    warning = "" if result.warning is None else f" Warning: {result.warning}."
+    found = f"Loss {result.loss:.6g} after {result.iterations} iterations"
+    return f"{found}: {result.status.message}{warning}"
+
+
 def _leaders(comparison: Comparison) -> str:
     """Who is ahead in the end, by each kind of budget; one sentence if it is the same by all."""
     by: dict[str, list[str]] = {}
@@ -72,7 +80,9 @@ def _end_table(results: Mapping[str, Result]) -> Table:
     rows = []
     for name, result in results.items():
         spent = {axis: float(result.spent(axis)[-1]) for axis in AXES}
-        cells = (f"{spent[axis]:.3g}" if axis == "seconds" else f"{spent[axis]:.0f}" for axis in AXES)
+        cells = (
+            f"{spent[axis]:.3g}" if axis == "seconds" else f"{spent[axis]:.0f}" for axis in AXES
+        )
         rows.append((name, f"{result.loss:.6g}", *cells))
     return Table(("run", "loss", *AXES), rows, "The loss at the end, and what each run spent.")
 

@@ -170,8 +170,8 @@ const ticksOf = (svg, box, grid, below = true, beside = true) => {
     const at = box.x.at(value);
     const y1 = grid ? box.top : box.bottom;
     draw(svg, "line", { class: "grid", x1: at, x2: at, y1, y2: box.bottom + 4 });
-    const place = { x: at, y: box.bottom + 17, "text-anchor": "middle" };
-    draw(svg, "text", place, tickLabel(value));
+    const edge = grid ? "middle" : at < box.left + 9 ? "start" : at > box.right - 9 ? "end" : "middle";
+    draw(svg, "text", { x: at, y: box.bottom + 17, "text-anchor": edge }, tickLabel(value));
   }
   for (const value of beside ? box.y.ticks(Math.max(2, box.height / 45)) : []) {
     const at = box.y.at(value);

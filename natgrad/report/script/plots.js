@@ -284,10 +284,13 @@ const frames = async (figure, data) => {
   const last = Math.max(...panels.map((p) => p.labels.length)) - 1;
   const longest = panels.find((p) => p.labels.length === last + 1);
   const now = (panel, k) => Math.min(k, panel.labels.length - 1);
+  let letters = 0; // that fit over a panel
   const frame = (k) => {
     panels.forEach((panel) => {
       const label = panel.labels[now(panel, k)];
-      panel.heading.textContent = label ? `${panel.name}, ${label}` : panel.name;
+      const texts = [`${panel.name}, ${label}`, panel.name, `${panel.name.slice(0, letters - 1)}…`];
+      const fits = texts.slice(label ? 0 : 1).find((text) => text.length <= letters);
+      panel.heading.textContent = fits ?? texts[2];
       filled(panel.picture, { href: address(panel, now(panel, k)) });
     });
     return longest.labels[k];
@@ -303,24 +306,29 @@ const frames = async (figure, data) => {
       coloured(panel.images[k][row * columns + column], colours),
     ));
 
-  // As few columns of panels as keep the plot low.
+  // As few columns of panels as keep the plot low, and rows as full as each other.
   const layout = (width, view) => {
     const margin = marginFor(scale(...view.y, 0, 1).ticks(6).map(tickLabel));
-    const shape = Math.abs((view.y[1] - view.y[0]) / (view.x[1] - view.x[0]));
-    const fitting = Math.min(panels.length, Math.max(1, Math.floor(width / 150)));
-    for (let count = 1; ; count++) {
+    const shape = data.aspect ?? Math.abs((top - bottom) / (right - left));
+    const most = Math.min(panels.length, Math.max(1, Math.floor(width / 150)));
+    const sized = (count) => {
       const room = (width - margin - 6) / count - 12;
-      const tall = Math.max(50, Math.min(shape * room, 1.2 * room, 440));
-      const wide = Math.min(room, tall / Math.min(shape, 1.2));
+      const tall = Math.max(50, Math.min(shape * room, 1.2 * room, width < 450 ? 440 : 0.55 * width, 440));
       const lines = Math.ceil(panels.length / count);
-      if (count === fitting || lines * (tall + 26) < 430) return { margin, count, wide, tall, lines };
+      return { margin, count, lines, tall, wide: Math.min(room, tall / Math.min(shape, 1.2)) };
+    };
+    let count = 1;
+    while (count < most && sized(count).lines * (sized(count).tall + 26) > (width < 600 ? 700 : 440)) {
+      count++;
     }
+    return sized(Math.ceil(panels.length / Math.ceil(panels.length / count)));
   };
 
   stage.paint = (width) => {
     const view = stage.view ?? { x: [left, right], y: [bottom, top] };
     const { margin, count, wide, tall, lines } = layout(width, view);
     const end = 18 + lines * (tall + 26);
+    letters = Math.floor(wide / 6.6);
     stage.clear(end + 88);
     panels.forEach((panel, k) => {
       const [row, column] = [Math.floor(k / count), k % count];
