@@ -53,7 +53,9 @@ for (const link of document.querySelectorAll("nav a")) {
   links.set(document.getElementById(link.hash.slice(1)), link);
 }
 const mark = () => {
-  const above = [...links.keys()].filter((part) => part.getBoundingClientRect().top < 120);
+  const room = document.documentElement.scrollHeight - innerHeight;
+  const line = 120 + (innerHeight - 120) * (scrollY / Math.max(room, 1)); // sinks to the last ones
+  const above = [...links.keys()].filter((part) => part.getBoundingClientRect().top < line);
   for (const link of links.values()) link.removeAttribute("aria-current");
   (links.get(above.at(-1)) ?? [...links.values()][0])?.setAttribute("aria-current", "true");
 };
