@@ -166,7 +166,7 @@ const rectangle = (box) => ({ x: box.left, y: box.top, width: box.width, height:
 
 // Ticks with their labels and, with a grid, lines across the box.
 const ticksOf = (svg, box, grid, below = true, beside = true) => {
-  for (const value of below ? box.x.ticks(Math.max(2, box.width / 75)) : []) {
+  for (const value of below ? box.x.ticks(Math.max(2, box.width / (grid ? 75 : 45))) : []) {
     const at = box.x.at(value);
     const y1 = grid ? box.top : box.bottom;
     draw(svg, "line", { class: "grid", x1: at, x2: at, y1, y2: box.bottom + 4 });
