@@ -1,16 +1,9 @@
-"""What the pages of the studies share: tables, curves as figures, axes side by side."""
+"""What the pages of the studies share: tables from entries and columns."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
-
-from natgrad.plot import PALETTE
-from natgrad.report import Curves, Table
-
-GRID = {"color": "#e6e6e6", "lw": 0.6}
+from natgrad.report import Table
 
 
 def tabulate(
@@ -20,52 +13,3 @@ def tabulate(
     cell = lambda value: "–" if value is None else str(value)
     rows = [tuple(cell(column(entry)) for column in columns.values()) for entry in entries]
     return Table(tuple(columns), rows, caption)
-
-
-def plot_curves(
-    panels: Sequence[Sequence[tuple[Curves, str]]],
-    size: tuple[float, float],
-    crossed: Collection[str] = (),
-) -> tuple[Any, np.ndarray]:
-    """Rows of panels, each of curves and what they are drawn against; the figure and its axes.
-
-    `crossed` are the names of curves with a cross at their end.
-    """
-    figure, axes = plt.subplots(
-        *(len(panels), len(panels[0])), figsize=size, sharey="row", squeeze=False
-    )
-    for axis, (curves, against) in zip(axes.flat, chain(*panels), strict=True):
-        for series in curves.series:
-            x, y = np.asarray(series.x[against]), np.asarray(series.y)
-            style = {"color": series.colour, "label": series.name}
-            axis.plot(x, y, ls=series.dash, lw=1.4, **style)
-            if series.name in crossed:
-                axis.plot(x[-1], y[-1], "x", color=series.colour, ms=5)
-        for name, level in curves.levels.items():
-            axis.axhline(level, color=PALETTE["grey"], lw=1.0, ls=(0, (1, 1)))
-            place = {"xytext": (0, -11), "textcoords": "offset points", "fontsize": 8.5}
-            axis.annotate(name, (0.01, level), xycoords=("axes fraction", "data"), **place)
-        axis.set(xlabel=against, yscale="log" if curves.log else "linear")
-        axis.grid(**GRID)
-    for row, (first, *_) in zip(axes, panels, strict=True):
-        row[0].set_ylabel(first[0].y_label)
-    handles = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
-    handles = {name: line for name, line in handles.items() if not name.startswith("_")}
-    place = {"loc": "outside lower center", "ncols": 7, "frameon": False, "fontsize": 8.5}
-    figure.legend(handles.values(), handles.keys(), **place)
-    return figure, axes
-
-
-def axes_grid(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
-    """A figure with so many axes of one scale, row by row; `size` is that of one, in inches."""
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(
-        *(rows, columns),
-        figsize=(size[0] * columns, size[1] * rows),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
-    for axis in axes.flat[count:]:
-        axis.set_visible(False)
-    return figure, list(axes.flat[:count])

@@ -10,8 +10,6 @@ x = {"iterations": range(3)}
 plot = Curves([Series("W₂", [1.0, 0.1, 0.01], x, "#0072B2")], "loss", "The loss.")
 html = Page("A run", "It converged.", [Section("Loss", ["Three iterations.", plot])]).html()
 ```
-
-Fields and landscapes are drawn by matplotlib: `pip install "natgrad[studies]"`.
 """
 
 from ..comparison import Table

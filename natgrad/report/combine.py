@@ -13,7 +13,7 @@ from ..descent.stop import Stop
 from ..errors import InputError
 from ..result import KIND, Result, load_origin, load_result
 from .folder import PAGE, FolderError, load_page
-from .page import Page, build_document, is_page
+from .page import Page, build_document, is_page, list_links
 from .runs import comparison_page, result_page
 
 TITLE = "natgrad report"
@@ -33,16 +33,18 @@ class Report:
     def html(self) -> str:
         """The whole document, with one style sheet and one script."""
         names = [f"run-{number}" for number in range(1, len(self.pages) + 1)]
-        contents = "".join(
-            f'<li><a href="#{name}">{html.escape(page.title)}</a></li>'
-            for name, page in zip(names, self.pages, strict=True)
+        contents = list_links(
+            [
+                (name, page.title, page.contents(f"{name}-"))
+                for name, page in zip(names, self.pages, strict=True)
+            ]
         )
         chapters = "".join(
             f'<article id="{name}">{page.body(f"{name}-", level=2)}</article>'
             for name, page in zip(names, self.pages, strict=True)
         )
         heading = f"<h1>{html.escape(self.title)}</h1>"
-        return build_document(self.title, f"{heading}<nav><ol>{contents}</ol></nav>{chapters}")
+        return build_document(self.title, contents, heading + chapters)
 
 
 def write_report(runs: Sequence[Path], output: Path) -> Path:

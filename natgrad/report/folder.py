@@ -17,7 +17,7 @@ from .plots import Curves, Frames, Paths
 
 MARKER = "settings.json"
 PAGE = "page.json"
-VERSION = 1  # of page.json
+VERSION = 2  # of page.json
 PLOTS = {"curves": Curves, "paths": Paths, "frames": Frames}
 RECORDS = ("settings", "versions", "machine")
 
@@ -30,7 +30,7 @@ class ResultFolder:
     """A folder with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
     The settings are written first: a folder that has them is the result of a study, finished or
-    not. The same study with the same settings may write to it again; anything else is refused.
+    not; `figures/` is there where a study draws any. The same study with the same settings may write to it again; anything else is refused.
 
     ```python
     folder = ResultFolder(Path("results/mine"))
@@ -53,7 +53,7 @@ class ResultFolder:
         if self._in_use():
             self._check_same(study, plain(settings))
         try:
-            self.figures.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self.write(
                 MARKER,
                 {
@@ -161,7 +161,11 @@ def save_page(page: Page, folder: Path) -> Path:
         "title": page.title,
         "lead": page.lead,
         "sections": [
-            {"title": section.title, "parts": [_data(part, folder) for part in section.parts]}
+            {
+                "title": section.title,
+                "parts": [_data(part, folder) for part in section.parts],
+                "folded": section.folded,
+            }
             for section in page.sections
         ],
         **{name: dict(getattr(page, name)) for name in RECORDS},
@@ -176,12 +180,16 @@ def load_page(folder: Path) -> Page:
     path = folder / PAGE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["natgrad"] != "page" or content["version"] > VERSION:
+        if content["natgrad"] != "page" or content["version"] != VERSION:
             found = f"{content['natgrad']}, version {content['version']}"
-            problem = f"{path} is a {found}, not a page up to version {VERSION}"
-            raise InputError("folder", problem, "a newer natgrad")
+            problem = f"{path} is a {found}, not a page of version {VERSION}"
+            raise InputError("folder", problem, f"natgrad resume {folder}, which writes it anew")
         sections = [
-            Section(entry["title"], [_from_data(part, folder) for part in entry["parts"]])
+            Section(
+                entry["title"],
+                [_from_data(part, folder) for part in entry["parts"]],
+                entry["folded"],
+            )
             for entry in content["sections"]
         ]
         records = {name: content[name] for name in RECORDS}

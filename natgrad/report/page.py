@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import hashlib
 import html
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from .plots import Curves, Frames, Paths
 
 GENERATOR = '<meta name="generator" content="natgrad '
 HEAD_CHARACTERS = 1000  # where the generator is looked for
-SCRIPTS = ("drawing", "axes", "controls", "curves", "paths", "frames", "start")
+SCRIPTS = ("drawing", "stage", "plots", "page")
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,28 @@ Part = str | Table | Figure | Curves | Paths | Frames
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it: paragraphs (plain strings), tables, figures, plots."""
+    """A heading and what stands under it: paragraphs (plain strings), tables, figures, plots.
+
+    A `folded` section shows its heading only, until a reader opens it.
+    """
 
     title: str
     parts: Sequence[Part]
+    folded: bool = False
 
-    def html(self, anchor: str, level: int = 2) -> str:
-        """The section with an anchor for the list of contents."""
+    def html(self, anchor: str, level: int = 2, first: bool = False) -> str:
+        """The section with an anchor; the first of a page has plots beside tables."""
         inner = "".join(
             _part_html(part, f"{anchor}-{number}") for number, part in enumerate(self.parts, 1)
         )
         heading = f"<h{level}>{html.escape(self.title)}</h{level}>"
-        return f'<section id="{anchor}">{heading}{inner}</section>'
+        if self.folded:
+            return (
+                f'<details class="section" id="{anchor}"><summary>{heading}</summary>'
+                f'<div class="parts">{inner}</div></details>'
+            )
+        kind = ' class="first"' if first else ""
+        return f'<section id="{anchor}"{kind}>{heading}<div class="parts">{inner}</div></section>'
 
 
 def _part_html(part: Part, name: str) -> str:
@@ -65,7 +76,7 @@ def _part_html(part: Part, name: str) -> str:
 
 
 def _table_html(table: Table) -> str:
-    """A table that scrolls sideways on a narrow screen."""
+    """A table that scrolls sideways on a narrow screen; the script sorts it by a column."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
@@ -73,14 +84,17 @@ def _table_html(table: Table) -> str:
     )
     caption = f'<p class="caption">{html.escape(table.caption)}</p>' if table.caption else ""
     return (
-        f'{caption}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="table"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{caption}</div>"
     )
 
 
 @dataclass(frozen=True)
 class Page:
     """A lead paragraph, sections, and the settings, versions and machine behind them.
+
+    The first section is the summary: its first sentence says who won, and a plot stands beside a
+    table on a wide screen.
 
     ```python
     from natgrad.report import Page, Section, Table
@@ -96,32 +110,46 @@ class Page:
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
 
+    def anchors(self, prefix: str = "") -> list[str]:
+        """Of the sections; `prefix` keeps those of several pages apart."""
+        return [f"{prefix}part-{number}" for number in range(1, len(self.sections) + 1)]
+
+    def contents(self, prefix: str = "") -> str:
+        """The list of contents."""
+        entries = zip(self.anchors(prefix), self.sections, strict=True)
+        return list_links([(anchor, section.title, "") for anchor, section in entries])
+
     def body(self, prefix: str = "", level: int = 1) -> str:
-        """All but the document around it; `prefix` keeps the anchors of several pages apart."""
-        anchors = [f"{prefix}part-{number}" for number in range(1, len(self.sections) + 1)]
-        links = "".join(
-            f'<a href="#{anchor}">{html.escape(section.title)}</a>'
-            for anchor, section in zip(anchors, self.sections, strict=True)
-        )
+        """All but the document around it."""
         sections = "".join(
-            section.html(anchor, level + 1)
-            for anchor, section in zip(anchors, self.sections, strict=True)
+            section.html(anchor, level + 1, first=number == 0)
+            for number, (anchor, section) in enumerate(
+                zip(self.anchors(prefix), self.sections, strict=True)
+            )
         )
         return (
             f"<h{level}>{html.escape(self.title)}</h{level}>"
-            f'<p class="lead">{html.escape(self.lead)}</p><nav>{links}</nav>{sections}'
+            f'<p class="lead">{html.escape(self.lead)}</p>{sections}'
             f"{_details('Settings', self.settings)}{_details('Versions', self.versions)}"
             f"{_details('Machine', self.machine)}"
         )
 
     def html(self) -> str:
         """The whole document."""
-        return build_document(self.title, self.body())
+        return build_document(self.title, self.contents(), self.body())
 
     def write(self, path: Path) -> Path:
         """Write the document to `path`."""
         replace_file(path, self.html().encode("utf-8"))
         return path
+
+
+def list_links(entries: Sequence[tuple[str, str, str]]) -> str:
+    """A list of links from (anchor, title, list inside)."""
+    links = (
+        f'<li><a href="#{to}">{html.escape(title)}</a>{more}</li>' for to, title, more in entries
+    )
+    return f"<ul>{''.join(links)}</ul>"
 
 
 def _details(title: str, entries: Mapping[str, Any]) -> str:
@@ -138,16 +166,26 @@ def _phrase(value: Any) -> str:
     return (", ".join(map(_phrase, value)) or "none") if isinstance(value, list) else str(value)
 
 
-def build_document(title: str, body: str) -> str:
-    """The HTML document around a body, with its one style sheet and its one script."""
+def build_document(title: str, contents: str, body: str) -> str:
+    """The HTML document around a body, with its one style sheet and its one script.
+
+    Its policy lets the browser run this script alone, and load nothing.
+    """
     from .. import __version__
 
+    script = _script()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'{GENERATOR}{__version__}"><title>{html.escape(title)}</title>'
-        f"<style>{_text('style.css')}</style></head><body>{body}"
-        f"<script>{_script()}</script></body></html>\n"
+        f'{GENERATOR}{__version__}"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>{html.escape(title)}</title><style>{_text('style.css')}</style></head><body>"
+        f'<nav aria-label="contents">{contents}</nav><main>{body}</main>'
+        f"<script>{script}</script></body></html>\n"
     )
 
 

@@ -1,20 +1,24 @@
 """Interactive plots: curves, paths and fields, as data that the page's script draws."""
 
+import base64
+import dataclasses
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from .images import draw_bar, draw_field, draw_landscape
 
 MOST_POINTS = 1000  # of a curve: a page has few pixels, cheap iterations are many
-LEVELS = 14  # of a landscape
 DIGITS = 7  # of a number on the page
+SHADES = 254  # the largest byte of a value; 255 stands for one that is not finite
+LEVELS = 14  # of a landscape
+COLOURS = ("sequential", "diverging")
 DASHES = ("-", "--", ":", "-.")
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
@@ -151,28 +155,53 @@ class Track:
         }
 
 
+def pack(arrays: Sequence[np.ndarray], low: float, high: float) -> str:
+    """Images of one shape as base64: shades, their differences along each row, compressed."""
+    share = (np.stack(arrays) - low) / (high - low)
+    shades = np.clip(np.nan_to_num(share), 0, 1) * SHADES
+    bytes_ = np.where(np.isfinite(share), shades.round(), SHADES + 1).astype(np.uint8)
+    steps = np.diff(bytes_, axis=-1, prepend=np.uint8(0))  # modulo 256
+    return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode("ascii")
+
+
 @dataclass(frozen=True)
 class Landscape:
-    """An image of a function of two parameters, and its rectangle (left, right, bottom, top)."""
+    """A function of two parameters; `Landscape.of` makes it from an array.
 
-    image: str
-    extent: tuple[float, float, float, float]
+    `pixels` are shades that rise evenly from level to level, the first row on top, and what is left
+    of each shade after rounding down.
+    """
+
+    pixels: str
+    shape: Sequence[int]
+    extent: Sequence[float]
+    levels: Sequence[float]
 
     @classmethod
     def of(
-        cls, x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: np.ndarray | None = None
+        cls, x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: Sequence[float] | np.ndarray | None = None
     ) -> "Landscape":
         """`values[i, j]` at (xᵢ, yⱼ); without `levels` they follow the quantiles of the values."""
         x, y, values = (np.asarray(array, float) for array in (x, y, values))
         if values.shape != (len(x), len(y)):
             problem = f"has the shape {values.shape} over {len(x)} × {len(y)} points"
             raise InputError("values", problem, "values[i, j] at (x[i], y[j])")
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         if levels is None:
-            finite = values[np.isfinite(values)]
-            shares = np.linspace(0.02, 0.98, LEVELS)
-            levels = np.unique(np.quantile(finite, shares)) if finite.size else finite
-        image = draw_landscape(x, y, values, np.asarray(levels))
-        return cls(image, (float(x[0]), float(x[-1]), float(y[0]), float(y[-1])))
+            levels = np.quantile(finite, np.linspace(0.02, 0.98, LEVELS)) if finite.size else []
+        bounds = np.unique([low, high, *np.clip(levels, low, high)])
+        bands = np.interp(values, bounds, np.arange(len(bounds)))
+        bands[~np.isfinite(values)] = np.nan
+        extent = (x[0], x[-1], y[0], y[-1])
+        whole = np.floor(shades := bands.T[::-1] * SHADES / max(len(bounds) - 1, 1))
+        pixels = pack([whole, (shades - whole) * SHADES], 0.0, SHADES)  # lines need finer steps
+        return cls(pixels, bands.T.shape, round_numbers(extent), round_numbers(bounds))
+
+    def data(self) -> dict[str, Any]:
+        """In JSON's types."""
+        numbers = {name: round_numbers(getattr(self, name)) for name in ("extent", "levels")}
+        return {**dataclasses.asdict(self), **numbers, "shape": [*self.shape]}
 
 
 @dataclass(frozen=True)
@@ -195,8 +224,7 @@ class Paths:
         return {
             "tracks": [track.data() for track in self.tracks],
             "caption": self.caption,
-            "image": None if land is None else land.image,
-            "extent": None if land is None else list(land.extent),
+            "landscape": None if land is None else land.data(),
             "markers": {name: round_numbers(point) for name, point in self.markers.items()},
             "x_label": self.x_label,
             "y_label": self.y_label,
@@ -205,9 +233,9 @@ class Paths:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "Paths":
         """The inverse of `data`."""
-        rest = {key: data[key] for key in ("caption", "markers", "x_label", "y_label")}
-        land = None if data["image"] is None else Landscape(data["image"], tuple(data["extent"]))
-        return cls([Track(**track) for track in data["tracks"]], landscape=land, **rest)
+        land = None if data["landscape"] is None else Landscape(**data["landscape"])
+        tracks = [Track(**track) for track in data["tracks"]]
+        return cls(**{**data, "tracks": tracks, "landscape": land})
 
     def html(self, name: str) -> str:
         """The plot."""
@@ -215,26 +243,32 @@ class Paths:
         return _figure("paths", name, self.data(), fallback)
 
 
-class Frame(NamedTuple):
-    """An image, as base64 of a PNG, and what it shows."""
-
-    label: str
-    image: str
-
-
 @dataclass(frozen=True)
 class Frames:
-    """Images of runs, all with the colours of one bar; `Frames.of` makes them from arrays."""
+    """Fields of runs side by side, in the colours of one bar; `Frames.of` makes them from arrays.
 
-    runs: Mapping[str, Sequence[Frame]]
+    `runs` has the labels of the frames of each run; all images follow each other in `pixels`, that
+    of the `reference` at the end.
+    """
+
+    runs: Mapping[str, Sequence[str]]
     caption: str
-    bar: str
-    limits: tuple[float, float]
-    unit: str
-    extent: tuple[float, float, float, float]
-    x_label: str
-    y_label: str
-    reference: Frame | None = None
+    pixels: str
+    shape: Sequence[int]
+    limits: Sequence[float]
+    extent: Sequence[float]
+    unit: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    colours: str = "sequential"
+    names: Mapping[str, float] = field(default_factory=dict)
+    aspect: float | None = None
+    reference: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_names("runs", list(self.runs))
+        if self.colours not in COLOURS:
+            raise InputError("colours", f"there are no {self.colours!r}", " or ".join(COLOURS))
 
     @classmethod
     def of(
@@ -243,73 +277,60 @@ class Frames:
         caption: str,
         *,
         reference: tuple[str, Any] | None = None,
-        limits: tuple[float, float] | None = None,
-        extent: tuple[float, float, float, float] | None = None,
-        unit: str = "",
-        x_label: str = "",
-        y_label: str = "",
-        colours: str = "viridis",
+        limits: Sequence[float] | None = None,
+        extent: Sequence[float] | None = None,
+        **rest: Any,
     ) -> "Frames":
         """Frames from pairs (label, array), all arrays of one shape, their first row on top.
 
+        A slider and a play button move all runs at once; a run of one frame stands still. The
         `reference` is shown beside them. The `limits` of the colours are by default those of all
-        values; `extent` is (left, right, bottom, top).
+        values, symmetric for diverging colours; `extent` is (left, right, bottom, top). `names`
+        gives names to values, in place of numbers on the bar. The `aspect`, height over width, is
+        by default that of the extent.
         """
-        _check_names("runs", list(runs))
         shown = [frame for frames in runs.values() for frame in frames]
         shown += [] if reference is None else [reference]
         arrays = [np.asarray(array, float) for _, array in shown]
         if not all(runs.values()) or any(a.ndim != 2 or a.shape != arrays[0].shape for a in arrays):
             raise InputError("runs", "are not all images of one shape", "2D arrays, at least one")
-        low, high = _limits(arrays) if limits is None else limits
+        found = limits or _limits(arrays, rest.get("colours") == COLOURS[1])
         rows, columns = arrays[0].shape
-        encoded = lambda frame: Frame(frame[0], draw_field(frame[1], low, high, colours))
         return cls(
-            runs={name: [encoded(frame) for frame in frames] for name, frames in runs.items()},
+            runs={name: [label for label, _ in frames] for name, frames in runs.items()},
             caption=caption,
-            bar=draw_bar(colours),
-            limits=(low, high),
-            unit=unit,
-            extent=(0.0, float(columns), float(rows), 0.0) if extent is None else extent,
-            x_label=x_label,
-            y_label=y_label,
-            reference=None if reference is None else encoded(reference),
+            pixels=pack(arrays, *found),
+            shape=(rows, columns),
+            limits=round_numbers(found),
+            extent=round_numbers(extent or (0, columns, rows, 0)),
+            reference=None if reference is None else reference[0],
+            **rest,
         )
 
     def data(self) -> dict[str, Any]:
         """In JSON's types."""
-        return {
-            "runs": {
-                name: [frame._asdict() for frame in frames] for name, frames in self.runs.items()
-            },
-            "caption": self.caption,
-            "bar": self.bar,
-            "limits": list(self.limits),
-            "unit": self.unit,
-            "extent": list(self.extent),
-            "x_label": self.x_label,
-            "y_label": self.y_label,
-            "reference": None if self.reference is None else self.reference._asdict(),
-        }
+        numbers = {name: round_numbers(getattr(self, name)) for name in ("limits", "extent")}
+        names = dict(zip(self.names, round_numbers(self.names.values()), strict=True))
+        return {**dataclasses.asdict(self), **numbers, "names": names, "shape": [*self.shape]}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "Frames":
         """The inverse of `data`."""
-        runs = {name: [Frame(**frame) for frame in frames] for name, frames in data["runs"].items()}
-        beside = None if data["reference"] is None else Frame(**data["reference"])
-        return cls(**{**data, "runs": runs, "reference": beside})
+        return cls(**data)
 
     def html(self, name: str) -> str:
         """The images, and a slider."""
-        fallback = "<p>The images are shown by a script, which does not run here.</p>"
+        fallback = "<p>The images are drawn by a script, which does not run here.</p>"
         return _figure("frames", name, self.data(), fallback)
 
 
-def _limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
+def _limits(arrays: Sequence[np.ndarray], symmetric: bool) -> tuple[float, float]:
     finite = np.concatenate([array[np.isfinite(array)] for array in arrays])
     if not finite.size:
         return 0.0, 1.0
     low, high = float(finite.min()), float(finite.max())
+    if symmetric:
+        low, high = -max(-low, high), max(-low, high)
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 

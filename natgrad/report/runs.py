@@ -22,40 +22,69 @@ def result_page(result: Result, name: str, problem: Problem | None = None) -> Pa
 
     With a problem of two parameters the path is drawn over the level sets of its loss.
     """
-    sections = [
-        Section("In short", [f"{result}.", _end_table(name, result)]),
-        Section("Convergence", convergence_plots({name: result})),
-    ]
+    loss, *others = convergence_plots({name: result})
+    sections = [Section("In short", [_ending(result), loss, _end_table({name: result})])]
     iterates = iterate_plots({name: result}, problem)
     if iterates:
         sections.append(Section("Iterates", iterates))
+    if others:
+        sections.append(Section("Gradient and steps", others))
     if result.info is not None:
-        sections.append(Section("The last direction", [_info_table(result.info)]))
-    lead = f"A run of {result.iterations} iterations that ended with the loss {result.loss:.6g}."
+        sections.append(Section("The last direction", [_info_table(result.info)], folded=True))
+    propagations, seconds = (result.spent(axis)[-1] for axis in ("propagations", "seconds"))
+    spent = f"{propagations:.0f} propagations, in {seconds:.3g} seconds."
+    lead = f"A run of {result.iterations} iterations and {spent}"
     return Page(name, lead, sections, {}, versions(), machine())
 
 
 def comparison_page(comparison: Comparison) -> Page:
-    """Tables of who is ahead, the curves of all runs, and their iterates as in `result_page`."""
-    winners: list[Part] = [comparison.winners(), comparison.table()]
-    winners += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
-    iterates = iterate_plots(comparison.results, comparison.problem)
+    """Who is ahead, the curves of all runs, and their iterates as in `result_page`."""
+    results = comparison.results
+    loss, *others = convergence_plots(results)
+    short: list[Part] = [_leaders(comparison), loss, _end_table(results)]
+    short += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
+    iterates = iterate_plots(results, comparison.problem)
+    budgets = [comparison.winners(), comparison.table()]
     sections = [
-        Section("Who wins", winners),
-        Section("Curves of all runs", convergence_plots(comparison.results)),
+        Section("In short", short),
         *([Section("Iterates", iterates)] if iterates else []),
+        Section("At a quarter, half and all of the budget", budgets, folded=True),
+        *([Section("Gradients and steps", others, folded=True)] if others else []),
     ]
-    leaders = ", ".join(f"{name} by {axis}" for axis, name in comparison.leaders.items())
     limits = {name: value for name in AXES if (value := getattr(comparison.stop, name))}
-    lead = f"Ahead in the end: {leaders}."
+    budget = ", ".join(f"{value:g} {name}" for name, value in limits.items())
+    lead = f"{', '.join(results)} on one problem from one start" + (
+        f", each with at most {budget}." if budget else "."
+    )
     return Page("Comparison", lead, sections, {"budget": limits}, versions(), machine())
 
 
-def _end_table(name: str, result: Result) -> Table:
-    seconds, propagations = (result.spent(axis)[-1] for axis in ("seconds", "propagations"))
-    cells = (f"{result.loss:.6g}", str(result.iterations), f"{seconds:.3g}", f"{propagations:.0f}")
-    header = ("run", "status", "loss", "iterations", "seconds", "propagations")
-    return Table(header, [(name, str(result.status), *cells)])
+def _ending(result: Result) -> str:
+    warning = "" if result.warning is None else f" Warning: {result.warning}."
+    found = f"Loss {result.loss:.6g} after {result.iterations} iterations"
+    return f"{found}: {result.status.message}{warning}"
+
+
+def _leaders(comparison: Comparison) -> str:
+    """Who is ahead in the end, by each kind of budget; one sentence if it is the same by all."""
+    by: dict[str, list[str]] = {}
+    for axis, name in comparison.leaders.items():
+        by.setdefault(name, []).append(axis)
+    told = [f"{name} by {' and '.join(axes)}" for name, axes in by.items()]
+    if len(told) == 1:
+        return f"{next(iter(by))} is ahead by iterations, propagations and seconds."
+    return f"Ahead in the end: {', '.join(told)}."
+
+
+def _end_table(results: Mapping[str, Result]) -> Table:
+    rows = []
+    for name, result in results.items():
+        spent = {axis: float(result.spent(axis)[-1]) for axis in AXES}
+        cells = (
+            f"{spent[axis]:.3g}" if axis == "seconds" else f"{spent[axis]:.0f}" for axis in AXES
+        )
+        rows.append((name, f"{result.loss:.6g}", *cells))
+    return Table(("run", "loss", *AXES), rows, "The loss at the end, and what each run spent.")
 
 
 def _info_table(info: Info) -> Table:
@@ -104,7 +133,7 @@ def iterate_plots(results: Mapping[str, Result], problem: Problem | None = None)
     if len(shapes) != 1:
         return []
     (shape,) = shapes
-    if shape == (2,):
+    if shape == (2,) and any(len(kept) > 1 for kept in arrays.values()):
         return [_paths(results, arrays, problem)]
     if len(shape) == 2 and min(shape) > 1:
         return [Frames.of(_frames(arrays), "θ, its first index downward.")]
@@ -143,7 +172,7 @@ def _frames(arrays: dict[str, dict[int, np.ndarray]]) -> dict[str, list[tuple[st
 
 def _arrays(result: Result) -> dict[int, np.ndarray]:
     """The iterates as arrays, if θ is one."""
-    kept = sorted(result.iterates.items())
+    kept = sorted(result.iterates.items()) or [(result.iterations, result.theta)]
     return {step: np.asarray(theta, float) for step, theta in kept if _is_array(theta)}
 
 

@@ -1,16 +1,16 @@
 """The report: figures, tables and what the numbers say. Every number comes from the results."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from natgrad.plot import PALETTE, save
-from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..pages import plot_curves, tabulate
-from .figures import draw_fields, draw_posterior, draw_setup
-from .run import Run, StudyResult, VariantResult
+from ..pages import tabulate
+from .run import Posterior, Run, StudyResult, VariantResult
 
 LINES = SHARED_LINES | {
     "Newton": (PALETTE["purple"], "-"),
@@ -25,21 +25,29 @@ PAPER = {"GD": (1, 1, 0), "L2": (1, 1, 1), "Newton": (1, 2, 1)}
 
 
 def page(result: StudyResult, folder: Path) -> Page:
-    """The whole report, its figures drawn into the folder."""
+    """The whole report."""
     first = next(iter(result.variants.values()))
+    misfit, *_ = _convergence(first)
     return Page(
         title="Permeability from pressure",
         lead=(
             f"A log-permeability field with {result.settings.cells**2:,} parameters is recovered "
-            "from pressures with noise, by natural gradients in several metrics and by L-BFGS, and "
-            "what each of them costs in solutions of the equation."
+            "from pressures with noise. Compared by solutions of the equation: "
+            f"{'; '.join(run.method.full_name for run in first.ordered)}."
         ),
         sections=[
-            Section("In short", [_short(variant) for variant in result.variants.values()]),
+            Section(
+                "In short",
+                [
+                    *(_short(variant) for variant in result.variants.values()),
+                    misfit,
+                    _reached_table(first),
+                ],
+            ),
+            *(_variant(variant) for variant in result.variants.values()),
+            *_posteriors(result),
             _problem(result),
-            *(_variant(variant, folder) for variant in result.variants.values()),
-            Section("Table 1 of the paper, and real runs", [propagation_table(first)]),
-            *_posteriors(result, folder),
+            Section("Table 1 of the paper, and real runs", [propagation_table(first)], folded=True),
         ],
     )
 
@@ -105,60 +113,80 @@ def _problem(result: StudyResult) -> Section:
             "measure the pressure on the grid of the observations, with zero flux at its boundary; "
             "the loss is least squares throughout.",
         ],
+        folded=True,
     )
 
 
-def _variant(variant: VariantResult, folder: Path) -> Section:
-    name = variant.inversion.variant
+def _variant(variant: VariantResult) -> Section:
+    truth = variant.inversion.data.truth
+    shown = {"start": np.asarray(variant.inversion.start)}
+    shown |= {run.method.full_name: run.field for run in variant.ordered}
     return Section(
         _title(variant),
         [
-            Figure(
-                draw_setup(variant, folder / f"{name}_setup.png"),
-                "The field to be found with sources (circles) and, if they are few, the points "
-                "where the pressure is known (dots); the data of one source; their noise.",
-                "Truth, data and noise",
+            _maps(
+                shown,
+                "The field at the end of every run, on one scale, and the true one; runs without "
+                "the prior first.",
+                reference=("truth", _upright(truth)),
+                limits=(float(truth.min()), float(truth.max())),
+                unit="m",
             ),
             run_table(variant),
-            *_convergence(variant, folder / f"{name}_convergence.png"),
+            *_convergence(variant),
             level_table(variant),
-            Figure(
-                draw_fields(variant, folder / f"{name}_fields.png"),
-                "The field at the end of every run, on one scale; runs without the prior first. "
-                "A misfit is given where a run did not reach the noise.",
-                "Reconstructed fields of all methods",
-            ),
+            *_data(variant),
             _metrics(variant),
         ],
     )
 
 
-def _convergence(variant: VariantResult, path: Path) -> list[Curves]:
-    """Misfit and error of m, without the prior and with it; drawn into a file too."""
+def _upright(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values).T[::-1]
+
+
+def _maps(fields: dict[str, np.ndarray], caption: str, **options: Any) -> Frames:
+    """Fields on the unit square, x to the right and y upwards."""
+    shown = {name: [("", _upright(values))] for name, values in fields.items()}
+    return Frames.of(shown, caption, extent=(0.0, 1.0, 0.0, 1.0), **options)
+
+
+def _data(variant: VariantResult) -> list[Part]:
+    """The data of one source, and their noise."""
+    data = variant.inversion.data
+    middle = len(data.observed) // 2
+    noise = (data.observed - data.clean)[middle] / data.noise
+    return [
+        _maps(
+            {"data": data.observed[middle]},
+            "The data of the source in the middle.",
+            unit="pressure",
+        ),
+        _maps(
+            {"noise": noise},
+            "Its noise, in units of σ.",
+            colours="diverging",
+            limits=(-3.0, 3.0),
+            unit="σ",
+        ),
+    ]
+
+
+def _convergence(variant: VariantResult) -> list[Curves]:
+    """Misfit and error of m, without the prior and with it."""
     level = {"the noise": variant.inversion.settings.discrepancy}
     ends = "the discrepancy principle stops a run at the noise."
-    pairs, titles = [], []
+    found = []
     for white, where in ((False, "without the prior"), (True, "with the prior")):
         runs = variant.with_prior(white)
         if not runs:
             continue
         misfit = [_series(run, run.misfit) for run in runs]
         error = [_series(run, run.error) for run in runs]
-        pairs.append(
-            (
-                Curves(
-                    misfit, "rms misfit over the noise", f"Misfit {where}; {ends}", levels=level
-                ),
-                Curves(error, "error of m", f"Error of m {where}.", log=False),
-            )
-        )
-        titles.append(where)
-    rows = [[(curves, "propagations") for curves in row] for row in zip(*pairs, strict=True)]
-    figure, axes = plot_curves(rows, (5.6 * len(pairs), 7.2))
-    for axis, where in zip(axes[0], titles, strict=True):
-        axis.set_title(where, loc="left")
-    save(figure, path)
-    return [curves for pair in pairs for curves in pair]
+        told = f"Misfit {where}; {ends}"
+        found.append(Curves(misfit, "rms misfit over the noise", told, levels=level))
+        found.append(Curves(error, "error of m", f"Error of m {where}.", log=False))
+    return found
 
 
 def _series(run: Run, values: np.ndarray) -> Series:
@@ -181,9 +209,9 @@ def _metrics(variant: VariantResult) -> str:
     return f"{told} Not at the noise after {budget} propagations: {', '.join(slow)}."
 
 
-def _posteriors(result: StudyResult, folder: Path) -> list[Section]:
+def _posteriors(result: StudyResult) -> list[Section]:
     parts: list[Part] = []
-    for name, variant in result.variants.items():
+    for variant in result.variants.values():
         found = variant.posterior
         if found is None:
             continue
@@ -195,15 +223,42 @@ def _posteriors(result: StudyResult, folder: Path) -> list[Section]:
             f"the cells the deviation falls from {found.prior_deviation.mean():.2f} to "
             f"{found.deviation.mean():.2f}; the error is below twice the deviation in "
             f"{100 * found.coverage:.0f}% of them.",
-            Figure(
-                draw_posterior(found, folder / f"{name}_posterior.png"),
-                "Standard deviation of m before and after the data, the actual error, the "
-                "eigenvalues of G relative to the prior, fields that the data determine well, and "
-                "a field that is as likely as the reconstruction.",
-                "Prior and posterior deviation, error, spectrum, eigenvectors and a sample",
-            ),
+            *_posterior_plots(found),
         ]
-    return [Section("What the data leave open", parts)] if parts else []
+    return [Section("What the data leave open", parts, folded=True)] if parts else []
+
+
+def _posterior_plots(found: Posterior) -> list[Part]:
+    """Deviations before and after the data, the error, the spectrum, eigenvectors and a sample."""
+    before, after = found.prior_deviation, found.deviation
+    vectors = {
+        f"eigenvector {i + 1}, μ = {found.values[i]:.2g}": vector / np.abs(vector).max()
+        for i, vector in found.vectors.items()
+    }
+    ranks = {"eigenpair": np.arange(1, 1 + len(found.values))}
+    spectrum = Series(
+        "eigenvalues of G relative to the prior", found.values, ranks, PALETTE["blue"]
+    )
+    return [
+        _maps(
+            {"prior": before, "posterior": after, "|m − m*|": np.abs(found.error)},
+            "Standard deviation of m before and after the data, and the actual error.",
+            limits=(0.0, float(before.max())),
+        ),
+        Curves(
+            [spectrum],
+            "μ",
+            "Above 1 the data say more than the prior.",
+            log_x=True,
+            levels={"data and prior alike": 1.0},
+        ),
+        _maps(
+            vectors, "Fields that the data determine well, largest value 1.", colours="diverging"
+        ),
+        _maps(
+            {"a sample of m": found.sample}, "A field as likely as the reconstruction.", unit="m"
+        ),
+    ]
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -234,6 +289,21 @@ def run_table(variant: VariantResult) -> Table:
         "L-BFGS with the same knowledge of the prior, factorisations, CPU seconds without "
         "compiling, the rms misfit over the noise (a run ends at "
         f"{variant.inversion.settings.discrepancy:g}) and ‖m − m*‖/‖m* − m₀‖.",
+    )
+
+
+def _reached_table(variant: VariantResult) -> Table:
+    """What every run spent, the least first."""
+    runs = sorted(variant.ordered, key=lambda run: (not run.reached, run.total))
+    return tabulate(
+        runs,
+        {
+            "method": lambda run: run.method.full_name,
+            "end": lambda run: "noise" if run.reached else ENDS.get(run.status, run.status),
+            "propagations": lambda run: run.total,
+            "error of m": lambda run: f"{run.error[-1]:.3f}",
+        },
+        f"Runs from a constant, pressure known {_where(variant)}.",
     )
 
 

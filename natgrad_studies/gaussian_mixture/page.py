@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from natgrad.plot import PALETTE, save
+from natgrad.plot import PALETTE
 from natgrad.report import (
     Curves,
-    Figure,
+    Frames,
     Landscape,
     Page,
     Part,
@@ -19,10 +19,10 @@ from natgrad.report import (
 )
 
 from ..methods import LINES as SHARED_LINES
-from ..mixtures import START
-from ..pages import plot_curves, tabulate
+from ..mixtures import LOWER, START, UPPER
+from ..pages import tabulate
 from . import figures
-from .fit import TOLERANCES, Fit, rank
+from .fit import TOLERANCES, Fit, fit_grid, fit_problem, guess, rank, truth
 from .landscape import ESCAPES, FATES, OUTCOMES, REACHES, UNDECIDED
 from .methods import DAMPING
 from .run import StudyResult
@@ -47,13 +47,13 @@ def page(result: StudyResult, folder: Path) -> Page:
         ),
         sections=[
             _short(result),
-            _landscape(result),
             _paths(result, folder),
+            _fit(result),
+            _landscape(result),
             _steps(result),
-            _models(result, folder),
-            _transport(result, folder),
-            _basins(result, folder),
-            _fit(result, folder),
+            _models(result),
+            _transport(result),
+            _basins(result),
         ],
     )
 
@@ -68,7 +68,12 @@ def _short(result: StudyResult) -> Section:
     return Section(
         "In short",
         [
-            f"The loss has one finite minimum, f = {land.minimum_loss / w:.6f} at "
+            f"With all 18 parameters of a mixture free, the best method is "
+            f"{best.contestant.name}{speed}.",
+            _fit_plot(result.fits),
+            fit_table(result),
+            f"With two parameters free, the loss has one finite minimum, "
+            f"f = {land.minimum_loss / w:.6f} at "
             f"({land.minimum[0]:.6f}, {land.minimum[1]:.6f}), and a plateau at "
             f"f = {land.plateau_loss / w:.6f} far away. From (5, 3), with the steps of the paper, "
             f"the minimum is reached by: {', '.join(reach) or 'none'}.",
@@ -76,8 +81,6 @@ def _short(result: StudyResult) -> Section:
             f"Wasserstein metric cannot exceed {float(t.feasible_bound):.3f}. With a consistent "
             f"scheme G_xx = {t.staggered[0, 0]:.4f}, and W₂ from (5, 3) "
             f"{FATES[result['W2_staggered'].path.outcome]}.",
-            f"With all 18 parameters of a mixture free, the best method is "
-            f"{best.contestant.name}{speed}.",
         ],
     )
 
@@ -110,10 +113,12 @@ def _landscape(result: StudyResult) -> Section:
             "outcomes below use this, with a safety margin.",
             Table(("kind", "μ", "f"), rows, "Critical points in Ω."),
         ],
+        folded=True,
     )
 
 
 def _paths(result: StudyResult, folder: Path) -> Section:
+    figure = figures.draw_paths(result, folder / "paths.png")
     reach = [e.method.name for e in result.methods if e.path.outcome == REACHES]
     return Section(
         "Eight metrics from (5, 3)",
@@ -122,18 +127,12 @@ def _paths(result: StudyResult, folder: Path) -> Section:
             "values outside (its appendix B.1), and its step sizes. One conversion is needed: our "
             "loss is an integral, so gradient descent's step 0.3 becomes 0.3/w. Natural gradient "
             "directions do not depend on w.",
-            f"From (5, 3) these reach the global minimum: {', '.join(reach) or 'none'}. The last "
-            "panel is the corrected Wasserstein metric discussed below.",
-            Figure(
-                figures.draw_paths(result, folder / "paths.png"),
-                "The paper's figure 2: level sets of f over μ, unit vectors along the descent "
-                "direction of each method, and its path from (5, 3) (red; square: start, star: "
-                "global minimum, dotted: Ω).",
-                "Nine panels with level sets, arrows and paths",
-            ),
+            f"From (5, 3) these reach the global minimum: {', '.join(reach) or 'none'}. W₂ "
+            "staggered is the corrected Wasserstein metric discussed below. The paper's figure 2, "
+            f"with the descent directions of every method, is the file figures/{figure.name}.",
             _path_plot(result),
+            _loss_plot(result),
             path_table(result),
-            _loss_plot(result, folder / "losses.png"),
         ],
     )
 
@@ -164,28 +163,22 @@ def _steps(result: StudyResult) -> Section:
             f"The paper's step exceeds that limit for {', '.join(above)}: with it the method "
             "cannot settle at the global minimum."
         )
-    return Section("How long a step?", parts)
+    return Section("How long a step?", parts, folded=True)
 
 
-def _models(result: StudyResult, folder: Path) -> Section:
+def _models(result: StudyResult) -> Section:
     return Section(
         "Local quadratic models",
         [
             "Each method minimises q(h) = ∂f·h + hᵀGh/2τ, with its own G. The level sets of q are "
             "ellipses about the next iterate.",
-            Figure(
-                figures.draw_quadratic_models(result, folder / "quadratic_models.png"),
-                "The paper's figure 3: level sets of q at the first three iterates (blue, orange, "
-                "green; dot: iterate, cross: minimiser of q), over those of f. The outer ellipse "
-                "passes through the iterate. For the paper's W₂ scheme they are so thin in x that "
-                "they look like segments; the staggered scheme has ordinary ellipses.",
-                "Ellipses of the local models of four methods",
-            ),
+            _model_plot(result),
         ],
+        folded=True,
     )
 
 
-def _transport(result: StudyResult, folder: Path) -> Section:
+def _transport(result: StudyResult) -> Section:
     t = result.transport
     worst = max(t.parity, key=lambda name: t.parity[name])
     bound = f"{float(t.feasible_bound):.6f}"
@@ -222,12 +215,11 @@ def _transport(result: StudyResult, folder: Path) -> Section:
         "With such a G_xx, x is frozen, and the path slides along y until it falls into the bowl. "
         "We therefore read the success of W₂ from (5, 3) as an artefact of this scheme, not as a "
         "property of the Wasserstein metric.",
-        Figure(
-            figures.draw_transport(result, folder / "transport.png"),
-            "Left: paths of W₂ from (5, 3) with both schemes, and gradient descent for comparison. "
-            "Middle: the paper's G_xx(5, 3), split by the parity of the node's indices (counted "
-            "from one); the bound is on their sum. Right: the corrected G(5, 3) under refinement.",
-            "Paths, parity split and refinement of the two Wasserstein schemes",
+        Table(
+            ("nodes", "G_xx(5, 3)"),
+            [(name, f"{share:.4g}") for name, share in t.parity.items()],
+            "The paper's G_xx(5, 3), split by the parity of the node's indices (counted from one); "
+            "the bound is on their sum.",
         ),
     ]
     if result.floored is not None:
@@ -238,10 +230,10 @@ def _transport(result: StudyResult, folder: Path) -> Section:
             f"{result.floored.path.iterations} iterations the path "
             f"{FATES[result.floored.path.outcome]}."
         )
-    return Section("Two discretisations of W₂", parts)
+    return Section("Two discretisations of W₂", parts, folded=True)
 
 
-def _basins(result: StudyResult, folder: Path) -> Section:
+def _basins(result: StudyResult) -> Section:
     gd, honest = result["GD"].basins.outcome, result["W2_staggered"].basins.outcome
     both = (gd != UNDECIDED) & (honest != UNDECIDED)
     same = int((gd == honest)[both].sum())
@@ -250,20 +242,17 @@ def _basins(result: StudyResult, folder: Path) -> Section:
         [
             "The same runs from a grid of starts. Where a step is short for its metric, some "
             "starts are undecided when the iterations end; this says nothing about their fate.",
-            Figure(
-                figures.draw_basins(result, folder / "basins.png"),
-                "Fate of each start with the paper's steps, over the level sets of f.",
-                "Maps of the starts that reach the minimum and of those that escape",
-            ),
+            _basin_plot(result),
             basin_table(result),
             f"The corrected W₂ and gradient descent agree on {same} of the {int(both.sum())} "
             "starts that both decide. On this problem the choice of metric changes the speed and "
             "the path, but hardly the basin.",
         ],
+        folded=True,
     )
 
 
-def _fit(result: StudyResult, folder: Path) -> Section:
+def _fit(result: StudyResult) -> Section:
     best = rank(result.fits)[0]
     return Section(
         "All parameters free",
@@ -274,13 +263,7 @@ def _fit(result: StudyResult, folder: Path) -> Section:
             f"halving) and the same damping, {DAMPING:g} of the mean eigenvalue of G. L² is "
             "Gauss–Newton; its adaptive variant uses Levenberg–Marquardt damping with "
             "backtracking.",
-            fit_table(result),
-            _fit_plot(result.fits, folder / "fit_losses.png"),
-            Figure(
-                figures.draw_densities(result.fits, folder / "fit_densities.png"),
-                "Target, start and final densities (blue), with the target's level sets in red.",
-                "Densities of target, start and fits",
-            ),
+            _density_plot(result.fits),
             f"The best final loss is that of {best.contestant.name}. For a least-squares loss with "
             "an attainable target, Gauss–Newton's quadratic convergence is expected; the other "
             "metrics converge linearly, at rates set by how well G resembles the Hessian.",
@@ -313,12 +296,12 @@ def _path_plot(result: StudyResult) -> Paths:
     )
 
 
-def _loss_plot(result: StudyResult, path: Path) -> Curves:
-    """f of every method from the paper's start; drawn into a file too."""
+def _loss_plot(result: StudyResult) -> Curves:
+    """f of every method from the paper's start."""
     land = result.landscape
     losses = [(entry.method, entry.path.losses / land.weight) for entry in result.methods]
     levels = {"plateau": land.plateau_loss, "global minimum": land.minimum_loss}
-    curves = Curves(
+    return Curves(
         [
             Series(method.name, loss, {"iterations": np.arange(len(loss))}, *LINES[method.key])
             for method, loss in losses
@@ -328,26 +311,89 @@ def _loss_plot(result: StudyResult, path: Path) -> Curves:
         log=False,
         levels={name: level / land.weight for name, level in levels.items()},
     )
-    save(plot_curves([[(curves, "iterations")]], (8.6, 4.6))[0], path)
-    return curves
 
 
-def _fit_plot(fits: list[Fit], path: Path) -> Curves:
-    """The losses of the fit with all parameters free; drawn into a file too."""
+def _fit_plot(fits: list[Fit]) -> Curves:
+    """The losses of the fit with all parameters free."""
     series = []
     for fit in fits:
         spent = {"iterations": np.arange(len(fit.relative)), "seconds": fit.seconds}
         x, y = spent | {"propagations": fit.propagations}, np.maximum(fit.relative, FLOOR)
         series.append(Series(fit.contestant.name, y, x, *LINES[fit.contestant.key]))
-    curves = Curves(
+    return Curves(
         series,
         "loss / initial loss",
         "Loss against iterations, against seconds on this machine without compiling, and against "
         "evaluations of the model and of its derivatives.",
     )
-    panels = [[(curves, "iterations"), (curves, "seconds")]]
-    save(plot_curves(panels, (10.5, 4.6))[0], path)
-    return curves
+
+
+def _density_plot(fits: list[Fit]) -> Frames:
+    """Start, the density of every fit, the best first, and the target."""
+    grid = fit_grid(fits[0].state.shape[0])
+    model = fit_problem(grid).model
+    upright = lambda state: np.asarray(state).T[::-1]
+    shown = {"start": model(guess())} | {fit.contestant.name: fit.state for fit in rank(fits)}
+    goal = upright(model(truth()))
+    ends = [float(end) for axis in grid.axes for end in (axis[0], axis[-1])]
+    return Frames.of(
+        {name: [("", upright(state))] for name, state in shown.items()},
+        "The densities at the start and at the end of each run, and the target.",
+        reference=("target", goal),
+        limits=(0.0, float(goal.max())),
+        extent=ends,
+        unit="density",
+        x_label="x₁",
+        y_label="x₂",
+    )
+
+
+def _basin_plot(result: StudyResult) -> Frames:
+    """The fate of every start, method by method."""
+    return Frames.of(
+        {
+            entry.method.name: [("", entry.basins.outcome.T[::-1].astype(float))]
+            for entry in result.methods
+        },
+        "Fate of each start μ with the paper's steps.",
+        limits=(0.0, 2.0),
+        extent=(LOWER, UPPER, LOWER, UPPER),
+        names={OUTCOMES[code]: float(code) for code in (UNDECIDED, REACHES, ESCAPES)},
+        x_label="μ₁",
+        y_label="μ₂",
+    )
+
+
+def _model_plot(result: StudyResult) -> Paths:
+    """The local models of some methods at their first iterates, as level sets."""
+    land = result.landscape
+    chosen = [entry for entry in result.methods if len(entry.matrices) > 1]
+    tracks = []
+    for entry in chosen:
+        path = entry.path.path
+        rings = [
+            figures.ellipse(matrix, path[k], path[k + 1], fraction)
+            for k, matrix in enumerate(entry.matrices)
+            for fraction in (0.25, 0.5, 1.0)
+        ]
+        gap = np.full((1, 2), np.nan)
+        points = np.concatenate([part for ring in rings for part in (ring, gap)])
+        steps = np.repeat(np.arange(len(rings)) // 3, len(rings[0]) + 1)
+        iterations = [int(step) for step in steps]
+        colour, dash = LINES[entry.method.key]
+        tracks.append(Track(entry.method.name, points, colour, dash, iterations=iterations))
+    cloud = np.concatenate([track.points for track in tracks])
+    x, y, values = figures.close_up(land, np.nanmin(cloud, 0), np.nanmax(cloud, 0))
+    return Paths(
+        tracks,
+        "The paper's figure 3: level sets of q at the first iterates, over those of f. The outer "
+        "ellipse of each passes through the iterate. For the paper's W₂ scheme they are so thin in "
+        "x that they look like segments; the staggered scheme has ordinary ellipses.",
+        Landscape.of(x, y, values),
+        {"start": START},
+        "μ₁",
+        "μ₂",
+    )
 
 
 # --- tables ---------------------------------------------------------------------------------------

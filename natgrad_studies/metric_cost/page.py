@@ -2,23 +2,33 @@
 
 from pathlib import Path
 
-from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Page, Part, Section, Series, Table
 
-from .figures import LINES, draw_iterations, draw_times
+from ..methods import LINES as SHARED_LINES
+from ..pages import tabulate
 from .run import OPERATIONS, MethodCosts, StudyResult, local_exponent
 from .sparse_qr import ADVICE
 
 TIMES = ("metric", "grid", "set-up", "L", "(Lᵀ)†", "η", "η/L²", "compile")
 TITLES = {
-    "direction": "One direction with p = 2.",
+    "direction": "One direction with p = 2: the right half of the paper's figure 1.",
     "set_up": "The set-up of L at a new ρ, where L depends on ρ.",
-    "product": "v ↦ Lv.",
+    "product": "v ↦ Lv, once L is set up: the left half of the paper's figure 1.",
     "whiten": "v ↦ (Lᵀ)†v.",
+}
+LINES = SHARED_LINES | {
+    "W2_mixed": (PALETTE["vermilion"], "-."),
+    "W2_single": (PALETTE["vermilion"], "--"),
+    "W2_sparse": (PALETTE["purple"], "-"),
+    "W2_collocated": (PALETTE["grey"], "--"),
+    "W2_qr": (PALETTE["black"], "-"),
+    "W2_collocated_qr": (PALETTE["grey"], "-"),
 }
 
 
 def page(result: StudyResult, folder: Path) -> Page:
-    """The whole report, its figures drawn into the folder."""
+    """The whole report."""
     return Page(
         title="What a metric costs",
         lead=(
@@ -28,17 +38,17 @@ def page(result: StudyResult, folder: Path) -> Page:
         ),
         sections=[
             _short(result),
+            _complexity(result),
+            _direction(result),
+            *_transport(result),
+            Section("All times", [all_times_table(result)], folded=True),
             _measurements(result),
-            _complexity(result, folder),
-            _direction(result, folder),
-            *_transport(result, folder),
-            Section("All times", [*_times(result), all_times_table(result)]),
         ],
     )
 
 
 def _short(result: StudyResult) -> Section:
-    parts = []
+    parts: list[Part] = []
     for entry in result.methods:
         ratios, growth = result.over_l2(entry), result.growth(entry, "direction")
         if entry.method.key != "W2" or growth is None:
@@ -59,7 +69,8 @@ def _short(result: StudyResult) -> Section:
         f"L stays the same from iteration to iteration for {', '.join(fixed) or 'none'}; it "
         f"changes with ρ for {', '.join(changing) or 'none'}."
     )
-    return Section("In short", parts)
+    winner, *more = parts
+    return Section("In short", [winner, *_times(result, "direction"), *more])
 
 
 def _measurements(result: StudyResult) -> Section:
@@ -90,36 +101,17 @@ def _measurements(result: StudyResult) -> Section:
             "unless the name says mixed (cycles in single precision inside an iteration in double) "
             "or single.",
         ],
+        folded=True,
     )
 
 
-def _complexity(result: StudyResult, folder: Path) -> Section:
-    panels = (("product", r"$v\mapsto Lv$"), ("whiten", r"$v\mapsto (L^\top)^\dagger v$"))
-    return Section(
-        "Table 2: growth of L and (Lᵀ)†",
-        [
-            complexity_table(result),
-            Figure(
-                draw_times(result, folder / "actions.png", panels),
-                "The left half of the paper's figure 1: CPU time of v ↦ Lv, once L is set up, and "
-                "of v ↦ (Lᵀ)†v, against the number of cells, with fitted exponents.",
-                "Log-log plots of the time of L and of its whitening against the number of cells",
-            ),
-        ],
-    )
+def _complexity(result: StudyResult) -> Section:
+    plots = _times(result, "product", "whiten")
+    return Section("Table 2: growth of L and (Lᵀ)†", [complexity_table(result), *plots])
 
 
-def _direction(result: StudyResult, folder: Path) -> Section:
-    panels = ("direction", "one direction, $p=2$"), ("set_up", r"set-up of $L$ at a new $\rho$")
-    parts: list[Part] = [
-        time_table(result),
-        Figure(
-            draw_times(result, folder / "direction.png", panels),
-            "The right half of the paper's figure 1: CPU time of one direction with p = 2, and of "
-            "the set-up in it where L depends on ρ.",
-            "Log-log plots of the time of a direction and of the set-up",
-        ),
-    ]
+def _direction(result: StudyResult) -> Section:
+    parts: list[Part] = [time_table(result), *_times(result, "set_up")]
     missing = [
         f"{entry.method.name} at "
         + ", ".join(f"{n}² ({reason})" for n, reason in sorted(entry.left_out.items()))
@@ -135,20 +127,24 @@ def _direction(result: StudyResult, folder: Path) -> Section:
     return Section("Figure 1: one direction", parts)
 
 
-def _transport(result: StudyResult, folder: Path) -> list[Section]:
+def _transport(result: StudyResult) -> list[Section]:
     if not any(key.startswith("W2") for key in result.settings.metrics):
         return []
+    solved = [entry for entry in result.methods if entry.method.by_multigrid and entry.measured]
+    sizes = sorted({n for entry in solved for n in entry.measured})
+    counts = {
+        f"{n}²": lambda entry, n=n: entry.measured[n].iterations if n in entry.measured else None
+        for n in sizes
+    }
+    told = "Iterations of multigrid-preconditioned conjugate gradients in a direction, by the size."
     parts: list[Part] = []
-    if any(entry.method.by_multigrid and entry.measured for entry in result.methods):
-        parts.append(
-            Figure(
-                draw_iterations(result, folder / "iterations.png"),
-                "Left: iterations of multigrid-preconditioned conjugate gradients in a direction, "
-                "against the size. Right: CPU time of a direction over that of L² on the same "
-                "grid.",
-                "Bars of iterations, and curves of cost relative to L²",
-            )
-        )
+    if solved:
+        parts.append(tabulate(solved, {"metric": lambda e: e.method.name} | counts, told))
+    ratios = [(e, result.over_l2(e)) for e in result.methods if e.method.key != "L2"]
+    series = [_series(entry, found) for entry, found in ratios if found]
+    if series:
+        told = "CPU time of a direction over that of L² on the same grid."
+        parts.append(Curves(series, "η/L²", told, log_x=True, levels={"L²": 1.0}))
     accuracy = accuracy_table(result)
     if accuracy.rows:
         parts.append(accuracy)
@@ -185,20 +181,21 @@ def _qr_growth(result: StudyResult, entry: MethodCosts) -> str:
     )
 
 
-def _times(result: StudyResult) -> list[Curves]:
-    """What each operation takes, in every metric."""
-    found = []
-    for operation, caption in TITLES.items():
-        series = []
-        for entry in result.methods:
-            seconds = entry.seconds(operation)
-            x = {"cells": [n**2 for n in seconds], "cells a side": list(seconds)}
-            if seconds:
-                y = list(seconds.values())
-                series.append(Series(entry.method.name, y, x, *LINES[entry.method.key]))
+def _times(result: StudyResult, *operations: str) -> list[Part]:
+    """What each of these operations takes, in every metric."""
+    found: list[Part] = []
+    for operation in operations:
+        times = [(entry, entry.seconds(operation)) for entry in result.methods]
+        series = [_series(entry, seconds) for entry, seconds in times if seconds]
         if series:
-            found.append(Curves(series, "CPU seconds", caption, log_x=True))
+            found.append(Curves(series, "CPU seconds", TITLES[operation], log_x=True))
     return found
+
+
+def _series(entry: MethodCosts, values: dict[int, float]) -> Series:
+    """Values by the number of cells a side."""
+    x = {"cells": [n**2 for n in values], "cells a side": list(values)}
+    return Series(entry.method.name, list(values.values()), x, *LINES[entry.method.key])
 
 
 # --- tables ---------------------------------------------------------------------------------------

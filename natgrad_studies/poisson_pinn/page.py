@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import ScalarFormatter
 
-from natgrad.plot import PALETTE, save
-from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..pages import plot_curves, tabulate
+from ..pages import tabulate
 from .metrics import LEAST
 from .problem import fine_points, solution
 from .run import SHARES, Run, StudyResult, common_spending, order
@@ -42,22 +40,24 @@ RUN_COLUMNS = {
 
 
 def page(result: StudyResult, folder: Path) -> Page:
-    """The whole report, its figures drawn into the folder."""
+    """The whole report."""
+    names = "; ".join(run.method.name for run in result.runs.values())
+    winner, *more = _short(result)
     return Page(
         title="Poisson's equation by a network",
         lead=(
             f"A network with {result.pinn.parameters:,} parameters learns the solution of "
-            "Poisson's equation from its residuals (section 4.2 of the paper): natural gradients "
-            "in metrics on the network's values, Gauss–Newton on the residuals, L-BFGS and Adam, "
-            "by iterations and by seconds."
+            "Poisson's equation from its residuals (section 4.2 of the paper). Compared by "
+            f"iterations and by seconds: {names}."
         ),
         sections=[
-            Section("In short", _short(result)),
-            Section("The problem", _problem(result)),
-            Section("Convergence", _convergence(result, folder)),
-            Section("The paper's order", _order(result)),
-            *_batches(result, folder),
-            Section("What each method does", _methods(result)),
+            Section("In short", [winner, _curves(result), run_table(result), *more]),
+            Section("The solution", _fields(result)),
+            Section("At equal seconds", [time_table(result)]),
+            *_order(result),
+            *_batches(result),
+            Section("The problem", _problem(result), folded=True),
+            Section("What each method does", _methods(result), folded=True),
         ],
     )
 
@@ -70,9 +70,8 @@ def _summarise(run: Run) -> str:
 
 
 def _short(result: StudyResult) -> list[Part]:
-    said = [
-        f"In {result.settings.seconds:g} CPU seconds the best method is {_summarise(result.best)}."
-    ]
+    said = []
+    winner = f"In {result.settings.seconds:g} CPU seconds the best is {_summarise(result.best)}."
     best, metric, rival = result.best, result.best_metric, result.best_of(("LBFGS", "Adam"))
     if metric is not None and metric is not best:
         said.append(f"The best of the paper's metrics is {_summarise(metric)}.")
@@ -87,7 +86,7 @@ def _short(result: StudyResult) -> list[Part]:
         f"Of {len(known)} statements that the paper makes about its metrics, {per_iteration} hold "
         f"here per iteration and {by_seconds} by seconds; they are listed below."
     )
-    return [" ".join(said), *([verdict] if known else [])]
+    return [winner, " ".join([*said, *([verdict] if known else [])])]
 
 
 def _problem(result: StudyResult) -> list[Part]:
@@ -115,50 +114,33 @@ def _problem(result: StudyResult) -> list[Part]:
     return told
 
 
-def _convergence(result: StudyResult, folder: Path) -> list[Part]:
-    curves = Curves(
+def _curves(result: StudyResult) -> Curves:
+    ended = [run.method.name for run in result.runs.values() if run.ended_by_itself]
+    stalled = f" Found no further step: {', '.join(ended)}." if ended else ""
+    return Curves(
         [_series(run, LINES[run.method.key][1]) for run in result.runs.values()],
         "loss",
-        "Loss against iterations and against CPU seconds without compiling.",
+        f"Loss against iterations and against CPU seconds without compiling.{stalled}",
     )
-    ended = [run.method.name for run in result.runs.values() if run.ended_by_itself]
-    panels = [[(curves, "iterations"), (curves, "CPU seconds")]]
-    figure, axes = plot_curves(panels, (11.4, 5.0), ended)
-    axes[0, 0].set(xscale="symlog", xlim=(0, None))
-    return [
-        curves,
-        Figure(
-            save(figure, folder / "convergence.png"),
-            "Loss against iterations and against CPU seconds without compiling. A cross marks a "
-            "run that found no further step.",
-            "Loss curves of all methods",
-        ),
-        run_table(result),
-        time_table(result),
-        Figure(
-            _draw_fields(result, folder / "fields.png"),
-            "The true solution, the network after the best run, and its error.",
-            "Maps of the true solution, the learned one and the error",
-        ),
-    ]
 
 
-def _order(result: StudyResult) -> list[Part]:
+def _order(result: StudyResult) -> list[Section]:
     runs = {key: run for key, run in result.runs.items() if key in METRICS}
     if len(runs) < 2:
-        return ["Fewer than two of the paper's metrics were run."]
+        return []
     iterations = int(common_spending(runs, lambda run: run.iterations))
     seconds = common_spending(runs, lambda run: run.seconds[-1])
     listed = lambda loss: ", ".join(f"{r.method.name} {loss(r):.2e}" for r in order(runs, loss))
-    return [
+    parts: list[Part] = [
         f"After {iterations} iterations, the lowest loss first: "
         f"{listed(lambda run: run.after(iterations))}.",
         f"After {seconds:.1f} CPU seconds: {listed(lambda run: run.within(seconds))}.",
-        claim_table(result),
     ]
+    claims = claim_table(result)
+    return [Section("The paper's order", [*parts, claims] if claims.rows else parts, folded=True)]
 
 
-def _batches(result: StudyResult, folder: Path) -> list[Section]:
+def _batches(result: StudyResult) -> list[Section]:
     if not result.batched:
         return []
     whole = [result.runs[key] for key in result.batched if key in result.runs]
@@ -170,50 +152,67 @@ def _batches(result: StudyResult, folder: Path) -> list[Section]:
         "loss on all points",
         "Mini-batches (dash-dotted) and the same methods on all points.",
     )
-    save(plot_curves([[(curves, "CPU seconds")]], (10.0, 4.4))[0], folder / "batches.png")
+    metrics = [run.method.name for key, run in result.batched.items() if key in METRICS]
+    others = [run.method.name for key, run in result.batched.items() if key not in METRICS]
+    told = [f"With {result.settings.batch} points in every iteration."]
+    if metrics:
+        told.append(
+            f"Drawn from the grid, both the loss and G being estimates from them: "
+            f"{'; '.join(metrics)}."
+        )
+    if others:
+        told.append(f"Drawn anew from the whole square and its boundary: {'; '.join(others)}.")
     parts: list[Part] = [
-        f"With {result.settings.batch} points in every iteration. L² and Fisher–Rao draw them from "
-        "the grid, and both the loss and G are estimates from them; Levenberg–Marquardt draws new "
-        "points from the whole square and its boundary. The losses shown are those on all points, "
-        "evaluated off the clock.",
+        " ".join([*told, "The losses shown are those on all points, evaluated off the clock."]),
         curves,
         batch_table(result),
     ]
-    return [Section("Mini-batches", parts)]
+    return [Section("Mini-batches", parts, folded=True)]
 
 
 def _methods(result: StudyResult) -> list[Part]:
+    """What the methods that ran do."""
     s = result.settings
+    ran = {*result.runs, *result.batched}
     told: list[Part] = []
     if result.pinn.authors:
         told.append(
             "Metrics on values: SciPy's Newton-CG; the loose tolerance of its conjugate gradients "
             "is the only regularisation. Gradient descent has the identity for G."
         )
-    else:
-        told += [
+    elif ran & {*METRICS}:
+        told.append(
             f"Metrics on values: (G + λI)η = −∂f by Cholesky with λ = {s.damping:g} · trace(G)/p, "
             "then backtracking from twice the last step length. minimize starts every search "
             "from one length, so the study drives its iterations itself.",
-            "Ḣ¹, Ḣ⁻¹ and W₂ do not see the mean of a tangent; it is given its length in L². "
-            "Values are used as they are, neither shifted nor normalised: the solution lies in "
-            "[1, 5] and the network starts near 3. On its way it may go lower; values below "
-            f"{LEAST:g} count as {LEAST:g} in Fisher–Rao and W₂. (If steps to negative values were "
-            "refused instead, a run would walk up to the first zero and stay there.)",
-        ]
-    told.append(
-        "Gauss–Newton and Levenberg–Marquardt (LM): the state is the residual, its metric the "
-        "Hessian of the loss. Gauss–Newton has a fixed small λ; that of LM follows the line "
-        "search. Third order: the step follows a curve along which the residual moves "
-        "straight ahead."
-    )
-    told.append(
-        f"L-BFGS keeps {s.memory} pairs (SciPy). Adam takes all points and the rate {s.rate:g}."
-    )
+        )
+        if {"dotH1", "dotHm1", "W2"} & ran:
+            told.append(
+                "Homogeneous metrics and W₂ do not see the mean of a tangent; it is given its "
+                "length in L²."
+            )
+        if {"FR", "W2"} & ran:
+            told.append(
+                "Fisher–Rao and W₂ use values as they are, neither shifted nor normalised: the "
+                "solution lies in [1, 5] and the network starts near 3. On its way it may go "
+                f"lower; values below {LEAST:g} count as {LEAST:g}. (If steps to negative values "
+                "were refused instead, a run would walk up to the first zero and stay there.)"
+            )
+    if {"GN", "LM", "LM3"} & ran:
+        told.append(
+            "Gauss–Newton and Levenberg–Marquardt (LM): the state is the residual, its metric the "
+            "Hessian of the loss. Gauss–Newton has a fixed small λ; that of LM follows the line "
+            "search. Third order: the step follows a curve along which the residual moves "
+            "straight ahead."
+        )
+    if "LBFGS" in ran:
+        told.append(f"L-BFGS keeps {s.memory} pairs (SciPy).")
+    if "Adam" in ran:
+        told.append(f"Adam takes all points and the rate {s.rate:g}.")
     return told
 
 
-# --- plots and figures ----------------------------------------------------------------------------
+# --- plots ----------------------------------------------------------------------------------------
 
 
 def _series(run: Run, dash: str) -> Series:
@@ -221,28 +220,28 @@ def _series(run: Run, dash: str) -> Series:
     return Series(run.method.name, run.losses, x, LINES[run.method.key][0], dash)
 
 
-def _draw_fields(result: StudyResult, path: Path) -> Path:
+def _fields(result: StudyResult) -> list[Part]:
     """The true solution, what the best run has learned, and the difference."""
     best = result.best
     truth, found = solution(fine_points()), result.pinn.fine(best.theta)
-    figure, axes = plt.subplots(1, 3, figsize=(11.4, 3.5))
-    style = {"vmin": truth.min(), "vmax": truth.max(), "cmap": "viridis"}
-    wrong = found - truth
-    bound = np.abs(wrong).max()
-    panels = (
-        (truth, "true solution $u$", style),
-        (found, f"learned $\\rho$: {best.method.name}", style),
-        (wrong, r"error $\rho - u$", {"vmin": -bound, "vmax": bound, "cmap": "RdBu_r"}),
-    )
-    ticks = ScalarFormatter()
-    ticks.set_powerlimits((-2, 3))
-    for axis, (values, title, style) in zip(axes, panels, strict=True):
-        image = axis.imshow(values.T, origin="lower", extent=(-1, 1, -1, 1), **style)
-        axis.set_title(title, loc="left", fontsize=9.5)
-        axis.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
-        axis.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axis, shrink=0.85, format=ticks)
-    return save(figure, path)
+    upright = lambda values: np.asarray(values).T[::-1]
+    place = {"extent": (-1.0, 1.0, -1.0, 1.0), "x_label": "x₁", "y_label": "x₂"}
+    return [
+        Frames.of(
+            {"true solution": [("", upright(truth))], best.method.name: [("", upright(found))]},
+            "The true solution, and the network after the best run.",
+            limits=(float(truth.min()), float(truth.max())),
+            unit="u",
+            **place,
+        ),
+        Frames.of(
+            {f"error of {best.method.name}": [("", upright(found - truth))]},
+            "The network's values minus the true ones.",
+            unit="ρ − u",
+            colours="diverging",
+            **place,
+        ),
+    ]
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -290,10 +289,14 @@ def time_table(result: StudyResult) -> Table:
 
 def claim_table(result: StudyResult) -> Table:
     """What the paper says, held against these runs."""
-    word = {True: "holds", False: "does not hold", None: "not run"}
+    word = {True: "holds", False: "does not hold", None: "–"}
     return Table(
         ("statement of the paper", "per iteration", "by CPU seconds"),
-        [(c.text, word[c.by_iterations], word[c.by_seconds]) for c in result.claims],
+        [
+            (c.text, word[c.by_iterations], word[c.by_seconds])
+            for c in result.claims
+            if c.by_iterations is not None
+        ],
         "The paper's statements about its figure 4, at the last iteration and the last second "
         "that all metrics have reached.",
     )

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import ScalarFormatter
 
-from natgrad.plot import PALETTE, save
-from natgrad.report import Curves, Figure, Page, Part, Section, Series, Table
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
-from ..pages import plot_curves, tabulate
-from .case import Case, Reference
+from ..pages import tabulate
+from .case import Reference
 from .published import PUBLISHED
 from .run import Run, StudyResult
 
@@ -43,7 +41,7 @@ RUN_COLUMNS = {
 
 
 def page(result: StudyResult, folder: Path) -> Page:
-    """The whole report, its figures drawn into the folder."""
+    """The whole report."""
     devices = ", ".join(sorted({run.device for run in result.runs}))
     return Page(
         title="The record book",
@@ -54,7 +52,7 @@ def page(result: StudyResult, folder: Path) -> Page:
         ),
         sections=[
             Section("In short", [record_table(result)]),
-            *(_section(result, key, folder) for key in result.cases),
+            *(_section(result, key) for key in result.cases),
         ],
     )
 
@@ -89,7 +87,7 @@ def record_table(result: StudyResult) -> Table:
     )
 
 
-def _section(result: StudyResult, key: str, folder: Path) -> Section:
+def _section(result: StudyResult, key: str) -> Section:
     case, runs = result.cases[key], [run for run in result.runs if run.problem == key]
     sizes = ", ".join(f"{block.count:,} {name}" for name, block in case.blocks.items())
     hidden = "-".join(map(str, case.hidden))
@@ -101,10 +99,10 @@ def _section(result: StudyResult, key: str, folder: Path) -> Section:
     if key in PUBLISHED:
         parts.append("Published: " + "; ".join(map(str, PUBLISHED[key])) + ".")
     parts += [
-        _curves(runs, key, folder),
+        _curves(runs, key),
         tabulate(runs, RUN_COLUMNS, "Every run: errors at the end and the lowest on the way."),
         _time_table(result, key),
-        *_maps(case, result.references[key], min(runs, key=lambda run: run.error), folder),
+        *_maps(result.references[key], min(runs, key=lambda run: run.error)),
     ]
     return Section(case.title, parts)
 
@@ -125,8 +123,8 @@ def _time_table(result: StudyResult, key: str) -> Table:
     )
 
 
-def _curves(runs: list[Run], key: str, folder: Path) -> Curves:
-    """The error against seconds, one curve a run; a figure of it too."""
+def _curves(runs: list[Run], key: str) -> Curves:
+    """The error against seconds, one curve a run."""
     seeds = sorted({run.seed for run in runs})
     name = lambda run: f"{run.method}, seed {run.seed}" if len(seeds) > 1 else run.method
     series = [
@@ -141,12 +139,10 @@ def _curves(runs: list[Run], key: str, folder: Path) -> Curves:
     ]
     levels = {str(figure.by): figure.error for figure in PUBLISHED.get(key, ())[:1]}
     caption = "The error against seconds, compilation included."
-    curves = Curves(series, "error", caption, levels=levels)
-    save(plot_curves([[(curves, "seconds")]], (8.0, 4.2))[0], folder / f"{key}-errors.png")
-    return curves
+    return Curves(series, "error", caption, levels=levels)
 
 
-def _maps(case: Case, reference: Reference, run: Run, folder: Path) -> list[Part]:
+def _maps(reference: Reference, run: Run) -> list[Part]:
     """The solution, what the best run found and the difference, where there are two dimensions."""
     if reference.points.ndim != 3:
         return []
@@ -154,31 +150,27 @@ def _maps(case: Case, reference: Reference, run: Run, folder: Path) -> list[Part
         values if values.ndim == 3 else values[..., None]
         for values in (reference.values, run.values)
     )
-    count = min(truth.shape[-1], MOST_COMPONENTS)
-    figure, axes = plt.subplots(count, 3, figsize=(11.4, 3.3 * count), squeeze=False)
     low, high = reference.points[0, 0], reference.points[-1, -1]
-    box = {"origin": "lower", "aspect": "auto", "extent": (low[0], high[0], low[1], high[1])}
-    ticks = ScalarFormatter()
-    ticks.set_powerlimits((-2, 3))
-    for row, component in zip(axes, range(count), strict=True):
-        true, wrong = truth[..., component], (found - truth)[..., component]
-        bound = np.abs(wrong).max()
-        style = {"vmin": true.min(), "vmax": true.max(), "cmap": "viridis"}
-        panels = (
-            (true, "reference", style),
-            (found[..., component], f"{run.method}, seed {run.seed}", style),
-            (wrong, "difference", {"vmin": -bound, "vmax": bound, "cmap": "RdBu_r"}),
-        )
-        for axis, (values, title, style) in zip(row, panels, strict=True):
-            image = axis.imshow(values.T, **box, **style)
-            axis.set_title(title, loc="left", fontsize=9.5)
-            axis.spines[:].set_visible(False)
-            figure.colorbar(image, ax=axis, shrink=0.85, format=ticks)
-    path = save(figure, folder / f"{case.key}.png")
-    return [
-        Figure(
-            path,
-            f"The reference, the run with the smallest error, {run.error:.1e}, and the difference.",
-            f"Maps of the solution of {case.title}, of the network and of the error",
-        )
-    ]
+    extent = tuple(float(end) for end in (low[0], high[0], low[1], high[1]))
+    upright = lambda values: [("", np.asarray(values).T[::-1])]
+    name = f"{run.method}, seed {run.seed}"
+    parts: list[Part] = []
+    for component in range(min(truth.shape[-1], MOST_COMPONENTS)):
+        true, learned = truth[..., component], found[..., component]
+        parts += [
+            Frames.of(
+                {"reference": upright(true), name: upright(learned)},
+                f"The reference, and the run with the smallest error, {run.error:.1e}.",
+                limits=(float(true.min()), float(true.max())),
+                extent=extent,
+                aspect=1.0,
+            ),
+            Frames.of(
+                {"difference": upright(learned - true)},
+                "The run minus the reference.",
+                extent=extent,
+                aspect=1.0,
+                colours="diverging",
+            ),
+        ]
+    return parts

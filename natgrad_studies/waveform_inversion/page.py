@@ -1,16 +1,14 @@
 """The report: figures, tables and what the numbers say. Every number comes from the results."""
 
 from pathlib import Path
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from natgrad.plot import PALETTE, save
-from natgrad.report import Curves, Figure, Frames, Page, Section, Series, Table
+from natgrad.plot import PALETTE
+from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
-from ..pages import axes_grid, plot_curves
+from ..pages import tabulate
 from .run import Run, StudyResult
 from .settings import RIVALS
 
@@ -18,46 +16,49 @@ LINES = SHARED_LINES | {
     "L2": (PALETTE["blue"], "-"),
     "L2_five": (PALETTE["blue"], ":"),
 }
-COLUMNS = 3
 MARKS = (50, 100, 150, 250, 400, 800)
-PLAIN = ("GD", "Hm1", "W2", "H1", "L2")  # those of the paper
+PAPER = ("H1", "L2", "Hm1", "W2", "GD")  # its methods, the best first
 
 
 def page(result: StudyResult, folder: Path) -> Page:
-    """The whole report, its figures drawn into the folder."""
+    """The whole report."""
     cells = " × ".join(map(str, result.experiment.true.shape))
+    names = "; ".join(run.method.name for run in result.runs)
+    objective, similarity = _convergence(result)
     return Page(
         title="Full waveform inversion",
         lead=(
             f"A velocity model of {cells} cells is recovered from the waves of "
-            f"{result.settings.shots} shots, by gradient descent, natural gradients in several "
-            "metrics of the data and L-BFGS, and compared by the wave equations solved."
+            f"{result.settings.shots} shots. Compared by the wave equations solved: {names}."
         ),
         sections=[
-            Section("In short", _short(result)),
-            Section("The experiment", [_experiment(result), _gathers(result, folder)]),
-            Section("Models", [_models(result, folder), _velocities(result)]),
-            Section("Convergence", [*_convergence(result, folder), run_table(result)]),
+            Section("In short", [_winner(result), objective, end_table(result), *_short(result)]),
+            Section("Models", [_velocities(result)]),
+            Section("Similarity to the true model", [similarity, run_table(result)]),
+            Section("The experiment", [_experiment(result), _gathers(result)], folded=True),
         ],
         versions={"device": result.experiment.engine.place},
     )
 
 
-def _short(result: StudyResult) -> list[str]:
+def _winner(result: StudyResult) -> str:
     best = result.best
-    said = [
+    return (
         f"After {result.settings.max_propagations} propagations {best.method.name} has the "
         f"smallest objective, {best.loss[-1]:.2e} of the start's, with an SSIM of "
         f"{best.similarity[-1]:.3f} (start {result.start_similarity:.3f})."
-    ]
-    plain = [run for run in result.runs if run.method.key in PLAIN]
+    )
+
+
+def _short(result: StudyResult) -> list[Part]:
+    said: list[Part] = []
+    plain = [run for run in map(result.get, PAPER) if run is not None]
     if len(plain) > 1:
         order = sorted(plain, key=lambda run: float(run.loss[-1]))
         names = ", ".join(f"{run.method.name} ({run.loss[-1]:.1e})" for run in order)
         said.append(
-            f"Among the paper's methods the order is {names}. The paper reports Ḣ¹, L², Ḣ⁻¹, W₂, "
-            "gradient descent. For a least-squares objective the L² natural gradient is "
-            "Gauss–Newton."
+            f"Among the paper's methods the order is {names}; in the paper it is "
+            f"{', '.join(run.method.name for run in plain)}."
         )
     rivals = [run for run in map(result.get, RIVALS) if run is not None]
     ours = result.get("L2")
@@ -66,9 +67,25 @@ def _short(result: StudyResult) -> list[str]:
         said.append(
             f"The best L-BFGS ({rival.method.name}) ends at {rival.loss[-1]:.2e} and SSIM "
             f"{rival.similarity[-1]:.3f}, the L² natural gradient at {ours.loss[-1]:.2e} and "
-            f"{ours.similarity[-1]:.3f}."
+            f"{ours.similarity[-1]:.3f}. For a least-squares objective the latter is Gauss–Newton."
         )
     return said
+
+
+def end_table(result: StudyResult) -> Table:
+    """Where every run ended."""
+    return tabulate(
+        sorted(result.runs, key=lambda run: float(run.loss[-1])),
+        {
+            "method": lambda run: run.method.name,
+            "f/f₀": lambda run: f"{run.loss[-1]:.2e}",
+            "SSIM": lambda run: f"{run.similarity[-1]:.3f}",
+            "iterations": lambda run: run.iterations,
+            "propagations": lambda run: run.total,
+        },
+        f"The objective over the start's and the structural similarity (SSIM) to the true model, "
+        f"{result.start_similarity:.3f} at the start.",
+    )
 
 
 def _experiment(result: StudyResult) -> str:
@@ -83,13 +100,13 @@ def _experiment(result: StudyResult) -> str:
     )
 
 
-def _convergence(result: StudyResult, folder: Path) -> list[Curves]:
-    """Objective and similarity of every run; drawn into a file too."""
+def _convergence(result: StudyResult) -> tuple[Curves, Curves]:
+    """Objective and similarity of every run."""
     costs = (
         "a gradient costs two propagations, a natural gradient two more for each step of conjugate "
         "gradients, a step one."
     )
-    curves = [
+    return (
         Curves(
             [_series(run, run.loss) for run in result.runs],
             "objective over the start's",
@@ -98,13 +115,11 @@ def _convergence(result: StudyResult, folder: Path) -> list[Curves]:
         Curves(
             [_series(run, run.similarity) for run in result.runs],
             "SSIM",
-            "Structural similarity to the true model.",
+            "Structural similarity to the true model (velocities in km/s, range 1, Gaussian window "
+            "of 1.5 cells).",
             log=False,
         ),
-    ]
-    figure, _ = plot_curves([[(drawn, "propagations")] for drawn in curves], (7.0, 8.0))
-    save(figure, folder / "convergence.png")
-    return curves
+    )
 
 
 def _velocities(result: StudyResult) -> Frames:
@@ -119,7 +134,8 @@ def _velocities(result: StudyResult) -> Frames:
             ]
             for run in result.runs
         },
-        "The velocity on the way from the start, beside the true one.",
+        "The velocity on the way from the start to the end of each run, beside the true one: "
+        "figure 5 of the paper.",
         reference=("true", upright(experiment.true)),
         limits=(experiment.true.min() / 1000, experiment.true.max() / 1000),
         extent=(0.0, float(width), float(depth), 0.0),
@@ -160,54 +176,30 @@ def run_table(result: StudyResult) -> Table:
     )
 
 
-def _models(result: StudyResult, folder: Path) -> Figure:
-    """The paper's figure 5: true, initial and recovered velocities, with their SSIM."""
-    experiment = result.experiment
-    shown: list[tuple[str, np.ndarray, float | None]] = [("true", experiment.true, None)]
-    shown.append(("start", experiment.start, result.start_similarity))
-    shown += [(r.method.name, r.velocity, float(r.similarity[-1])) for r in result.runs]
-    sides = np.array(experiment.true.shape) * experiment.spacing / 1000
-    figure, axes = axes_grid(len(shown), COLUMNS, (3.8, 3.0 * sides[1] / sides[0] + 0.6))
-    limits = {"vmin": experiment.true.min() / 1000, "vmax": experiment.true.max() / 1000}
-    style = limits | {"extent": (0, sides[0], sides[1], 0), "cmap": "viridis", "aspect": "equal"}
-    image: Any = None
-    for axis, (name, velocity, seen) in zip(axes, shown, strict=True):
-        image = axis.imshow(velocity.T / 1000, **style)
-        axis.set_title(name if seen is None else f"{name}, SSIM {seen:.3f}", loc="left")
-    figure.supxlabel("distance, km", fontsize=10)
-    figure.supylabel("depth, km", fontsize=10)
-    figure.colorbar(image, ax=axes, label="velocity, km/s", shrink=0.7)
-    return Figure(
-        save(figure, folder / "models.png"),
-        "True, initial and recovered velocities with their structural similarity to the true one "
-        "(velocities in km/s, range 1, Gaussian window of 1.5 cells): figure 5 of the paper.",
-        "velocity models side by side",
-    )
-
-
-def _gathers(result: StudyResult, folder: Path) -> Figure:
+def _gathers(result: StudyResult) -> Frames:
     """One shot: recorded, and what the start and the best model leave unexplained."""
     experiment, best = result.experiment, result.best
     survey = experiment.shots.survey
     shot = survey.shots // 2
     observed = experiment.shots.data[shot]
+    left = lambda velocity: observed - experiment.predicted(velocity)[shot]
     panels = {
         "recorded": observed,
-        "minus the start's": observed - experiment.predicted(experiment.start)[shot],
-        f"minus that of {best.method.name}": observed - experiment.predicted(best.velocity)[shot],
+        "minus the start's": left(experiment.start),
+        f"minus that of {best.method.name}": left(best.velocity),
     }
     clip = float(np.quantile(np.abs(observed), 0.98))
     length = survey.shape[0] * survey.spacing[0] / 1000
-    extent = (0, length, survey.steps * survey.dt, 0)
-    figure, axes = plt.subplots(1, 3, figsize=(11.5, 4.6), sharey=True)
-    for axis, (name, data) in zip(axes, panels.items(), strict=True):
-        axis.imshow(data.T, extent=extent, vmin=-clip, vmax=clip, cmap="gray", aspect="auto")
-        axis.set_title(name, loc="left")
-        axis.set_xlabel("receiver, km")
-    axes[0].set_ylabel("time, s")
-    return Figure(
-        save(figure, folder / "gathers.png"),
+    thin = -(-survey.steps // 400)  # a page has few pixels
+    return Frames.of(
+        {name: [("", np.asarray(data).T[::thin])] for name, data in panels.items()},
         "The traces of the shot in the middle, what of them the starting model does not explain, "
-        "and what is left in the end, all with the same grey scale.",
-        "seismic gathers: recorded, and two residuals",
+        "and what is left in the end; values beyond the bar have its last colour.",
+        limits=(-clip, clip),
+        extent=(0.0, length, survey.steps * survey.dt, 0.0),
+        x_label="receiver, km",
+        y_label="time, s",
+        unit="pressure",
+        colours="diverging",
+        aspect=0.8,
     )

@@ -1,10 +1,11 @@
 """Report pages: what is in the HTML, pages as data, and reports put together from runs."""
 
 import base64
-import io
+import hashlib
 import json
 import re
 import shutil
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
 import natgrad as ng
 from natgrad.report import (
@@ -33,8 +33,7 @@ from natgrad.report import (
     save_page,
     write_report,
 )
-from natgrad.report.images import draw_field
-from natgrad.report.plots import MOST_POINTS, thin
+from natgrad.report.plots import MOST_POINTS, SHADES, pack, thin
 from natgrad.report.runs import MOST_FRAMES
 from pages_for_tests import NASTY, curves, every_part, frames, paths
 
@@ -84,11 +83,26 @@ def parsed(saved) -> Parsed:
 
 def test_a_page_needs_nothing_but_itself(saved, parsed):
     text = (saved[0] / "index.html").read_text()
-    assert "http" not in text
+    assert not re.search(r"https?:|//[\w-]+\.\w", text)
     assert not {"link", "iframe", "object"} & set(parsed.tags)
     assert not re.search(r"\bsrc=\"(?!data:)|@import|url\(", text)
     assert parsed.tags.count("style") == 1
     assert '<meta name="generator" content="natgrad ' in text
+
+
+def test_a_browser_may_run_the_script_of_the_page_alone_and_load_nothing(saved):
+    text = (saved[0] / "index.html").read_text()
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert len(script) == 1
+    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert policy[1].split("; ") == [
+        "default-src 'none'",
+        "img-src data:",
+        "style-src 'unsafe-inline'",
+        f"script-src 'sha256-{digest}'",
+    ]
 
 
 def test_text_from_outside_stays_text(saved, parsed):
@@ -136,28 +150,38 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends():
     assert kept[10] == 10  # all of the beginning
 
 
-def test_a_field_becomes_one_pixel_a_value_with_the_first_row_on_top():
-    text = draw_field(np.array([[0.0, 1.0, np.nan], [0.5, 2.0, -3.0]]), 0.0, 1.0, "viridis")
-    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"))
-    assert image.shape == (2, 3, 4)
-    assert tuple(image[0, 0]) == (68, 1, 84, 255)  # viridis begins so
-    assert tuple(image[0, 1]) == (253, 231, 36, 255)  # and ends so
-    assert image[0, 2, 3] == 0
-    assert np.array_equal(image[1, 1], image[0, 1])
-    assert np.array_equal(image[1, 2], image[0, 0])
+def unpack(pixels: str, shape: tuple[int, int]) -> np.ndarray:
+    steps = np.frombuffer(zlib.decompress(base64.b64decode(pixels)), np.uint8)
+    return np.cumsum(steps.reshape(-1, *shape), axis=-1, dtype=np.uint8)
+
+
+def test_a_field_becomes_one_shade_a_value_with_the_first_row_on_top():
+    values = np.array([[0.0, 1.0, np.nan], [0.5, 2.0, -3.0]])
+    found = unpack(pack([values, 1 - values], 0.0, 1.0), (2, 3))
+    assert found[0].tolist() == [[0, SHADES, SHADES + 1], [SHADES // 2, SHADES, 0]]
+    assert found[1].tolist() == [[SHADES, 0, SHADES + 1], [SHADES // 2, 0, SHADES]]
 
 
 def test_twenty_frames_stay_well_below_a_megabyte():
-    assert len(frames(10, (120, 300)).html("name")) < 600_000
+    assert len(frames(10, (120, 300)).html("name")) < 300_000
+
+
+def test_diverging_colours_have_zero_in_the_middle():
+    shown = Frames.of({"a": [("", np.array([[-1.0, 3.0]]))]}, "", colours="diverging")
+    assert shown.limits == [-3.0, 3.0]
 
 
 def test_the_landscape_covers_its_rectangle_upright():
     x, y = np.linspace(0.0, 4.0, 9), np.linspace(1.0, 2.0, 5)
-    land = Landscape.of(x, y, 10 * y[None, :] + 0 * x[:, None])
-    assert land.extent == (0.0, 4.0, 1.0, 2.0)
-    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(land.image))).convert("L"))
-    assert image.shape == (180, 720)
-    assert image[5, 360] < image[-5, 360]  # high values are dark, and on top
+    land = Landscape.of(x, y, 10 * y[None, :] + 0 * x[:, None], levels=[12.0, 18.0, 99.0])
+    assert land.extent == [0.0, 4.0, 1.0, 2.0]
+    assert land.levels == [10.0, 12.0, 18.0, 20.0]
+    whole, rest = unpack(land.pixels, (5, 9)).astype(float)
+    bands = (whole + rest / SHADES) / SHADES * 3
+    at = np.interp(10 * y[::-1], land.levels, range(4))
+    assert np.allclose(bands, at[:, None], atol=1e-4)
+    flat = Landscape.of(x, y, np.full((9, 5), np.nan))
+    assert np.all(unpack(flat.pixels, (5, 9))[0] == SHADES + 1)
 
 
 X = {"iterations": [0.0, 1.0]}
@@ -177,6 +201,7 @@ X = {"iterations": [0.0, 1.0]}
         (lambda: Landscape.of(np.arange(3), np.arange(4), np.ones((4, 3))), r"shape \(4, 3\)"),
         (lambda: Frames.of({"a": [("0", np.ones(3))]}, ""), "not all images of one shape"),
         (lambda: Frames.of({"a": []}, ""), "not all images of one shape"),
+        (lambda: Frames.of({"a": [("", np.eye(2))]}, "", colours="jet"), "no 'jet'"),
     ],
 )
 def test_a_plot_that_cannot_be_drawn_is_refused(make, message):
@@ -213,7 +238,8 @@ def test_a_page_that_cannot_be_read_is_an_input_error(saved, tmp_path):
     broken = curves().data() | {"kind": "curves", "levels": {"a": "b"}}
     cases = {
         "cut": ((saved[0] / "page.json").read_text()[:200], "is damaged"),
-        "newer": (_with(saved, version=2), "version 2, not a page up to version 1"),
+        "newer": (_with(saved, version=3), "version 3, not a page of version 2"),
+        "older": (_with(saved, version=1), "natgrad resume"),
         "other": (_with(saved, natgrad="result"), "is a result"),
         "kind": (_with(saved, sections=[{"title": "", "parts": [{"kind": "?"}]}]), "is damaged"),
         "list": ("[]", "is damaged"),
@@ -252,7 +278,7 @@ def result() -> ng.Result:
 
 def test_the_page_of_a_result_has_its_curves_and_its_path(result):
     found = Parsed(result_page(result, "run").html()).plots
-    loss, norm, step, path = found
+    loss, path, norm, step = found
     assert [plot["y_label"] for plot in (loss, norm, step)] == [
         "loss",
         "gradient norm",
@@ -270,10 +296,12 @@ def test_the_page_of_a_result_has_its_curves_and_its_path(result):
 def test_iterates_that_are_fields_become_frames(result):
     steps = range(100)
     many = replace(result, iterates={k: k + np.arange(12.0).reshape(3, 4) for k in steps})
-    shown = Parsed(result_page(many, "run").html()).plots[-1]["runs"]["run"]
+    plots = Parsed(result_page(many, "run").html()).plots
+    shown = next(plot["runs"]["run"] for plot in plots if "runs" in plot)
     assert len(shown) <= MOST_FRAMES + 1
-    assert shown[0]["label"] == "iteration 0"
-    assert shown[-1]["label"] == "iteration 99"
+    assert (shown[0], shown[-1]) == ("iteration 0", "iteration 99")
+    last = replace(result, iterates={}, theta=np.eye(3))
+    assert any("runs" in plot for plot in Parsed(result_page(last, "run").html()).plots)
     for theta in ({"a": np.ones(2)}, np.ones(3), np.ones((1, 4))):
         bare = replace(result, iterates={0: theta}, info=None)
         assert len(Parsed(result_page(bare, "run").html()).plots) == 3
@@ -330,6 +358,17 @@ def test_a_report_is_refused_with_a_reason_and_nothing_is_overwritten(saved, res
     with pytest.raises(ng.InputError, match=r"ends in \.html"):
         write_report([saved[0]], tmp_path / "report.pdf")
     assert not output.exists()
+
+
+def test_details_fold_and_the_first_section_has_the_winner(result, saved):
+    page = result_page(result, "run")
+    assert page.sections[0].parts[0].startswith(f"Loss {result.loss:.6g} after")
+    text = page.html()
+    assert text.count('<section id="part-1" class="first">') == 1
+    assert '<details class="section" id="part-4"><summary><h2>The last direction' in text
+    folded = replace(saved[1], sections=[Section("Only", ["x"], folded=True)])
+    save_page(folded, saved[0].parent / "folded")
+    assert load_page(saved[0].parent / "folded").sections[0].folded
 
 
 def test_a_table_keeps_its_rows():
