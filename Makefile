@@ -18,7 +18,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 help:
 	@echo "make install     create or update $(VENV)"
-	@echo "make demo        three studies, small, and one report of them: $(DEMO)/index.html"
+	@echo "make demo        a network, waves and a density beside their rivals: $(DEMO)/index.html"
 	@echo "make test        the fast tests"
 	@echo "make test-slow   the slow tests"
 	@echo "make evidence    run every part behind the numbers of the documentation; MACHINE=gpu for the others"
@@ -44,11 +44,10 @@ $(READY): $(INSTALLED)
 
 # Again, after an interruption or not, it takes up what it finds there.
 demo: $(INSTALLED)
-	@if [ -e $(DEMO)/settings.json ]; then \
+	@if [ -e $(DEMO) ] && [ ! -e $(DEMO)/settings.toml ]; then \
 		echo "$(DEMO) is from an older natgrad: remove it (rm -r $(DEMO)), then make demo" >&2; exit 2; fi
-	@set -e; for study in gaussian-mixture poisson-pinn waveform-inversion; do \
-		$(BIN)/natgrad study $$study --preset demo --output $(DEMO)/$$study; done
-	@$(BIN)/natgrad report $(DEMO) --output $(DEMO)/index.html
+	@$(BIN)/natgrad study demo --output $(DEMO)
+	@echo "next: natgrad list, or a notebook in notebooks/, or docs/quickstart.md"
 
 # The tests' reference numbers are float64 on the CPU; `make test JAX_PLATFORMS=cuda` asks for a GPU.
 test test-slow: export JAX_PLATFORMS ?= cpu

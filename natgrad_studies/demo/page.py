@@ -20,9 +20,9 @@ COLOURS = {
 }
 ABOUT = {
     "A network for Helmholtz's equation": (
-        "Δu + u = q on a square, by a network with two hidden layers of 24, at 1024 points. natgrad "
-        "is ng.levenberg_marquardt, along curves of third order. Seconds do not include compiling. "
-        "Next: natgrad study records."
+        "Δu + u = q on a square, by a network with two hidden layers of 24, at 1024 points. "
+        "natgrad is ng.levenberg_marquardt, along curves of third order. Seconds do not include "
+        "compiling. Next: natgrad study records."
     ),
     "A velocity model from recorded waves": (
         "Five shots over layers with faults; the start is the true model, smoothed. natgrad is "

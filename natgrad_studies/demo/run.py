@@ -174,7 +174,7 @@ def invert_waves(settings: Settings, say: Say) -> Bout:
     """A velocity model with faults from the waves of five shots, at equal propagations."""
     true = coarsened(faulted_layers((306, 120), 25.0, water=450.0), 3)
     start = smoothed(true, 4.0, keep=6, edges="reflect")
-    survey = Survey.line(true.shape, 75.0, dt=0.0075, steps=500, shots=5, frequency=1.6)
+    survey = Survey.line(true.shape, 75.0, dt=0.0075, steps=500, shots=5, frequency=1.5)
     data = np.asarray(Acoustic(survey, true)(squared_slowness(true)))
     shots = Shots(survey, data).scaled()
     sea = np.ones(true.shape)
@@ -281,5 +281,8 @@ BOUTS = {"network": fit_network, "waves": invert_waves, "density": fit_density}
 
 def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
     """All three, those that are finished from their files."""
-    bouts = [kept.part(name, partial(run, settings, say)) for name, run in BOUTS.items()]
+    bouts = []
+    for name, run in BOUTS.items():
+        bouts.append(kept.part(name, partial(run, settings, say)))
+        say(bouts[-1].verdict)
     return StudyResult(settings, bouts)
