@@ -312,3 +312,15 @@ def test_a_wrong_command_is_noticed(command: str, why: str):
 def test_a_wrong_option_by_itself_is_noticed():
     assert fault("natgrad study darcy --cels", whole=False) == "no option --cels"
     assert fault("natgrad study darcy --cells", whole=False) is None
+
+
+def test_all_files_of_the_release_agree():
+    """The version and the dependencies are written in four places."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / "conda/meta.yaml").read_text()
+    assert f'version = "{ng.__version__}"' in recipe
+    assert project["version"] == ng.__version__
+    assert f"\nversion: {ng.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"[{ng.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    for needed in project["dependencies"]:
+        assert f"- {needed.replace('>=', ' >=')}\n" in recipe
