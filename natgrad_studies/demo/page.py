@@ -19,18 +19,18 @@ COLOURS = {
     "gradient descent": "grey",
 }
 ABOUT = {
-    "A network for Helmholtz's equation": (
+    "Network": (
         "Δu + u = q on a square, by a network with two hidden layers of 24, at 1024 points. "
-        "natgrad is ng.levenberg_marquardt, along curves of third order. Seconds do not include "
-        "compiling. Next: natgrad study records."
+        "natgrad is ng.levenberg_marquardt, along curves of third order. Seconds are those of the "
+        "CPU, without compiling. Next: natgrad study records."
     ),
-    "A velocity model from recorded waves": (
+    "Waves": (
         "Five shots over layers with faults; the start is the true model, smoothed. natgrad is "
         "ng.NaturalGradient(ng.L2(grid)), with its defaults. A propagation is one solution of the "
         "wave equation for all shots, forward, linearised or adjoint. Next: natgrad study "
         "waveform-inversion --preset reduced."
     ),
-    "A density in three metrics": (
+    "Density": (
         "A mixture of four Gaussians with free means, widths and weights, fitted by its "
         "Kullback–Leibler divergence. Fisher–Rao is the metric of that loss; L² and W₂ are not. "
         "Next: natgrad compare gaussian-mixture."
@@ -46,28 +46,28 @@ def page(result: StudyResult, folder: Path) -> Page:
         "A network, a velocity model and a density, each fitted by natgrad and by its usual "
         "rivals from the same start under the same budget.",
         [
-            Section("In short", [*verdicts(result), summary(result)[0], _curves(first)]),
+            Section("In short", [_verdict(result), *summary(result), _curves(first)]),
             *(_section(bout) for bout in result.bouts),
         ],
     )
 
 
-def verdicts(result: StudyResult) -> list[str]:
-    """A line for each problem."""
-    return [bout.verdict for bout in result.bouts]
+def _verdict(result: StudyResult) -> str:
+    ahead = [bout for bout in result.bouts if bout.final(bout.ours) < bout.final(bout.rival)]
+    return f"natgrad ends lower than every rival on {len(ahead)} of {len(result.bouts)} problems."
 
 
 def summary(result: StudyResult) -> list[Table]:
     """The best of natgrad beside the best of its rivals."""
     rows = [
         (
-            bout.name,
-            *(bout.quantity, f"{bout.final(bout.ours):.1e}", f"{bout.final(bout.rival):.1e}"),
-            *(bout.rival, f"{bout.reached[bout.ours][0][-1]:.0f} {bout.against}"),
+            f"{bout.name}: {bout.quantity}",
+            f"{bout.final(bout.ours):.1e}",
+            f"{bout.final(bout.rival):.1e} ({bout.rival})",
         )
         for bout in result.bouts
     ]
-    return [Table(("problem", "what", OURS, "best rival", "who", "budget"), rows)]
+    return [Table(("at equal budgets", OURS, "best rival"), rows)]
 
 
 def _section(bout: Bout) -> Section:

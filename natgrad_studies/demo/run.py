@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import jax
@@ -67,8 +67,8 @@ class Bout:
     def verdict(self) -> str:
         """Who reached what, in a line."""
         return (
-            f"{self.name}: {self.ours} {self.final(self.ours):.1e}, best rival ({self.rival}) "
-            f"{self.final(self.rival):.1e}, {self.quantity}; {self.seconds:.0f} s in all"
+            f"{self.name}, {self.quantity}: {self.ours} {self.final(self.ours):.1e}, best rival "
+            f"({self.rival}) {self.final(self.rival):.1e}, in {self.seconds:.0f} s"
         )
 
     def numbers(self) -> dict[str, Any]:
@@ -116,21 +116,21 @@ def helmholtz(theta: Layers, x: Array) -> Array:
 
 @dataclass
 class Marks:
-    """A callback that keeps θ now and then, and ends the run with its seconds."""
+    """A callback that keeps θ now and then, and ends the run with its seconds of the CPU."""
 
     limit: float
-    begun: float = field(default_factory=perf_counter)
+    begun: float = field(default_factory=process_time)
     kept: list[tuple[float, Layers]] = field(default_factory=list)
 
     def __call__(self, progress: Progress) -> bool:
-        spent = perf_counter() - self.begun
+        spent = process_time() - self.begun
         if spent >= self.limit or not self.kept or spent > 1.05 * self.kept[-1][0] + 0.02:
             self.kept.append((spent, progress.theta))
         return spent >= self.limit
 
 
 def fit_network(settings: Settings, say: Say) -> Bout:
-    """Helmholtz's equation by a network, at equal seconds after compiling."""
+    """Helmholtz's equation by a network, at equal seconds of the CPU after compiling."""
     box = ng.pinn.Box((-1.0, -1.0), (1.0, 1.0))
     pinn = ng.Collocation(interior=ng.Residual(helmholtz, box.sobol(1024)))
     start, axis = start_network(), jnp.linspace(-1.0, 1.0, 61)
@@ -162,7 +162,7 @@ def fit_network(settings: Settings, say: Say) -> Bout:
         fields[name] = found[-1]
         say(f"network, {name}: error {errors[-1]:.1e} after {reached[name][0][-1]:.0f} s")
     return Bout(
-        *("A network for Helmholtz's equation", "relative error", "seconds"),
+        *("Network", "relative error", "CPU seconds"),
         *(reached, fields, truth, perf_counter() - clock),
     )
 
@@ -204,7 +204,7 @@ def invert_waves(settings: Settings, say: Say) -> Bout:
         fields[name] = velocity(result.theta)
         say(f"waves, {name}: misfit {losses[-1] / losses[0]:.1e} of the start's")
     return Bout(
-        *("A velocity model from recorded waves", "misfit over the start's", "propagations"),
+        *("Waves", "misfit over the start's", "propagations"),
         *(reached, fields, true, perf_counter() - clock),
     )
 
@@ -255,7 +255,7 @@ def fit_density(settings: Settings, say: Say) -> Bout:
         fields[name] = np.asarray(density(result.theta))
         say(f"density, {name}: divergence {result.loss:.1e}, {result.iterations} iterations")
     return Bout(
-        *("A density in three metrics", "divergence from the target", "iterations"),
+        *("Density", "divergence from the target", "iterations"),
         *(reached, fields, np.asarray(target), perf_counter() - clock),
     )
 

@@ -18,7 +18,7 @@ class Settings(StudySettings):
     output: Path = Path("results/demo")
     """Folder for results.json and index.html."""
     seconds: Annotated[float, Between(0.01, 1e6)] = 15.0
-    """Seconds of each method on the network, without compiling."""
+    """CPU seconds of each method on the network, without compiling."""
     propagations: Annotated[int, Between(2, 10**6)] = 100
     """Propagations of each method on the waves: solutions of the wave equation for all shots."""
     iterations: Annotated[int, Between(1, 10**6)] = 20

@@ -23,14 +23,12 @@ def bout(**ends: float) -> Bout:
 def test_the_best_of_ours_stands_beside_the_best_of_the_others():
     found = bout(natgrad_L2=0.3, natgrad_W2=0.2, Adam=0.5, LBFGS=0.4)
     assert (found.ours, found.rival) == ("natgrad, W2", "LBFGS")
-    assert (
-        found.verdict == "A fit: natgrad, W2 2.0e-01, best rival (LBFGS) 4.0e-01, error; 3 s in all"
-    )
+    assert found.verdict == "A fit, error: natgrad, W2 2.0e-01, best rival (LBFGS) 4.0e-01, in 3 s"
 
 
 def test_a_rival_that_wins_is_shown_to():
     (table,) = summary(StudyResult(Settings(), [bout(natgrad=0.3, Adam=0.1)]))
-    assert table.rows == [("A fit", "error", "3.0e-01", "1.0e-01", "Adam", "7 iterations")]
+    assert table.rows == [("A fit: error", "3.0e-01", "1.0e-01 (Adam)")]
 
 
 @pytest.mark.slow
