@@ -179,7 +179,11 @@ class Landscape:
 
     @classmethod
     def of(
-        cls, x: np.ndarray, y: np.ndarray, values: np.ndarray, levels: Sequence[float] | np.ndarray | None = None
+        cls,
+        x: np.ndarray,
+        y: np.ndarray,
+        values: np.ndarray,
+        levels: Sequence[float] | np.ndarray | None = None,
     ) -> "Landscape":
         """`values[i, j]` at (xᵢ, yⱼ); without `levels` they follow the quantiles of the values."""
         x, y, values = (np.asarray(array, float) for array in (x, y, values))
