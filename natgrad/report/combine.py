@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..result import KIND, Result, load_origin, load_result
 from .folder import PAGE, FolderError, load_page
 from .page import Page, build_document, is_page, list_links
-from .runs import comparison_page, result_page
+from .runs import BUDGETS, comparison_page, result_page
 
 TITLE = "natgrad report"
 
@@ -75,15 +75,27 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
         raise InputError("runs", "none of them can be read", "those of the warnings one by one")
     pages = _with_own_titles(list(named.values()), list(named))
     if len(results) > 1:
-        page = comparison_page(Comparison(results, Stop()))
-        # the present versions and machine are not those of the runs
-        pages.insert(0, replace(page, versions={}, machine={}))
+        pages.insert(0, _beside_each_other(results))
     document = pages[0] if len(pages) == 1 else Report(TITLE, pages)
     try:
         replace_file(output, document.html().encode("utf-8"))
     except OSError as error:
         raise FolderError(f"cannot write to {output}: {error.strerror}") from error
     return output
+
+
+def _beside_each_other(results: dict[str, Result]) -> Page:
+    """Runs in common plots; who won is said only if all began at the same loss."""
+    page = comparison_page(Comparison(results, Stop()))
+    short, *rest = page.sections
+    starts = [float(result.history["loss"][0]) for result in results.values()]
+    if max(starts) - min(starts) > 1e-6 * max(map(abs, starts)):
+        told = "These runs began at different losses: they differ in their problem or start."
+        short = replace(short, parts=[told, *short.parts[1:]])
+        rest = [section for section in rest if section.title != BUDGETS]
+    lead = f"Saved runs side by side: {', '.join(results)}."
+    # the present versions, machine and budget are not those of the runs
+    return replace(page, lead=lead, sections=[short, *rest], settings={}, versions={}, machine={})
 
 
 def _check_output(output: Path) -> None:

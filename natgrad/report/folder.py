@@ -30,7 +30,8 @@ class ResultFolder:
     """A folder with `settings.json`, `results.json`, `figures/`, `page.json` and `index.html`.
 
     The settings are written first: a folder that has them is the result of a study, finished or
-    not; `figures/` is there where a study draws any. The same study with the same settings may write to it again; anything else is refused.
+    not; `figures/` is there where a study draws any. The same study with the same settings may
+    write to it again; anything else is refused.
 
     ```python
     folder = ResultFolder(Path("results/mine"))

@@ -15,6 +15,7 @@ from .plots import DASHES, Curves, Frames, Landscape, Paths, Series, Track
 COLUMNS = {"loss": "loss", "gradient_norm": "gradient norm", "step": "step length"}
 INFO = ("solver", "rank", "condition", "damping", "status", "iterations", "residual", "reachable")
 MOST_FRAMES = 40
+BUDGETS = "At a quarter, half and all of the budget"
 
 
 def result_page(result: Result, name: str, problem: Problem | None = None) -> Page:
@@ -48,7 +49,7 @@ def comparison_page(comparison: Comparison) -> Page:
     sections = [
         Section("In short", short),
         *([Section("Iterates", iterates)] if iterates else []),
-        Section("At a quarter, half and all of the budget", budgets, folded=True),
+        Section(BUDGETS, budgets, folded=True),
         *([Section("Gradients and steps", others, folded=True)] if others else []),
     ]
     limits = {name: value for name in AXES if (value := getattr(comparison.stop, name))}

@@ -39,9 +39,10 @@ def page(result: StudyResult, folder: Path) -> Page:
             Section(
                 "In short",
                 [
-                    *(_short(variant) for variant in result.variants.values()),
+                    _winner(first),
                     misfit,
-                    _reached_table(first),
+                    reached_table(first),
+                    *(_short(variant) for variant in result.variants.values()),
                 ],
             ),
             *(_variant(variant) for variant in result.variants.values()),
@@ -56,6 +57,17 @@ def _title(variant: VariantResult) -> str:
     side = variant.inversion.grid.shape[0]
     everywhere = variant.inversion.variant == "everywhere"
     return f"Pressure known {f'in all {side}² cells' if everywhere else f'at {side}² points'}"
+
+
+def _winner(variant: VariantResult) -> str:
+    reached = sorted((run for run in variant.runs if run.reached), key=lambda run: run.total)
+    if not reached:
+        return f"{_title(variant)}: no run is at the noise after its propagations."
+    best, *others = reached
+    told = f"{_title(variant)}: {best.method.full_name} is at the noise first, after {best.total}"
+    rival = next((run for run in others if run.method.entrant.startswith("LBFGS")), None)
+    beside = "" if rival is None else f", the best L-BFGS after {rival.total}"
+    return f"{told} propagations{beside}."
 
 
 def _short(variant: VariantResult) -> str:
@@ -292,7 +304,7 @@ def run_table(variant: VariantResult) -> Table:
     )
 
 
-def _reached_table(variant: VariantResult) -> Table:
+def reached_table(variant: VariantResult) -> Table:
     """What every run spent, the least first."""
     runs = sorted(variant.ordered, key=lambda run: (not run.reached, run.total))
     return tabulate(

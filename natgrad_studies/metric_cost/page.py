@@ -39,7 +39,7 @@ def page(result: StudyResult, folder: Path) -> Page:
         sections=[
             _short(result),
             _complexity(result),
-            _direction(result),
+            *_direction(result),
             *_transport(result),
             Section("All times", [all_times_table(result)], folded=True),
             _measurements(result),
@@ -70,7 +70,7 @@ def _short(result: StudyResult) -> Section:
         f"changes with ρ for {', '.join(changing) or 'none'}."
     )
     winner, *more = parts
-    return Section("In short", [winner, *_times(result, "direction"), *more])
+    return Section("In short", [winner, *_times(result, "direction"), time_table(result), *more])
 
 
 def _measurements(result: StudyResult) -> Section:
@@ -110,8 +110,8 @@ def _complexity(result: StudyResult) -> Section:
     return Section("Table 2: growth of L and (Lᵀ)†", [complexity_table(result), *plots])
 
 
-def _direction(result: StudyResult) -> Section:
-    parts: list[Part] = [time_table(result), *_times(result, "set_up")]
+def _direction(result: StudyResult) -> list[Section]:
+    parts = _times(result, "set_up")
     missing = [
         f"{entry.method.name} at "
         + ", ".join(f"{n}² ({reason})" for n, reason in sorted(entry.left_out.items()))
@@ -124,7 +124,7 @@ def _direction(result: StudyResult) -> Section:
             "Left out, because a direction does not converge or, judging by the size before, "
             f"would pass {limits}: {'; '.join(missing)}."
         )
-    return Section("Figure 1: one direction", parts)
+    return [Section("The set-up in a direction", parts)] if parts else []
 
 
 def _transport(result: StudyResult) -> list[Section]:
@@ -149,7 +149,7 @@ def _transport(result: StudyResult) -> list[Section]:
     if accuracy.rows:
         parts.append(accuracy)
     parts += _suitesparse(result)
-    return [Section("W₂ beside the paper's sparse QR", parts)]
+    return [Section("W₂ beside the paper's sparse QR", parts)] if parts else []
 
 
 def _suitesparse(result: StudyResult) -> list[str]:

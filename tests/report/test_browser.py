@@ -308,7 +308,7 @@ def test_a_tooltip_reads_out_values_at_the_cursor(page):
     assert re.fullmatch(r"μ₁ \S+, μ₂ \S+\nf ≈ \S+", _tip(page, "paths").text)
     _middle(page, "frames", -0.1, -0.2).perform()
     assert re.fullmatch(
-        r"distance, km \S+; depth, km \S+\nL²: \S+\nGD: \S+\ntrue: \S+", _tip(page, "frames").text
+        r"distance \S+ km, depth \S+ km\nL²: \S+\nGD: \S+\ntrue: \S+", _tip(page, "frames").text
     )
 
 

@@ -391,9 +391,12 @@ const frames = async (figure, data) => {
       const own = stage.boxes[k];
       filled(panel.cross, { cx: own.x.at(x), cy: own.y.at(y) });
     });
-    const near = (value) => told(Number(value.toPrecision(3)));
+    const place = (label, value) => {
+      const [name, unit] = label.split(", ");
+      return [name, told(Number(value.toPrecision(3))), unit].filter(Boolean).join(" ");
+    };
     return [
-      `${data.x_label || "x"} ${near(x)}; ${data.y_label || "y"} ${near(y)}`,
+      `${place(data.x_label || "x", x)}, ${place(data.y_label || "y", y)}`,
       ...panels.map((panel) => `${panel.name}: ${worded(valueOf(shadeAt(panel, x, y)))}`),
     ];
   };

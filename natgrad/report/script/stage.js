@@ -103,7 +103,7 @@ const saveTable = (stage) => {
 };
 
 const LOOK = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity"];
-LOOK.push("font-size", "font-family", "text-anchor", "paint-order", "image-rendering");
+LOOK.push("font-size", "font-family", "font-weight", "text-anchor", "paint-order", "image-rendering");
 
 // The plot with its styles in it, its legend below and the paper behind.
 const snapshot = (stage) => {
@@ -132,8 +132,9 @@ const snapshot = (stage) => {
   }
   height += left > 12 ? 24 : 0;
   const paper = getComputedStyle(document.body).backgroundColor;
-  copy.prepend(draw(copy, "rect", { width, height, fill: paper }));
-  filled(copy, { width, height, viewBox: `0 0 ${width} ${height}` });
+  [width, height] = [width + 20, height + 16];
+  copy.prepend(draw(copy, "rect", { x: -10, y: -8, width, height, fill: paper }));
+  filled(copy, { width, height, viewBox: `-10 -8 ${width} ${height}` });
   return { width, height, text: new XMLSerializer().serializeToString(copy) };
 };
 
