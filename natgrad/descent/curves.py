@@ -4,7 +4,6 @@ All of it is made of responses: the η that answers a tangent ζ of the state, t
 solution of Zη = −ζ with the damping and the factorisation of the natural gradient itself.
 """
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -13,11 +12,12 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
+from ..core.series import expand
 from ..direction.local import Local, Responder
 from ..models.base import Model
 from ..parameters import flatten
 from ..solvers.base import Solution
-from .steps import Path, offset
+from .steps import Path
 
 
 def bend(
@@ -81,9 +81,6 @@ def _taylor_coefficient(
     model: Model, unravel: Callable[[Array], PyTree], flat: Array, coefficients: list[Array], n: int
 ) -> PyTree:
     """tₙ, the coefficient of τⁿ in ρ(θ + τη + … + τⁿ⁻¹aₙ₋₁)."""
-    rows = jnp.stack(coefficients)
-    zero, one = jnp.zeros((), flat.dtype), jnp.ones((), flat.dtype)
-    function = lambda tau: model(unravel(flat + offset(rows, tau)))
-    for _ in range(n):
-        function = lambda tau, inner=function: jax.jvp(inner, (tau,), (one,))[1]
-    return jax.tree.map(lambda x: x / math.factorial(n), function(zero))
+    curve = jnp.stack([flat, *coefficients, jnp.zeros_like(flat)])
+    state = expand(lambda v: model(unravel(v)), curve)
+    return jax.tree.map(lambda stack: stack[n], state)
