@@ -96,6 +96,10 @@ class Local(eqx.Module):
         on_host = self.setup.problem.model.on_host
         return (self._solve if on_host else eqx.filter_jit(self._solve))(damping, radius)
 
+    def factorise(self, damping: Array) -> "Local":
+        """This system with the factors for one λ, where several solves would share them."""
+        return self
+
     def aim(self, image: PyTree, gradient: Array) -> "Local":
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
         raise InputError("order", "there are no tangents of a state to answer to", "order=1")
