@@ -58,7 +58,7 @@ def bend(
     left out: a metric times a constant gives the same path.
 
     Cost: for each order n one solve with the factors that η was found with, one product Zᵀξ where
-    the rows of Z are not at hand, and 2ⁿ evaluations.
+    the rows of Z are not at hand, and a Taylor series of ρ, which counts as 2ⁿ evaluations.
     Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
     """
     responder = local.responder(damping)
