@@ -164,22 +164,21 @@ def solve_and_estimate(R: Array, columns: Array | None = None) -> tuple[Array, A
     def norm_on(X: Array, Y: Array) -> Array:
         """The largest ‖Yc‖/‖Xc‖, by Gram–Schmidt on X that is done to Y as well."""
         size = jnp.max(jnp.abs(X)), jnp.max(jnp.abs(Y))
-        inside, images = list((X / size[0]).T), list((Y / size[1]).T)
-        for i in range(len(inside)):
-            length = jnp.linalg.norm(inside[i])
+        both = jnp.stack([X.T / size[0], Y.T / size[1]])
+
+        def orthogonalise(i: Array, both: Array) -> Array:
+            length = jnp.linalg.norm(both[0, i])
             usable = length > 4 * jnp.finfo(X.dtype).eps
-            inverse = jnp.where(usable, 1 / jnp.where(usable, length, 1.0), 0.0)
-            inside[i], images[i] = inside[i] * inverse, images[i] * inverse
-            for j in range(i + 1, len(inside)):
-                share = inside[i] @ inside[j]
-                inside[j] = inside[j] - share * inside[i]
-                images[j] = images[j] - share * images[i]
-        stacked = jnp.stack(images)
-        top = jnp.max(jnp.abs(stacked))
-        power = square = accurate_product(stacked / top, stacked.T / top)
-        for _ in range(5):  # towards the eigenvector of the largest eigenvalue
-            power = accurate_product(power, power) / jnp.sum(power**2)
-        vector = power[jnp.argmax(jnp.diag(power))]
+            unit = both[:, i] * jnp.where(usable, 1 / jnp.where(usable, length, 1.0), 0.0)
+            share = jnp.where(jnp.arange(len(both[0])) > i, accurate_product(both[0], unit[0]), 0)
+            return (both - share[:, None] * unit[:, None]).at[:, i].set(unit)
+
+        images = jax.lax.fori_loop(0, len(both[0]), orthogonalise, both)[1]
+        top = jnp.max(jnp.abs(images))
+        square = accurate_product(images / top, images.T / top)
+        towards_largest = lambda _, A: accurate_product(A, A) / jnp.sum(A**2)
+        power = jax.lax.fori_loop(0, 5, towards_largest, square)
+        vector = power[jnp.argmax(jnp.diag(power))]  # of the largest eigenvalue
         value = vector @ square @ vector / (vector @ vector)
         return jnp.sqrt(value) * top * (size[1] / size[0])
 
@@ -194,7 +193,9 @@ def solve_and_estimate(R: Array, columns: Array | None = None) -> tuple[Array, A
     half = solve_triangular(R.T, right, lower=True)
     whole = solve_triangular(R.T, half, lower=True, trans="T")
     images = accurate_product(R.T, accurate_product(R, V))
-    condition = norm_on(images, accurate_product(R, images)) * norm_on(half[:, n:], whole[:, n:])
+    inside = jnp.stack([images, half[:, n:]])
+    outside = jnp.stack([accurate_product(R, images), whole[:, n:]])
+    condition = jnp.prod(jax.vmap(norm_on)(inside, outside))  # of R, and of its inverse
     return whole[:, :n] / scale, jnp.where(jnp.any(jnp.diag(R) == 0), jnp.inf, condition)
 
 

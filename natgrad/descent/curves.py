@@ -5,19 +5,33 @@ solution of Zη = −ζ with the damping and the factorisation of the natural gr
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
+from numpy.polynomial import Polynomial
 
 from ..core.outcomes import Counts
 from ..direction.local import Local, Responder
-from ..models.base import Model
 from ..parameters import flatten
 from ..solvers.base import Solution
 from .steps import Path, offset
+
+# The names of operations in JAX. Linear in all operands that vary, whatever is constant among the
+# others: a choice, an index.
+LINEAR = {
+    *("add", "sub", "neg", "add_any", "copy", "convert_element_type", "reduce_precision"),
+    *("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "rev", "real", "imag"),
+    *("slice", "dynamic_slice", "gather", "concatenate", "split", "pad", "select_n"),
+    *("reduce_sum", "cumsum"),
+}
+BILINEAR = {"mul", "dot_general"}
+CALLS = {"jit", "pjit", "closed_call"}
+RATES = {"tanh": (1.0, 0.0, -1.0), "logistic": (0.0, 1.0, -1.0), "exp": (0.0, 1.0)}
+SMOOTH = ("sin", "cos", "integer_pow", "square", *RATES)
 
 
 def bend(
@@ -44,7 +58,7 @@ def bend(
     left out: a metric times a constant gives the same path.
 
     Cost: for each order n one solve with the factors that η was found with, one product Zᵀξ where
-    the rows of Z are not at hand, and 2ⁿ evaluations.
+    the rows of Z are not at hand, and a Taylor series of ρ, which counts as 2ⁿ evaluations.
     Reference: Transtrum and Sethna, arXiv:1201.5885 (order 2).
     """
     responder = local.responder(damping)
@@ -56,13 +70,18 @@ def bend(
     if order == 1:
         return Path(local, solution, damping, counts=counts)
     flat, unravel = flatten(local.setup.theta)
-    coefficients = [solution.eta]
-    for n in range(2, order + 1):
-        tangent = _taylor_coefficient(local.setup.problem.model, unravel, flat, coefficients, n)
-        coefficient, spent = responder.respond(tangent)
-        coefficients.append(coefficient)
-        counts = counts.plus(*spent).plus(forward=2**n)
-    return Path(local, solution, damping, jnp.stack(coefficients), counts)
+    zeros = jnp.zeros((order - 1, flat.size), flat.dtype)
+    start = jnp.concatenate([flat[None], solution.eta[None], zeros])
+
+    def extend(n: Any, known: tuple[Array, Counts]) -> tuple[Array, Counts]:
+        curve, counts = known
+        state = expand(lambda v: local.setup.problem.model(unravel(v)), curve)
+        coefficient, spent = responder.respond(jax.tree.map(lambda stack: stack[n], state))
+        return curve.at[n].set(coefficient), counts.plus(*spent).plus(forward=2**n)
+
+    # one program for all orders, at the price of the largest for each
+    curve, counts = jax.lax.fori_loop(2, order + 1, extend, (start, counts.plus()))
+    return Path(local, solution, damping, curve[1:], counts)
 
 
 def _carry_momentum(
@@ -77,13 +96,146 @@ def _carry_momentum(
     return solution._replace(eta=eta, motion=None), spent
 
 
-def _taylor_coefficient(
-    model: Model, unravel: Callable[[Array], PyTree], flat: Array, coefficients: list[Array], n: int
-) -> PyTree:
-    """tₙ, the coefficient of τⁿ in ρ(θ + τη + … + τⁿ⁻¹aₙ₋₁)."""
-    rows = jnp.stack(coefficients)
-    zero, one = jnp.zeros((), flat.dtype), jnp.ones((), flat.dtype)
-    function = lambda tau: model(unravel(flat + offset(rows, tau)))
-    for _ in range(n):
-        function = lambda tau, inner=function: jax.jvp(inner, (tau,), (one,))[1]
-    return jax.tree.map(lambda x: x / math.factorial(n), function(zero))
+class _Series(NamedTuple):
+    """x₀, x₁, … of x₀ + x₁τ + …, along a new leading axis."""
+
+    stack: Array
+
+
+def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
+    """The coefficients of function(x₀ + x₁τ + … + xₙτⁿ) up to τⁿ, along a new leading axis.
+
+    Nested `jax.jvp`s double a program with every order. Here each operation is replaced by one on
+    whole stacks of coefficients: what is linear acts on the stack, a product of two series is one
+    convolution, a function of one number is a polynomial in x − x₀.
+
+    >>> expand(jnp.exp, jnp.array([0.0, 1.0, 0.0]))
+    Array([1. , 1. , 0.5], dtype=float32)
+
+    Cost: at most (n + 1)² times that of the function; for an operation without a rule 2ⁿ times.
+    Reference: Griewank and Walther, Evaluating Derivatives, SIAM 2008, chapter 13.
+    """
+    length = len(curve)
+
+    def lift(x: Any) -> Array:
+        if isinstance(x, _Series):
+            return x.stack
+        rest = jnp.zeros((length - 1, *jnp.shape(x)), jnp.result_type(x))
+        return jnp.concatenate([jnp.asarray(x)[None], rest])
+
+    def apply(equation: Any, values: list[Any]) -> list[Any]:
+        """The results of one operation: a series each, or a constant."""
+        primitive, params = equation.primitive, equation.params
+        name, varying = primitive.name, [isinstance(x, _Series) for x in values]
+
+        def run(*arrays: Any) -> list[Array]:
+            settings = primitive.get_bind_params(params)  # with functions before it in older JAX
+            functions, settings = settings if isinstance(settings, tuple) else ((), settings)
+            found = primitive.bind(*functions, *arrays, **settings)
+            return list(found) if primitive.multiple_results else [found]
+
+        if not any(varying):
+            return run(*values)
+        if name in CALLS:
+            inner = params["jaxpr" if "jaxpr" in params else "call_jaxpr"]
+            return evaluate(inner.jaxpr, inner.consts, values)
+        moves = lambda v: jnp.issubdtype(v.aval.dtype, jnp.inexact)
+        if not any(map(moves, equation.outvars)):
+            return run(*(x.stack[0] if isinstance(x, _Series) else x for x in values))
+        if name in LINEAR or (name in BILINEAR and not all(varying)):
+            mapped = list(map(moves, equation.invars)) if name in LINEAR else varying
+            stacks = [lift(x) if m else x for x, m in zip(values, mapped, strict=True)]
+            found = jax.vmap(run, in_axes=[0 if m else None for m in mapped])(*stacks)
+            return list(map(_Series, found))
+        if name in BILINEAR:
+            return [_Series(_convolve(*(x.stack for x in values), params))]
+        if name in SMOOTH:
+            ((x,),) = values
+            return [_Series(_compose(name, run(x[0])[0], x, params.get("y", 2)))]
+        return _differentiate(run, values, length - 1)
+
+    def evaluate(jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+        read = lambda v: v.val if hasattr(v, "val") else known[v]
+        for equation in jaxpr.eqns:
+            found = apply(equation, list(map(read, equation.invars)))
+            known |= zip(equation.outvars, found, strict=True)
+        return list(map(read, jaxpr.outvars))
+
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(curve[0])
+    found = evaluate(closed.jaxpr, closed.consts, [_Series(curve)])
+    return jax.tree.unflatten(jax.tree.structure(shape), map(lift, found))
+
+
+def _convolve(x: Array, y: Array, params: dict[str, Any]) -> Array:
+    """Σᵢ xᵢ yⱼ₋ᵢ for each j: of numbers, or of arrays with the dimension numbers of a product.
+
+    The smaller one is spread to yⱼ₋ᵢ at [i, j], zero for i > j: rows of y and as many zeros, cut
+    one entry too short. The sum over i is then one of those that a product of arrays contracts.
+    """
+    numbers, swap = params.get("dimension_numbers"), x.size < y.size
+    rest, small = (y, x) if swap else (x, y)
+    n, shape = len(small), small.shape[1:]
+    row = jnp.concatenate([small, jnp.zeros_like(small)])
+    rows = jnp.broadcast_to(row, (n, *row.shape)).reshape(-1, *shape)
+    spread = rows[: n * (2 * n - 1)].reshape(n, 2 * n - 1, *shape)[:, :n]
+    if numbers is None:
+        return jnp.sum(rest[:, None] * spread, axis=0)
+    (left, right), (batch, other) = numbers
+    after = lambda dims, *first: (*first, *(d + 1 for d in dims))
+    numbers = (after(left, 0), after(right, 0)), (after(batch), after(other))
+    kept = {name: params[name] for name in ("precision", "preferred_element_type")}
+    product = lambda x, y: jax.lax.dot_general(x, y, numbers, **kept)
+    if swap:
+        return jax.vmap(product, (1, None))(spread, rest)
+    return jax.vmap(product, (None, 1))(rest, spread)
+
+
+def _compose(name: str, y: Array, x: Array, power: int) -> Array:
+    """The series f(x) = Σₘ f⁽ᵐ⁾(x₀)/m! (x − x₀)ᵐ of a function of one number, with y = f(x₀)."""
+    orders, factors = range(1, len(x)), []
+    if name in SMOOTH[:2]:
+        other = jnp.cos(x[0]) if name == "sin" else -jnp.sin(x[0])
+        factors = [(y, other, -y, -other)[m % 4] / math.factorial(m) for m in orders]
+    elif name in SMOOTH[2:4]:
+        binomial = 1.0
+        for m in orders:
+            binomial *= (power - m + 1) / m
+            factors.append(binomial * x[0] ** (power - m) if binomial else jnp.zeros_like(y))
+    else:  # f′ = r(f), a polynomial, and f⁽ᵐ⁾/m! = r qₘ with q₁ = 1, qₘ₊₁ = (r qₘ)′/(m + 1)
+        rate, q = Polynomial(RATES[name]), Polynomial([1.0])
+        slope = (1 - y) * (1 + y) if name == "tanh" else y * (1 - y) if len(rate) > 2 else y
+        for m in orders:
+            value = jnp.full_like(y, q.coef[-1])
+            for c in q.coef[-2::-1]:
+                value = value * y + c if c else value * y
+            factors.append(slope * value if m > 1 else slope)
+            q = (rate * q).deriv() / (m + 1)
+    ahead = power_of = x[1:]
+    total = factors[0] * ahead
+    for m, factor in enumerate(factors[1:], 1):
+        power_of = _convolve(ahead[:-m], power_of[:-1], {})
+        total = total + jnp.concatenate([jnp.zeros_like(x[:m]), factor * power_of])
+    return jnp.concatenate([y[None], total])
+
+
+def _differentiate(run: Callable[..., list[Array]], values: list[Any], order: int) -> list[Any]:
+    """The results of any operation, by nested derivatives."""
+    one, moves = jnp.ones(()), lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
+
+    def at(tau: Array) -> list[Array]:
+        follow = lambda x: x.stack[0] + offset(x.stack[1:], tau)
+        return run(*(follow(x) if isinstance(x, _Series) else x for x in values))
+
+    def extend(lower: Callable[[Array], list[list[Array]]], n: int) -> Any:
+        def all_orders(tau: Array) -> list[list[Array]]:
+            known, slopes = jax.jvp(lower, (tau,), (one,))
+            return [*known, [x / n for x in slopes[-1]]]
+
+        return all_orders
+
+    functions: Any = lambda tau: [list(filter(moves, at(tau)))]
+    for n in range(1, order + 1):
+        functions = extend(functions, n)
+    found = map(jnp.stack, zip(*functions(jnp.zeros(())), strict=True))
+    return [_Series(next(found)) if moves(x) else x for x in at(jnp.zeros(()))]

@@ -300,7 +300,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
     order, momentum = method.order, method.momentum
     straight = order == 1 and momentum is None
-    radius = None
+    local, radius = local if straight else local.factorise(damping), None
     if straight and method.step_rule.has_radius:
         radius = state.rule.radius / state.rule.tau  # for η
     solution = local.solve(damping, radius)

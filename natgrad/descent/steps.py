@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
@@ -352,19 +353,27 @@ def backtrack(
         wanted = jnp.asarray(rule.sufficient, tau.dtype) * trial.linear_decrease
         return (trial.value <= path.value - wanted) & (trial.value < path.value)
 
-    def searching(carry: tuple[Array, Trial, Array]) -> Array:
-        _, trial, halvings = carry
+    def searching(carry: tuple[Array, Trial, Array, Array]) -> Array:
+        _, trial, halvings, _ = carry
         finite = jnp.isfinite(trial.value) & jnp.all(jnp.isfinite(trial.theta))
         usable = finite & trial.admissible
-        return ~(enough(trial) & usable) & (halvings < rule.max_halvings)
+        return (halvings < 0) | (~(enough(trial) & usable) & (halvings < rule.max_halvings))
 
-    def halve(carry: tuple[Array, Trial, Array]) -> tuple[Array, Trial, Array]:
-        tau, _, halvings = carry
-        return tau * shrink, path.trial(tau * shrink, first), halvings + 1
+    def go_on(carry: tuple[Array, Trial, Array, Array]) -> tuple[Array, Trial, Array, Array]:
+        tau, _, halvings, promised = carry
+        begins = halvings < 0
+        tau = jnp.where(begins, tau, tau * shrink)
+        trial = path.trial(tau, first)
+        return tau, trial, halvings + 1, jnp.where(begins, trial.linear_decrease, promised)
 
-    first, promising = tau, path.trial(tau)
-    tau, trial, halvings = loop(searching, halve, (first, promising, jnp.zeros((), int)))
-    promised = promising.linear_decrease
+    first, nothing, known = tau, jnp.zeros((), path.flat.dtype), None
+    model, theta = path.local.setup.problem.model, path.local.setup.theta
+    if model.solves and not model.on_host:
+        shapes = jax.eval_shape(model.evaluate, theta)
+        known = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    blank = Trial(path.flat, path.value, jnp.asarray(False), nothing, known)
+    start = first, blank, jnp.full((), -1, int), nothing
+    tau, trial, halvings, promised = loop(searching, go_on, start)  # which traces the model once
     outcome = conclude(path, tau, trial, enough(trial), halvings, promised, linearised)
     if curvature is None:
         return outcome

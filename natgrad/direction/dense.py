@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any, ClassVar, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -47,13 +46,16 @@ class Factorised(Local):
             motion = jax.tree.map(push, self.columns)
         return Solution(eta.astype(self.gradient.dtype), info, motion)
 
+    def factorise(self, damping: Array) -> "Factorised":
+        return dataclasses.replace(self, prepared=self.solver.factorise(self.prepared, damping))
+
     def aim(self, image: PyTree, gradient: Array) -> "Factorised":
         dtype = self.trace.dtype  # that of Y
         b, g = ravel_pytree(image)[0], gradient
         if self.triangle is not None:
             g = to_coordinates(gradient, self.triangle)
         prepared = self.solver.aim(self.prepared, b.astype(dtype), g.astype(dtype))
-        return eqx.tree_at(lambda local: local.prepared, self, prepared)
+        return dataclasses.replace(self, prepared=prepared)
 
 
 class Dense(Factorised):

@@ -7,6 +7,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from ..core.compiled import is_traced, jit_forwarding, release_programs
@@ -142,7 +143,9 @@ def check(setup: Setup) -> Evaluation | None:
         release_programs()
     known = evaluate(setup.problem.model, setup.theta) if known is None else known
     model.check(setup.theta, known)
-    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(known.rho)):
+    # by NumPy where it can, which compiles nothing
+    finite = lambda x: (np if getattr(x, "is_fully_addressable", True) else jnp).isfinite(x).all()
+    if not all(map(finite, jax.tree.leaves(known.rho))):
         what = "the state at theta has entries that are not finite"
         raise InputError("model", what, "another starting point")
     if metric is None:

@@ -96,6 +96,10 @@ class Local(eqx.Module):
         on_host = self.setup.problem.model.on_host
         return (self._solve if on_host else eqx.filter_jit(self._solve))(damping, radius)
 
+    def factorise(self, damping: Array) -> "Local":
+        """This system with the factors for one λ, where several solves would share them."""
+        return self
+
     def aim(self, image: PyTree, gradient: Array) -> "Local":
         """The same G with `gradient` = Yᵀ`image` in place of ∂_θ f."""
         raise InputError("order", "there are no tangents of a state to answer to", "order=1")
@@ -168,12 +172,13 @@ class Local(eqx.Module):
     ) -> Info:
         """The solve as a user reads it, in one transfer from the device.
 
-        `reach` is −⟨∂_θ f, η⟩/⟨∂_ρ f, A⁻¹∂_ρ f⟩; `seen` are counts and report, if on the host.
+        `reach` is −⟨∂_θ f, η⟩/⟨∂_ρ f, A⁻¹∂_ρ f⟩; `seen` are counts and report, where all of these
+        are on the host.
         """
-        seen = (self.counts, self.report) if seen is None else seen
-        info, damping, finite, reach, (counts, report) = jax.device_get(
-            (info, damping, finite, reach, seen)
-        )
+        if seen is None:
+            given = info, damping, finite, reach, (self.counts, self.report)
+            info, damping, finite, reach, seen = jax.device_get(given)
+        counts, report = seen
         status = STATUSES[int(info.reason)]
         if status is Status.OK and info.rank_deficient:
             status = Status.RANK_DEFICIENT

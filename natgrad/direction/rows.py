@@ -202,11 +202,11 @@ class ByRows(Factorised):
         shape = k, p = sum(math.prod(leaf.shape) for leaf in state), flat.size
         solver = cast(DenseSolver, setup.solver.choose(k, p, setup.damping.damps))
         D = setup.damping.operator
-        blocks = isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
+        summed = isinstance(solver, InformationSolver) or (isinstance(solver, Kernel) and D is None)
         # G or K is then enough, and over several devices rows would have to be sent around
         size = k * p * jnp.result_type(flat, *state).itemsize
-        whole = size <= model.memory and not (blocks and model.mesh is not None)
-        if not whole and not blocks:
+        whole = size <= model.memory and not (summed and model.mesh is not None)
+        if not whole and not summed:
             raise _does_not_fit(solver, D, shape, size, model.memory)
 
         rho, Z = model.rows(unravel, flat) if whole else (model(setup.theta), None)
@@ -233,9 +233,9 @@ class ByRows(Factorised):
             triangle = None if triangle is None else restrict_triangle(triangle, free)
             Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
 
-        given, rows = Y, Rows(model, unravel, flat, root, free)
+        given, blocks = Y, lambda: Rows(model, unravel, flat, root, free)
         if isinstance(solver, InformationSolver):
-            G = gram(Y) if whole else rows.gram()
+            G = gram(Y) if whole else blocks().gram()
             slope = gradient
             if triangle is not None:
                 G = to_coordinates(to_coordinates(G, triangle).T, triangle)
@@ -246,7 +246,7 @@ class ByRows(Factorised):
                 Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
             prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
         else:
-            K = rows.outer()
+            K = blocks().outer()
             prepared, trace = cast(Kernel, solver).prepare_kernel(Y, K, b, r), jnp.trace(K)
         gradient = gradient.astype(flat.dtype)
         return cls(

@@ -46,6 +46,7 @@ class Part(Public, eqx.Module):
         of p numbers; at most `memory` bytes of gradients at once.
         """
 
+        @jax.jit  # the user's function is traced once for all chunks and platforms
         def one(x: Array) -> tuple[Array, Array]:
             value, pull = jax.vjp(lambda v: self.function(unravel(v), x), flat)
             if value.ndim == 0:
@@ -53,15 +54,29 @@ class Part(Public, eqx.Module):
             units = jnp.eye(value.size, dtype=value.dtype).reshape(-1, *value.shape)
             return value, jax.vmap(lambda e: pull(e)[0])(units).reshape(*value.shape, -1)
 
-        shape = jax.eval_shape(one, points[0])[1].shape
-        size = math.prod(shape) * flat.dtype.itemsize
+        def in_chunks(points: Array, chunk: int) -> tuple[Array, Array]:
+            n = len(points)
+            if n <= chunk:
+                return jax.vmap(one)(points)
+
+            def fill(i: Array, filled: tuple[Array, Array]) -> tuple[Array, Array]:
+                start = jnp.minimum(i * chunk, n - chunk)  # the last overlaps the one before it
+                found = jax.vmap(one)(jax.lax.dynamic_slice_in_dim(points, start, chunk))
+                put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part, start, 0)
+                return jax.tree.map(put, filled, found)
+
+            empty = jax.tree.map(lambda x: jnp.zeros((n, *x.shape), x.dtype), shapes)
+            return jax.lax.fori_loop(0, -(-n // chunk), fill, empty)
+
+        shapes = jax.eval_shape(one, points[0])
+        size = math.prod(shapes[1].shape) * flat.dtype.itemsize
         chunk = max(1, memory // size)
         fitting = max(SMALLEST_CHUNK, CACHE // size)
         cached = min(chunk, 2 ** (fitting.bit_length() - 1))
         return jax.lax.platform_dependent(
             points,
-            cpu=lambda xs: jax.lax.map(one, xs, batch_size=cached),
-            default=lambda xs: jax.lax.map(one, xs, batch_size=chunk),
+            cpu=lambda points: in_chunks(points, cached),
+            default=lambda points: in_chunks(points, chunk),
         )
 
     def all_rows(self, unravel: Unravel, flat: Array, memory: int) -> tuple[Array, Array]:

@@ -153,9 +153,16 @@ class Collocation(RowModel):
         return arrays
 
     def __call__(self, theta: PyTree) -> PyTree:
-        for name, block in self.blocks.items():
-            block.check_function(name, theta)
-        return super().__call__(theta)
+        real = lambda x: x.ndim < 3 and jnp.issubdtype(x.dtype, jnp.floating)
+        try:
+            state = super().__call__(theta)
+            refused = not all(map(real, state.values()))
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+            state, refused = None, True
+        if refused:  # say where: a look at every block beforehand would double the tracing
+            for name, block in self.blocks.items():
+                block.check_function(name, theta)
+        return super().__call__(theta) if state is None else state
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
         for name, values in known.rho.items():

@@ -141,6 +141,10 @@ class DenseSolver(Solver):
     def prepare(self, Y: Array, b: Array, r: Array) -> Any:
         """Everything that does not depend on λ."""
 
+    def factorise(self, prepared: Any, damping: Array) -> Any:
+        """`prepared` with what all solves for this λ share, where there is something to keep."""
+        return prepared
+
     @abc.abstractmethod
     def solve(self, prepared: Any, damping: Array) -> tuple[Array, SolveInfo]:
         """η for this λ."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ..core.dense import (
     MinimumNormFactor,
@@ -20,10 +20,22 @@ from ..core.settings import Number, setting
 from .base import DenseSolver, InformationSolver, SolveInfo
 
 
+class _Factor(NamedTuple):
+    """The Cholesky factor of a damped G, without the rows of parameters that are rounding."""
+
+    G: Array
+    L: Array
+    ok: Array
+    effective: Array
+    unknown: Array  # NaN where G is not finite, else 0
+
+
 class _Normal(NamedTuple):
     G: Array
     gradient: Array
     tolerance: Array
+    factor: _Factor | None = None  # for one λ
+    aimed: bool = False  # then a diagnosis has been made
 
 
 class Cholesky(InformationSolver):
@@ -44,40 +56,46 @@ class Cholesky(InformationSolver):
         return _Normal(G, gradient, jnp.asarray(tolerance, G.dtype))
 
     def aim(self, prepared: _Normal, b: Array, g: Array) -> _Normal:
-        return prepared._replace(gradient=g)
+        return prepared._replace(gradient=g, aimed=prepared.factor is not None)
+
+    def factorise(self, prepared: _Normal, damping: Array) -> _Normal:
+        tolerance = prepared.tolerance
+        G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
+        pivot = smallest_pivot(prepared.G, damping, tolerance)
+        squares = jnp.diag(G)
+        unknown = jnp.where(jnp.isfinite(jnp.sum(G)), 0.0, jnp.nan)  # NaN must not pass for rank 0
+        effective = squares > tolerance**2 * jnp.max(squares)  # the other columns are rounding
+        G = jnp.where(effective[:, None] & effective, G, 0.0)
+        factor = _Factor(G, *safe_cholesky(G, pivot), effective, unknown.astype(G.dtype))
+        return prepared._replace(factor=factor)
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
-        G = prepared.G + damping * jnp.eye(len(prepared.G), dtype=prepared.G.dtype)
-        pivot = smallest_pivot(prepared.G, damping, prepared.tolerance)
-        return solve_positive(G, prepared.gradient, prepared.tolerance, pivot)
+        if prepared.factor is None:
+            prepared = self.factorise(prepared, damping)
+        assert prepared.factor is not None
+        G, L, ok, effective, unknown = prepared.factor
+        tolerance = prepared.tolerance
+        gradient = jnp.where(effective, prepared.gradient, 0.0)  # nothing is known of the others
 
+        def regular(_: None) -> tuple[Array, SolveInfo]:
+            if prepared.aimed:
+                found, condition = cho_solve((L, True), gradient), jnp.full_like(unknown, jnp.nan)
+            else:
+                found, condition = solve_and_estimate(L.T, gradient[:, None])
+            info = SolveInfo(jnp.sum(effective), condition, ~jnp.all(effective))
+            return -found.reshape(-1), info
 
-def solve_positive(
-    G: Array, gradient: Array, tolerance: Array, pivot: Array
-) -> tuple[Array, SolveInfo]:
-    """−G†gradient by Cholesky, or by eigenvalues where a pivot is too small."""
-    squares = jnp.diag(G)
-    unknown = jnp.where(jnp.isfinite(jnp.sum(G)), 0.0, jnp.nan)  # NaN in G must not pass for rank 0
-    effective = squares > tolerance**2 * jnp.max(squares)  # the other columns of Y are rounding
-    G = jnp.where(effective[:, None] & effective, G, 0.0)
-    factor, ok = safe_cholesky(G, pivot)
-    gradient = jnp.where(effective, gradient, 0.0)  # nothing is known of the other parameters
+        def deficient(_: None) -> tuple[Array, SolveInfo]:
+            values, vectors = jnp.linalg.eigh(G)
+            kept = values > tolerance * values[-1]
+            inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
+            smallest = jnp.min(jnp.where(kept, values, jnp.inf))
+            eta = -vectors @ (inverse * (vectors.T @ gradient))
+            condition = jnp.sqrt(values[-1] / smallest)
+            return eta, SolveInfo(jnp.sum(kept), condition, jnp.asarray(True))
 
-    def regular(_: None) -> tuple[Array, SolveInfo]:
-        found, condition = solve_and_estimate(factor.T, gradient[:, None])
-        return -found[:, 0], SolveInfo(jnp.sum(effective), condition, ~jnp.all(effective))
-
-    def deficient(_: None) -> tuple[Array, SolveInfo]:
-        values, vectors = jnp.linalg.eigh(G)
-        kept = values > tolerance * values[-1]
-        inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
-        smallest = jnp.min(jnp.where(kept, values, jnp.inf))
-        eta = -vectors @ (inverse * (vectors.T @ gradient))
-        condition = jnp.sqrt(values[-1] / smallest)
-        return eta, SolveInfo(jnp.sum(kept), condition, jnp.asarray(True))
-
-    eta, info = jax.lax.cond(ok, regular, deficient, None)
-    return eta + unknown.astype(eta.dtype), info
+        eta, info = jax.lax.cond(ok, regular, deficient, None)
+        return eta + unknown, info
 
 
 class _Triangular(NamedTuple):

@@ -26,6 +26,8 @@ class _Dual(NamedTuple):
     K: Array
     b: Array
     r: Array
+    factor: tuple[Array, Array] | None = None  # of K + λI for one λ, and whether it holds
+    aimed: bool = False  # then a diagnosis has been made, and r is 0
 
 
 class Kernel(DenseSolver):
@@ -47,14 +49,23 @@ class Kernel(DenseSolver):
         return _Dual(Y, K, b, r)
 
     def aim(self, prepared: _Dual, b: Array, g: Array) -> _Dual:
-        return prepared._replace(b=b, r=jnp.zeros_like(prepared.r))
+        aimed = prepared.factor is not None
+        return prepared._replace(b=b, r=jnp.zeros_like(prepared.r), aimed=aimed)
+
+    def factorise(self, prepared: _Dual, damping: Array) -> _Dual:
+        K = prepared.K
+        shifted = K + damping * jnp.eye(len(K), dtype=K.dtype)
+        pivot = smallest_pivot(K, damping, rank_tolerance(prepared.Y))
+        return prepared._replace(factor=safe_cholesky(shifted, pivot))
 
     def solve(self, prepared: _Dual, damping: Array) -> tuple[Array, SolveInfo]:
-        Y, K, b, r = prepared
+        if prepared.factor is None:
+            prepared = self.factorise(prepared, damping)
+        assert prepared.factor is not None
+        Y, K, b, r, (factor, ok), aimed = prepared
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
         tolerance = rank_tolerance(Y)
-        factor, ok = safe_cholesky(shifted, smallest_pivot(K, damping, tolerance))
         columns = jnp.stack([b, Y @ r], axis=1)
 
         def combine(inside: Array, lifted: Array, twice: Array) -> Array:
@@ -65,11 +76,14 @@ class Kernel(DenseSolver):
             return -transposed_product(Y, through) - beside
 
         def regular(_: None) -> tuple[Array, SolveInfo]:
+            again = lambda x: cho_solve((factor, True), x)
+            seen = jnp.sum(jnp.any(shifted != 0, axis=0))
+            if aimed:
+                eta, unknown = -transposed_product(Y, again(b)), jnp.full((), jnp.nan, K.dtype)
+                return eta, SolveInfo(seen, unknown, (seen < p) & (damping == 0))
             found, condition = solve_and_estimate(factor.T, columns)
             inside, lifted = found.T
-            again = lambda x: cho_solve((factor, True), x)
             twice = jax.lax.cond(damping > 0, jnp.zeros_like, again, lifted)
-            seen = jnp.sum(jnp.any(shifted != 0, axis=0))
             info = SolveInfo(seen, condition, (seen < p) & (damping == 0))
             return combine(inside, lifted, twice), info
 

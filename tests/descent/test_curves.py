@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
-from natgrad.descent.curves import bend
+from natgrad.descent.curves import bend, expand
 from natgrad.descent.steps import offset
 from natgrad.direction.linearise import linearise
 from natgrad.direction.local import Setup
@@ -49,6 +49,39 @@ class Wavy(eqx.Module):
     def __call__(self, theta):
         phi = theta + self.R @ jnp.sin(theta)
         return jnp.exp(self.B @ phi + 0.5 * jnp.sin(self.C @ phi))
+
+
+SERIES = {
+    "linear": lambda x: jnp.concatenate([x, A[0]])[1:5].sum() - jnp.where(A > 0, x, 2.0),
+    "product": lambda x: (x[:, None] * x) @ jnp.sin(x) + A @ jnp.cos(x),
+    "matrices": lambda x: jnp.tanh(jnp.outer(x, x) @ A) @ jnp.outer(jnp.exp(x), x),
+    "batched": lambda x: jax.vmap(lambda a: jnp.tanh(jnp.diag(x) @ a) @ (x * a))(A),
+    "powers": lambda x: x**3 + jnp.square(x) + (4.0 + x) ** -2,
+    "networks": lambda x: jax.nn.gelu(x) + jax.nn.sigmoid(x) * jax.nn.silu(x),
+    "choice": lambda x: jnp.where(x > 0, x**2, jnp.sin(x)) * jnp.argmax(x),
+    "without a rule": lambda x: jax.nn.softplus(x) / (2 + jnp.sin(x)) + jnp.sqrt(4 + x),
+    "loop": lambda x: jax.lax.fori_loop(0, 2, lambda i, y: (i + 1) * jnp.sin(y) * x, x),
+    "several": lambda x: {"a": x[0] * x.at[1].set(x[2]), "b": jnp.ones(3)},
+}
+
+
+@pytest.mark.parametrize("name", with_slow(SERIES, ["powers", "choice", "loop", "several"]))
+def test_series_are_nested_derivatives(name: str):
+    """The coefficients of τⁿ up to n = 3, by the rules and by differentiating n times."""
+    function, curve = SERIES[name], jnp.asarray(np.random.default_rng(3).normal(size=(4, 4)))
+
+    @jax.jit
+    def both(curve):
+        orders = [lambda tau: function(curve[0] + offset(curve[1:], tau))]
+        for n in range(1, 4):
+            slope = lambda tau, f=orders[-1]: jax.jvp(f, (tau,), (jnp.ones(()),))[1]
+            orders.append(lambda tau, n=n, f=slope: jax.tree.map(lambda x: x / n, f(tau)))
+        found = [order(jnp.zeros(())) for order in orders]
+        return expand(function, curve), jax.tree.map(lambda *terms: jnp.stack(terms), *found)
+
+    series, nested = both(curve)
+    for one, other in zip(jax.tree.leaves(series), jax.tree.leaves(nested), strict=True):
+        close(one, other, 1e-12)
 
 
 def near(model, theta, distance: float = 0.05) -> ng.Problem:

@@ -351,3 +351,19 @@ def test_a_multiple_of_the_metric_takes_the_same_resampled_step():
         stop = ng.Stop(iterations=1, gradient=0.0)
         ends.append(ng.minimize(pinn.problem, start, method, batch=batch, stop=stop).theta)
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-9)
+
+
+def test_a_run_traces_a_residual_few_times():
+    """To check it, for its rows, for the line search and for a curve, whatever its order."""
+    calls = []
+
+    def residual(w, x):
+        calls.append(1)
+        return jnp.tanh(w @ x) - x[0]
+
+    points = jnp.linspace(0.1, 1.0, 111).reshape(37, 3)  # no multiple of a chunk of rows
+    pinn = ng.Collocation(one=ng.Residual(residual, points))
+    method = ng.levenberg_marquardt(pinn.metric)
+    stop = ng.Stop(iterations=2, gradient=0.0)
+    ng.minimize(pinn.problem, jnp.array([0.1, 0.2, 0.3]), method, stop=stop)
+    assert len(calls) <= 7

@@ -37,9 +37,10 @@ SOLVERS = {
 
 @eqx.filter_jit
 def solve_aimed(solver, Y, b, r, other, damping):
-    """η for the right-hand side Yᵀ`other`, from what was prepared for b and r."""
+    """η for the right-hand side Yᵀ`other`, from what was prepared for b and r, and factorised."""
     prepared = solver.prepare(Y, b, r)
-    return solver.solve(solver.aim(prepared, other, Y.T @ other), damping)[0]
+    answer = lambda prepared: solver.solve(solver.aim(prepared, other, Y.T @ other), damping)[0]
+    return answer(prepared), answer(solver.factorise(prepared, damping))
 
 
 @pytest.mark.parametrize("name", with_slow(SOLVERS, ["QR", "SVD"]))
@@ -59,7 +60,8 @@ def test_aim_solves_for_another_right_hand_side(name, shape, seed, damping, defi
     b, other, r = (rng.normal(size=n) for n in (k, k, p))
     found = solve_aimed(SOLVERS[name], *map(jnp.asarray, (Y, b, r, other, damping)))
     filtered = np.geomspace(1.0, 0.1, rank) / (np.geomspace(1.0, 0.01, rank) + damping)
-    close(found, -V @ (filtered * (U.T @ other)), 1e-9)
+    for answer in found:
+        close(answer, -V @ (filtered * (U.T @ other)), 1e-9)
 
 
 @pytest.mark.parametrize("solver", [ng.RandomizedSVD(3), ng.Hutchinson(4)], ids=lambda s: s.name)
