@@ -231,13 +231,15 @@ def march(
             # the step has left u⁻ in the spare buffer
             before, new, oldest = (wave.u[None][medium.scheme.inside] for wave in fields)
             q = new - 2 * before + oldest
-            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
+            corner = (index, first, *(0,) * (q.ndim - 2))
+            kept = jax.lax.dynamic_update_slice(kept, q, corner)
+            fields = fields.wait(kept[corner])
         fields, later = jax.lax.scan(step, fields, samples[1:], unroll=medium.scheme.inner)
         return (fields, kept), jnp.concatenate([now[None], later])
 
     def step(fields: Fields, sample: Array) -> tuple[Fields, Array]:
         seen = shots.receivers.read(fields.now.u)
-        return medium.advance(fields, force=(shots.source, sample[:, None])), seen
+        return medium.advance(fields, force=(shots.source, sample[:, None]), after=seen), seen
 
     xs = (jnp.arange(len(samples)), samples)
     unroll = medium.scheme.unroll
@@ -283,12 +285,15 @@ def scatter(
     """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        now = receivers.read(fields.now.u)[None]
-        fields = medium.advance(fields, source * incident(index))
-        step = lambda fields, _: (medium.advance(fields), receivers.read(fields.now.u))
+        now = receivers.read(fields.now.u)
+        fields = medium.advance(fields, source * incident(index), after=now)
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
-        return fields, jnp.concatenate([now, seen])
+        return fields, jnp.concatenate([now[None], seen])
+
+    def step(fields: Fields, _: None) -> tuple[Fields, Array]:
+        seen = receivers.read(fields.now.u)
+        return medium.advance(fields, after=seen), seen
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -325,6 +330,7 @@ def image(
         (fields, total), (index, samples) = carry, xs
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
         total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
+        fields = fields.wait(total[(0,) * total.ndim])
         return (step(fields, samples[0])[0], total), None
 
     def step(fields: Fields, sample: Array) -> tuple[Fields, None]:

@@ -305,6 +305,13 @@ class Fields(NamedTuple):
     now: Wave
     spare: Wave
 
+    def wait(self, value: Array) -> "Fields":
+        """The same, once there is this number: no step overwrites what it is made of before."""
+        corner = (0,) * self.spare.u.ndim
+        zero = jnp.zeros_like(self.spare.u[:1], shape=(1,) * self.spare.u.ndim) * value
+        spare = jax.lax.dynamic_update_slice(self.spare.u, zero, corner)
+        return self._replace(spare=self.spare._replace(u=spare))
+
 
 class Medium(eqx.Module):
     """What waves run through: w, on the cells inside the halo, and the layer."""
@@ -328,7 +335,9 @@ class Medium(eqx.Module):
             more = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
             pairs.append(tuple(jnp.zeros((shots, *x), dtype) for x in more))
         u = jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype)
-        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u))
+        split = {s.axis for s in self._strips if s.axis and s.count < shape[s.axis]}
+        rooms = tuple(jnp.zeros((shots, *shape), dtype) for _ in split)
+        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, rooms))
 
     @property
     def _strips(self) -> list[Strip]:
@@ -352,25 +361,36 @@ class Medium(eqx.Module):
         source: Array | None = None,
         force: tuple[Positions, Array] | None = None,
         transposed: bool = False,
+        after: Array | None = None,
     ) -> Fields:
-        """The next fields, with a source on the cells inside and a force at some points."""
+        """The next fields, with a source on the cells inside and a force at some points.
+
+        `after`, (shots, n), is what was read of these fields. XLA copies a field that may be read
+        after it is overwritten; a zero that is made of `after` orders the two.
+        """
         scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
         strips, old = self._strips, fields.now.memories
         memories = tuple(map(partial(self._remember, u, transposed), strips, old))
 
         def correction(i: int, box: Box) -> Array:
             """c of a strip on a box of cells in it."""
-            (axis, begin, _), (psi, zeta) = strips[i], memories[i]
+            (axis, begin, _), (psi, zeta) = strips[i], jax.lax.optimization_barrier(memories[i])
             h, cells = scheme.spacing[axis], shift(cut(box), axis, -begin)
             spread = first(psi, axis, GAMMA[scheme.order], h, shift(cells, axis, 1))
             cells = shift(cells, axis, scheme.halo)
             bend = partial(second, zeta, axis, SECOND[scheme.order], h)
             return spread + (bend(cells) if transposed else zeta[cells])
 
-        # Strips of the first axis are bands of whole rows; those of the others are added after it.
-        added = [i for i, s in enumerate(strips) if s.axis and s.count < shape[s.axis]]
+        # Strips of the first axis are bands of rows. Those of another go to a room as large as the
+        # grid, so that loops are long.
+        rooms, split = list(fields.spare.memories), [s for s in strips if s.count < shape[s.axis]]
+        for i, strip in enumerate(strips):
+            if strip.axis and strip in split:
+                box, room = strip.box(shape), strip.axis - len(shape)
+                rooms[room] = put(rooms[room], correction(i, box), cut(box))
         ends = [(s.begin, s.begin + s.count) for s in strips if not s.axis]
         written = fields.spare.u
+        zero = None if after is None else 0 * after[:, 0].reshape(-1, *(1,) * len(shape))
         for begin, end in pairwise(sorted({0, shape[0]}.union(*ends))):
             box = ((begin, end), *((0, n) for n in shape[1:]))
             inside = cut(box, scheme.halo)
@@ -379,21 +399,20 @@ class Medium(eqx.Module):
                 for axis, h in enumerate(scheme.spacing)
             ]
             for i, strip in enumerate(strips):
-                if i not in added and (strip.axis or 0 <= begin - strip.begin < strip.count):
+                if strip not in split or (
+                    not strip.axis and 0 <= begin - strip.begin < strip.count
+                ):
                     parts.append(correction(i, box))
+            parts += [room[cut(box)] for room in rooms]
             new = 2 * u[inside] - fields.before.u[inside] + self.weight[cut(box)] * sum(parts)
             new = new if source is None else new + source[cut(box)]
-            written = put(written, new, inside)
-        for i in added:
-            box = strips[i].box(shape)
-            inside = cut(box, scheme.halo)
-            new = written[inside] + self.weight[cut(box)] * correction(i, box)
+            new, zero = new if zero is None else new + zero, None  # once is enough
             written = put(written, new, inside)
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
             now = points.add(now, values)
-        return Fields(Wave(u), Wave(now, memories), fields.before)
+        return Fields(Wave(u), Wave(now, memories), Wave(fields.before.u, tuple(rooms)))
 
     def _remember(
         self, u: Array, transposed: bool, strip: Strip, memory: tuple[Array, Array]
