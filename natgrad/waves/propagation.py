@@ -226,18 +226,19 @@ def march(
 
     def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (index, samples) = carry, xs
-        fields, now = step(fields, samples[0])
+        fields, now = step(kept, fields, samples[0])
         if kept is not None:
             # the step has left u⁻ in the spare buffer
             before, new, oldest = (wave.u[None][medium.scheme.inside] for wave in fields)
             q = new - 2 * before + oldest
             kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
-        fields, later = jax.lax.scan(step, fields, samples[1:], unroll=medium.scheme.inner)
+        go = partial(step, kept)
+        fields, later = jax.lax.scan(go, fields, samples[1:], unroll=medium.scheme.inner)
         return (fields, kept), jnp.concatenate([now[None], later])
 
-    def step(fields: Fields, sample: Array) -> tuple[Fields, Array]:
-        seen = shots.receivers.read(fields.now.u)
-        return medium.advance(fields, force=(shots.source, sample[:, None])), seen
+    def step(kept: PyTree, fields: Fields, sample: Array) -> tuple[Fields, Array]:
+        seen, force = shots.receivers.read(fields.now.u), (shots.source, sample[:, None])
+        return medium.advance(fields, force=force, after=(seen, kept)), seen
 
     xs = (jnp.arange(len(samples)), samples)
     unroll = medium.scheme.unroll
@@ -283,12 +284,15 @@ def scatter(
     """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        now = receivers.read(fields.now.u)[None]
-        fields = medium.advance(fields, source * incident(index))
-        step = lambda fields, _: (medium.advance(fields), receivers.read(fields.now.u))
+        now = receivers.read(fields.now.u)
+        fields = medium.advance(fields, source * incident(index), after=(now,))
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
-        return fields, jnp.concatenate([now, seen])
+        return fields, jnp.concatenate([now[None], seen])
+
+    def step(fields: Fields, _: None) -> tuple[Fields, Array]:
+        seen = receivers.read(fields.now.u)
+        return medium.advance(fields, after=(seen,)), seen
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -325,10 +329,11 @@ def image(
         (fields, total), (index, samples) = carry, xs
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
         total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
-        return (step(fields, samples[0])[0], total), None
+        return (step(fields, samples[0], total)[0], total), None
 
-    def step(fields: Fields, sample: Array) -> tuple[Fields, None]:
-        return medium.advance(fields, force=(receivers, sample), transposed=True), None
+    def step(fields: Fields, sample: Array, total: Array | None = None) -> tuple[Fields, None]:
+        force = (receivers, sample)
+        return medium.advance(fields, force=force, transposed=True, after=(total,)), None
 
     xs = (jnp.arange(len(samples)), samples)
     return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0]

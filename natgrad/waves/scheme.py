@@ -38,9 +38,7 @@ grid and the order alone, so that surveys which differ in m or in the wavelet ha
 q = u⁺ − 2u + u⁻ = w(Σ_a (K_a u + c_a) + s), a change η of m is the source −(η/m)q of the same step.
 """
 
-from collections.abc import Iterator
-from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -55,7 +53,6 @@ from ..errors import InputError
 Shape = tuple[int, ...]
 Spacing = tuple[float, ...]
 Cut = tuple[Any, ...]  # an ellipsis and slices of the last axes
-Box = tuple[tuple[int, int], ...]  # where cells begin and end along each axis
 
 # Second derivatives of order 2q: the centre, then the neighbours at distance 1 … q.
 SECOND = {
@@ -64,6 +61,7 @@ SECOND = {
 }
 BUFFERS = 3
 LARGE = 2**14  # cells: in smaller models a copy of the fields costs less than compiling more steps
+VECTOR = 8  # cells
 
 # For G: the largest γ ≤ 1/24 with (1 + 4γ sin²)² ≤ −K/(4 sin²), which is 1 + sin²/3 at order 4.
 GAMMA = {4: (np.sqrt(64 + 64 / 3) - 8) / 32, 8: 1 / 24}
@@ -86,56 +84,54 @@ def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut
     """K u along one of the last axes, on the `cells` of an array with more of them around."""
     total = jnp.asarray(weights[0] / h**2, u.dtype) * u[cells]
     for distance, weight in enumerate(weights[1:], start=1):
-        pair = u[shift(cells, axis, distance)] + u[shift(cells, axis, -distance)]
+        pair = u[shift(cells, distance, axis)] + u[shift(cells, -distance, axis)]
         total = total + jnp.asarray(weight / h**2, u.dtype) * pair
     return total
 
 
 def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     """(1 + 3γ)(u₊ − u) − γ(u₊₊ − u₋), over h: G from cells to the points half-way after them."""
-    before, here, after, beyond = (u[shift(cells, axis, by)] for by in (-1, 0, 1, 2))
+    before, here, after, beyond = (u[shift(cells, by, axis)] for by in (-1, 0, 1, 2))
     near, far = (jnp.asarray(x / h, u.dtype) for x in (1 + 3 * gamma, gamma))
     return near * (after - here) - far * (beyond - before)
 
 
-def shift(cells: Cut, axis: int, by: int) -> Cut:
-    """The slices moved along one of the last axes; they are an ellipsis and one for each axis."""
-    moved = slice(cells[1 + axis].start + by, cells[1 + axis].stop + by)
-    return (*cells[: 1 + axis], moved, *cells[2 + axis :])
-
-
-class Filters(NamedTuple):
-    """a and b of ψ and of ζ in one strip, shaped to multiply fields."""
-
-    psi: tuple[Array, Array]
-    zeta: tuple[Array, Array]
+def shift(cells: Cut, by: int, *axes: int) -> Cut:
+    """The slices moved along some of the last axes; they are an ellipsis and one for each axis."""
+    move = lambda i, x: slice(x.start + by, x.stop + by) if i in axes else x
+    return (..., *(move(i, x) for i, x in enumerate(cells[1:])))
 
 
 class Layer(NamedTuple):
-    """The filters of every strip: two for each axis, at its beginning and its end."""
+    """a and b along every axis, (2, n): of ψ at the points after cells, and of ζ on the cells."""
 
-    strips: tuple[tuple[Filters, Filters], ...]
+    lines: tuple[tuple[Array, Array], ...]
 
     @classmethod
     def around(
-        cls, dimensions: int, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
+        cls, shape: Shape, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
     ) -> "Layer":
-        """That of the module's text, for a nominal velocity c."""
-        cells, sides = scheme.absorbing, []
-        for axis in range(dimensions) if cells else ():
-            unit = velocity / scheme.spacing[axis]
+        """That of the module's text for a model of `shape` cells and a nominal velocity c."""
+        cells, lines = scheme.absorbing, []
+        for axis, h in zip(scheme.axes, scheme.spacing, strict=True) if cells else ():
+            unit, n, pair = velocity / h, shape[axis] + 2 * cells, []
             strength = min(STRENGTH, CELL * cells) * (POWER + 1) / (2 * cells)
-            index = np.arange(scheme.strip) - (scheme.strip - cells - 1)  # j, outwards
-            pairs = []
-            for depth in (index[:-1].clip(0) / cells, (index - 0.5).clip(0) / cells):
+            for at in (np.arange(n) + 0.5, np.arange(n)):
+                depth = np.maximum(cells - 0.5 - at, at - (n - cells - 0.5)) / cells
+                depth = np.where((depth > 0) & (depth < 1), depth, 0.0)
                 sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
                 b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
-                line = [-1 if i == axis else 1 for i in range(dimensions)]
-                pairs.append([((b - 1) * sigma / (sigma + alpha)).reshape(line), b.reshape(line)])
-            low = [[jnp.asarray(np.flip(x, axis), dtype) for x in pair] for pair in pairs]
-            high = [[jnp.asarray(x, dtype) for x in pair] for pair in pairs]
-            sides.append(tuple(Filters._make(map(tuple, side)) for side in (low, high)))
-        return cls(tuple(sides))
+                pair.append(jnp.asarray([(b - 1) * sigma / (sigma + alpha), b], dtype))
+            lines.append(tuple(pair))
+        return cls(tuple(lines))
+
+
+class Strip(NamedTuple):
+    """Some cells of an axis, and all of the others: where ψ and ζ of that axis live."""
+
+    axis: int
+    begin: int
+    count: int
 
 
 class Storage(NamedTuple):
@@ -215,20 +211,17 @@ class Positions(NamedTuple):
     cells: Array
     weights: Array
 
-    @property
-    def _index(self) -> tuple[Array, ...]:
-        shots = jnp.arange(len(self.cells))[:, None, None]
-        return (shots, *(self.cells[..., axis] for axis in range(self.cells.shape[-1])))
-
     def read(self, field: Array) -> Array:
         """The fields (shots, …) at the points, (shots, n)."""
-        values = field.at[self._index].get(mode="promise_in_bounds")
+        index = (jnp.arange(len(self.cells))[:, None, None], *jnp.moveaxis(self.cells, -1, 0))
+        values = field.at[index].get(mode="promise_in_bounds")
         return jnp.sum(self.weights.astype(field.dtype) * values, axis=-1)
 
     def add(self, field: Array, values: Array) -> Array:
         """The fields with these values added at the points: the transpose of `read`."""
         spread = self.weights.astype(field.dtype) * values[..., None]
-        return field.at[self._index].add(spread, mode="promise_in_bounds")
+        index = (jnp.arange(len(self.cells))[:, None, None], *jnp.moveaxis(self.cells, -1, 0))
+        return field.at[index].add(spread, mode="promise_in_bounds")
 
     def scale(self, field: Array, halo: int) -> "Positions":
         """The same points with their weights times a field without its halo, for all shots."""
@@ -272,18 +265,19 @@ def locate(
 class Wave(NamedTuple):
     """u, (shots, …) with a halo of zeros, and the memories ψ and ζ of every strip.
 
-    ψ has two zeros before and after its values, ζ a halo, so that differences need no cases.
+    ψ has two zeros before its values and one after, ζ a halo, so that differences need no cases.
     """
 
     u: Array
-    memories: tuple[tuple[Array, Array], ...]
+    memories: tuple[Any, ...] = ()
 
 
 class Fields(NamedTuple):
-    """u⁻ and u with their memories, and the buffers that the next ones are written to.
+    """u⁻, u with its memories, and buffers for the next u and for c of axes after the first.
 
-    Three buffers in rotation: the step writes the inside of one and leaves its halo, so XLA
-    updates it in place, in one pass, and sources are scattered into it without a copy.
+    Three buffers of u in rotation: the step writes the inside of one and leaves its halo, so XLA
+    updates it in place, in one pass, and sources are scattered into it without a copy. Memories are
+    updated where they lie.
     """
 
     before: Wave
@@ -292,28 +286,43 @@ class Fields(NamedTuple):
 
 
 class Medium(eqx.Module):
-    """What waves run through: w, on the cells inside the halo, and the layer."""
+    """What waves run through: w, on the cells inside the halo, and the layer.
+
+    An axis has two strips, or one of all its cells in a small model, whose programs are shorter so.
+    Along the last axis a strip is a whole number of vectors of the processor.
+    """
 
     slowness: Array  # m, on the cells of the model
     weight: Array
     layer: Layer
     scheme: Scheme = eqx.field(static=True)
+    strips: tuple[Strip, ...] = eqx.field(static=True)
 
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
         extended = jnp.pad(m.transpose(scheme.axes), scheme.absorbing, mode="edge")
         self.weight = scheme.dt**2 / extended
         self.slowness, self.layer, self.scheme = m, layer, scheme
+        strips, (*shape, last) = [], extended.shape
+        for axis, n in enumerate((*shape, last) if layer.lines else ()):
+            count = scheme.strip if axis < len(shape) else -(-scheme.strip // VECTOR) * VECTOR
+            if 2 * count >= n or extended.size <= LARGE:
+                strips.append(Strip(axis, 0, n))
+            else:
+                strips += [Strip(axis, 0, count), Strip(axis, n - count, count)]
+        self.strips = tuple(strips)
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
-        (*shape,), width, strip = self.weight.shape, self.scheme.halo, self.scheme.strip
-        pairs, dtype = [], self.weight.dtype
-        for axis, sides in enumerate(self.layer.strips):
-            more = [[*shape[:axis], strip + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
-            pairs += [tuple(jnp.zeros((shots, *x), dtype) for x in more)] * len(sides)
-        wave = Wave(jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype), tuple(pairs))
-        return Fields(wave, wave, wave)
+        (*shape,), width = self.weight.shape, self.scheme.halo
+        zeros = lambda *sides: jnp.zeros((shots, *sides), self.weight.dtype)
+        pairs = []
+        for axis, _, count in self.strips:
+            sides = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
+            pairs.append((zeros(*sides[0]), zeros(*sides[1])))
+        u = zeros(*(n + 2 * width for n in shape))
+        rooms = {axis: zeros(*shape) for axis, _, n in self.strips if axis and n < shape[axis]}
+        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, tuple(rooms.values())))
 
     def advance(
         self,
@@ -321,97 +330,77 @@ class Medium(eqx.Module):
         source: Array | None = None,
         force: tuple[Positions, Array] | None = None,
         transposed: bool = False,
+        after: tuple[Array | None, ...] = (),
     ) -> Fields:
-        """The next fields, with a source on the cells inside and a force at some points."""
-        scheme, u = self.scheme, fields.now.u
-        memories, written = self._remember(fields, transposed), fields.spare.u
-        for box, strips in _boxes(self.weight.shape, scheme):
-            here = (..., *(slice(a, b) for a, b in box))
-            inside = (..., *(slice(a + scheme.halo, b + scheme.halo) for a, b in box))
-            parts = [
-                second(u, axis, SECOND[scheme.order], h, inside)
-                for axis, h in enumerate(scheme.spacing)
-            ]
-            parts += [self._correction(memories[i], i, box, transposed) for i in strips]
+        """The next fields, with a source on the cells inside and a force at some points.
+
+        `after` is what was made of these fields. XLA copies a field that may be read after it is
+        overwritten; a zero that is made of `after` orders the two.
+        """
+        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
+        width, put = scheme.halo, jax.lax.dynamic_update_slice
+        memories, whole, rows, free = [], [], {}, iter(fields.spare.memories)
+        rooms: dict[int, Array] = {}
+        for strip, old in zip(self.strips, fields.now.memories, strict=True):
+            memory, c = self._remember(strip, old, u, transposed)
+            memories.append(memory)
+            if strip.count == shape[strip.axis]:
+                whole.append(c)
+            elif strip.axis == 0:
+                rows[strip.begin] = c
+            else:  # into a room as large as the grid, so that the loop below is long
+                room = rooms[strip.axis] if strip.begin else next(free)
+                corner = [strip.begin if i == strip.axis else 0 for i in range(len(shape))]
+                rooms[strip.axis] = put(room, c, [0, *corner])
+        written, zero = fields.spare.u, sum(0 * x[(0,) * x.ndim] for x in after if x is not None)
+        edges = sorted({0, shape[0]}.union(*((a, a + c.shape[1]) for a, c in rows.items())))
+        for begin, end in pairwise(edges):
+            here = (..., slice(begin, end), *(slice(0, n) for n in shape[1:]))
+            inside = shift(here, width, *range(len(shape)))
+            bend = lambda axis, h, at=inside: second(u, axis, SECOND[scheme.order], h, at)
+            parts = [bend(axis, h) for axis, h in enumerate(scheme.spacing)]
+            parts += [c[here] for c in (*whole, *rooms.values())]
+            parts += [rows[begin]] if begin in rows else []
             new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * sum(parts)
             new = new if source is None else new + source[here]
-            corner = (0, *(a + scheme.halo for a, _ in box))
-            written = jax.lax.dynamic_update_slice(written, new, corner)
+            new, zero = new + zero if after else new, 0  # once
+            written = put(written, new, [0, begin + width, *[width] * (len(shape) - 1)])
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
             now = points.add(now, values)
-        return Fields(fields.now, Wave(now, memories), fields.before)
+        spare = Wave(fields.before.u, tuple(rooms.values()))
+        return Fields(Wave(u), Wave(now, tuple(memories)), spare)
 
-    def _remember(self, fields: Fields, transposed: bool) -> tuple[tuple[Array, Array], ...]:
-        """ψ' and ζ' of every strip."""
-        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        width, strip, order = scheme.halo, scheme.strip, scheme.order
-        found = []
-        for number, old in enumerate(fields.now.memories):
-            (axis, last), room = divmod(number, 2), fields.spare.memories[number]
-            filters, h = self.layer.strips[axis][last], scheme.spacing[axis]
-            begin = width + (shape[axis] - strip if last else 0)
-            slope = partial(first, axis=axis, gamma=GAMMA[order], h=h)
-            cells = _across(shape, axis, begin, strip, width)
-            halves = _across(shape, axis, begin, strip - 1, width)
-            if transposed:
-                at = _across(shape, axis, width, strip, 0)
-                zeta = _filter(room[1], old[1], filters.zeta, u[cells], at)
-                own = _across(shape, axis, width, strip - 1, 0)
-                steep = slope(u, cells=halves) + slope(zeta, cells=own)
-                at = _across(shape, axis, 2, strip - 1, 0)
-                psi = _filter(room[0], old[0], filters.psi, steep, at)
-            else:
-                at = _across(shape, axis, 2, strip - 1, 0)
-                psi = _filter(room[0], old[0], filters.psi, slope(u, cells=halves), at)
-                bent = second(u, axis, SECOND[order], h, cells)
-                bent = bent + slope(psi, cells=_across(shape, axis, 1, strip, 0))
-                at = _across(shape, axis, width, strip, 0)
-                zeta = _filter(room[1], old[1], filters.zeta, bent, at)
-            found.append((psi, zeta))
-        return tuple(found)
+    def _remember(
+        self, strip: Strip, memory: tuple[Array, Array], u: Array, transposed: bool
+    ) -> tuple[tuple[Array, Array], Array]:
+        """ψ' and ζ' of a strip, and c."""
+        scheme, shape, (axis, begin, count) = self.scheme, self.weight.shape, strip
+        (psi, zeta), h, width = memory, scheme.spacing[axis], scheme.halo
+        slope = lambda x, cells: first(x, axis, GAMMA[scheme.order], h, cells)
+        bend = lambda x, cells: second(x, axis, SECOND[scheme.order], h, cells)
+        own = (..., *(slice(0, count if i == axis else n) for i, n in enumerate(shape)))
+        cells = shift(shift(own, begin, axis), width, *range(len(shape)))
+        on_cells, around = shift(own, width, axis), shift(own, 1, axis)  # of ζ; of ψ, for D
+        line = [-1 if i == axis else 1 for i in range(len(shape))]
+        lines = [x[:, begin : begin + count].reshape(2, *line) for x in self.layer.lines[axis]]
 
-    def _correction(
-        self, memory: tuple[Array, Array], number: int, box: Box, transposed: bool
-    ) -> Array:
-        """c of one strip on a box of cells in it."""
-        scheme, (psi, zeta), (axis, last) = self.scheme, memory, divmod(number, 2)
-        width, order, h = scheme.halo, scheme.order, scheme.spacing[axis]
-        cells = (..., *(slice(a, b) for a, b in box))
-        cells = shift(cells, axis, scheme.strip - self.weight.shape[axis] if last else 0)
-        spread = first(psi, axis, GAMMA[order], h, shift(cells, axis, 1))
-        cells = shift(cells, axis, width)
-        return spread + (second(zeta, axis, SECOND[order], h, cells) if transposed else zeta[cells])
+        def update(f: Array, line: Array, x: Array, rim: int) -> Array:
+            corner = [rim if i == axis else 0 for i in range(len(shape))]
+            new = line[1] * f[shift(own, rim, axis)] + line[0] * x
+            return jax.lax.dynamic_update_slice(f, new, [0, *corner])
+
+        if transposed:
+            zeta = update(zeta, lines[1], u[cells], width)
+            psi = update(psi, lines[0], slope(u, cells) + slope(zeta, on_cells), 2)
+            return (psi, zeta), slope(psi, around) + bend(zeta, on_cells)
+        psi = update(psi, lines[0], slope(u, cells), 2)
+        zeta = update(zeta, lines[1], bend(u, cells) + slope(psi, around), width)
+        # The barrier keeps XLA from a loop of its own for Dψ', which is in two sums.
+        return (psi, zeta), slope(jax.lax.optimization_barrier(psi), around) + zeta[on_cells]
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
         ratio = (eta / self.slowness).transpose(self.scheme.axes)
         return jnp.pad(ratio, self.scheme.absorbing, mode="edge")
-
-
-def _across(shape: Shape, axis: int, start: int, count: int, rest: int) -> Cut:
-    """`count` cells of an axis from `start` on, and all of the others, which begin at `rest`."""
-    sides = [slice(rest, rest + n) for n in shape]
-    sides[axis] = slice(start, start + count)
-    return (..., *sides)
-
-
-def _filter(room: Array, old: Array, filters: tuple[Array, Array], x: Array, at: Cut) -> Array:
-    """bf + ax in its place in `room`: an array of its own, or XLA would compute it again."""
-    corner = [0] * (x.ndim - len(at) + 1) + [cut.start for cut in at[1:]]
-    return jax.lax.dynamic_update_slice(room, filters[1] * old[at] + filters[0] * x, corner)
-
-
-def _boxes(shape: Shape, scheme: Scheme) -> Iterator[tuple[Box, list[int]]]:
-    """Boxes of cells that fill the grid, each with the numbers of the strips that it lies in."""
-    axes = []
-    for axis, n in enumerate(shape):
-        width = scheme.strip if scheme.absorbing else 0
-        edges = sorted({0, width, n - width, n})
-        sides = [2 * axis, 2 * axis + 1]
-        within = [[a < width, b > n - width] for a, b in pairwise(edges)]
-        strips = [[i for i, near in zip(sides, x, strict=True) if near] for x in within]
-        axes.append(list(zip(pairwise(edges), strips, strict=True)))
-    for parts in product(*axes):
-        yield tuple(part[0] for part in parts), [i for part in parts for i in part[1]]
