@@ -24,10 +24,8 @@ def result_page(result: Result, name: str, problem: Problem | None = None) -> Pa
     With a problem of two parameters the path is drawn over the level sets of its loss.
     """
     loss, *others = convergence_plots({name: result})
-    sections = [Section("In short", [_ending(result), loss, _end_table({name: result})])]
-    iterates = iterate_plots({name: result}, problem)
-    if iterates:
-        sections.append(Section("Iterates", iterates))
+    numbers, iterates = _end_table({name: result}), iterate_plots({name: result}, problem)
+    sections = [Section("In short", [_ending(result), loss, numbers, *iterates])]
     if others:
         sections.append(Section("Gradient and steps", others))
     if result.info is not None:
@@ -42,13 +40,12 @@ def comparison_page(comparison: Comparison) -> Page:
     """Who is ahead, the curves of all runs, and their iterates as in `result_page`."""
     results = comparison.results
     loss, *others = convergence_plots(results)
-    short: list[Part] = [_leaders(comparison), loss, _end_table(results)]
-    short += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     iterates = iterate_plots(results, comparison.problem)
+    short: list[Part] = [_leaders(comparison), loss, _end_table(results), *iterates]
+    short += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     budgets = [comparison.winners(), comparison.table()]
     sections = [
         Section("In short", short),
-        *([Section("Iterates", iterates)] if iterates else []),
         Section(BUDGETS, budgets, folded=True),
         *([Section("Gradients and steps", others, folded=True)] if others else []),
     ]
@@ -63,7 +60,7 @@ def comparison_page(comparison: Comparison) -> Page:
 def _ending(result: Result) -> str:
     warning = "" if result.warning is None else f" Warning: {result.warning}."
     found = f"Loss {result.loss:.6g} after {result.iterations} iterations"
-    return f"{found}: {result.status.message}{warning}"
+    return f"{found}: {result.status.message}.{warning}"
 
 
 def _leaders(comparison: Comparison) -> str:

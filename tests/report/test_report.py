@@ -371,7 +371,7 @@ def test_details_fold_and_the_first_section_has_the_winner(result, saved):
     assert page.sections[0].parts[0].startswith(f"Loss {result.loss:.6g} after")
     text = page.html()
     assert text.count('<section id="part-1" class="first">') == 1
-    assert '<details class="section" id="part-4"><summary><h2>The last direction' in text
+    assert '<details class="section" id="part-3"><summary><h2>The last direction' in text
     folded = replace(saved[1], sections=[Section("Only", ["x"], folded=True)])
     save_page(folded, saved[0].parent / "folded")
     assert load_page(saved[0].parent / "folded").sections[0].folded
