@@ -115,7 +115,7 @@ def burgers_errors(seconds: float, small: bool) -> Iterator[list]:
     sizes = {"width": 10 if small else 30, "depth": 3, "count": 500 if small else 8000}
     burgers.solve(**sizes, iterations=2)  # compiles
     burgers.error(burgers.solve(**sizes, iterations=1).theta)
-    trace = Trace(burgers.error, seconds, every=5, clock=time.perf_counter)
+    trace = Trace(burgers.error, seconds, every=5, now=time.perf_counter)
     burgers.solve(**sizes, iterations=10**6, callbacks=[trace])
     yield from checkpoints(*np.array(trace.rows).T, "Burgers, relative")
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 import natgrad as ng
+from natgrad_studies import clock
 from natgrad_studies.poisson_pinn.problem import Pinn, fine_points, solution
 from natgrad_studies.poisson_pinn.problem import network as value
 from natgrad_studies.poisson_pinn.settings import PRESETS
@@ -98,10 +99,10 @@ def on_faces(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray
     return points
 
 
-class Trace:
-    """A callback that measures errors as a run goes, with the time for that taken off.
+class Trace(clock.Trace):
+    """Errors as a run goes, with the time for that taken off.
 
-    `rows` has the seconds (of CPU, unless `clock` is another one) and the error; the run ends after
+    `rows` has the seconds (of CPU, unless `now` is another clock) and the error; the run ends after
     `seconds` of them.
     """
 
@@ -110,20 +111,17 @@ class Trace:
         error: Callable[[Any], float],
         seconds: float,
         every: int = 1,
-        clock: Callable[[], float] = time.process_time,
+        now: Callable[[], float] = time.process_time,
     ):
-        self._error, self._seconds, self._every, self._clock = error, seconds, every, clock
+        super().__init__(seconds, clock.Clock(now), watch=None)
+        self._error, self._every = error, every
         self.rows: list[tuple[float, float]] = []
-        self._start = clock()
+        self.clock.go()
 
-    def __call__(self, progress: ng.result.Progress) -> bool:
-        now = self._clock()
-        elapsed = now - self._start
-        spent = elapsed > self._seconds
-        if spent or progress.iteration % self._every == 0:
-            self.rows.append((elapsed, self._error(progress.theta)))
-        self._start += self._clock() - now
-        return spent
+    def note(self, progress: ng.result.Progress, over: bool) -> float:
+        if over or progress.iteration % self._every == 0:
+            self.rows.append((self.clock.spent, self._error(progress.theta)))
+        return progress.loss
 
     def reached(self, target: float) -> float:
         """The seconds at the first error that is no larger; NaN where there is none."""

@@ -89,7 +89,7 @@ class Trace:
 
     budget: float
     clock: Clock
-    watch: Watch
+    watch: Watch | None
     seconds: list[float] = field(default_factory=list, kw_only=True)
     losses: list[float] = field(default_factory=list, kw_only=True)
     iterations: int = field(default=0, kw_only=True)
@@ -99,7 +99,8 @@ class Trace:
         self.iterations += 1
         over = self.clock.spent >= self.limit
         loss = self.note(progress, over)
-        self.watch.update(self.iterations, loss, progress.row)
+        if self.watch is not None:
+            self.watch.update(self.iterations, loss, progress.row)
         self.clock.go()
         return over
 

@@ -148,7 +148,8 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
             found = jax.vmap(run, in_axes=[0 if m else None for m in mapped])(*stacks)
             return list(map(_Series, found))
         if name in BILINEAR:
-            return [_Series(_convolve(*(x.stack for x in values), params))]
+            x, y = (x.stack for x in values)
+            return [_Series(_convolve(x, y, params))]
         if name in SMOOTH:
             ((x,),) = values
             return [_Series(_compose(name, run(x[0])[0], x, params.get("y", 2)))]

@@ -176,9 +176,10 @@ class Local(eqx.Module):
         are on the host.
         """
         if seen is None:
-            given = info, damping, finite, reach, (self.counts, self.report)
-            info, damping, finite, reach, seen = jax.device_get(given)
-        counts, report = seen
+            given = info, damping, finite, reach, self.counts, self.report
+            info, damping, finite, reach, counts, report = jax.device_get(given)
+        else:
+            counts, report = seen
         status = STATUSES[int(info.reason)]
         if status is Status.OK and info.rank_deficient:
             status = Status.RANK_DEFICIENT

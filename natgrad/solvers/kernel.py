@@ -62,7 +62,8 @@ class Kernel(DenseSolver):
         if prepared.factor is None:
             prepared = self.factorise(prepared, damping)
         assert prepared.factor is not None
-        Y, K, b, r, (factor, ok), aimed = prepared
+        Y, K, b, r, _, aimed = prepared
+        factor, ok = prepared.factor
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
         tolerance = rank_tolerance(Y)
