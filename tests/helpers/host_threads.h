@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <type_traits>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -147,13 +148,18 @@ static void run_cluster(int first, std::mt19937& random) {
 }
 
 static void** parameters;
+static int round_number; // a parameter that is no pointer
+template <class A> A take(size_t i) {
+    if constexpr (std::is_pointer_v<A>) return (A)parameters[i];
+    else return round_number;
+}
 template <class... A, size_t... I> void call(void (*f)(A...), std::index_sequence<I...>) {
-    f((A)parameters[I]...);
+    f(take<A>(I)...);
 }
 template <class... A> void call(void (*f)(A...)) { call(f, std::index_sequence_for<A...>()); }
-#define HOST_LAUNCH(kernel)                                                \
-    extern "C" void launch(void** given, int grid, int seed) {             \
-        parameters = given, body = [] { call(kernel); };                   \
-        std::mt19937 random(seed);                                         \
-        for (int i = 0; i < grid; i += BLOCKS) run_cluster(i, random);     \
+#define HOST_LAUNCH(kernel)                                                          \
+    extern "C" void launch_##kernel(void** given, int grid, int seed, int round) {   \
+        parameters = given, round_number = round, body = [] { call(kernel); };       \
+        std::mt19937 random(seed);                                                   \
+        for (int i = 0; i < grid; i += BLOCKS) run_cluster(i, random);               \
     }

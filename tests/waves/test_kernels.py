@@ -47,8 +47,9 @@ def on_cpu(monkeypatch):
 
 
 def make(engine, order=4, dtype=jnp.float64, on_grid=True, every=3, absorbing=8, shape=(34, 28)):
-    spacing, steps, rng = (10.0, 12.0), 30, np.random.default_rng(0)
-    place = lambda n: rng.uniform(0, 1, (n, 2)) * (np.array(shape) - 1) * spacing
+    d = len(shape)
+    spacing, steps, rng = (10.0, 12.0, 11.0)[:d], 30 if d == 2 else 16, np.random.default_rng(0)
+    place = lambda n: rng.uniform(0, 1, (n, d)) * (np.array(shape) - 1) * spacing
     sources, receivers = place(2), place(9)
     if on_grid:
         sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
@@ -73,6 +74,10 @@ CASES = {
     "order 8": {"order": 8},
     "single precision": {"dtype": jnp.float32, "on_grid": False, "absorbing": 5},
     "no layer": {"absorbing": 0},
+    "3D": {"shape": (9, 14, 36), "absorbing": 3, "on_grid": False},
+    "3D, order 8": {"shape": (9, 7, 26), "absorbing": 4, "order": 8, "every": 1},
+    "3D, single precision": {"shape": (9, 10, 66), "absorbing": 4, "dtype": jnp.float32},
+    "3D, no layer": {"shape": (9, 10, 40), "absorbing": 0, "order": 8},
 }
 SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
 
