@@ -7,7 +7,7 @@ shows that it runs on a GPU, or raises; `Launch.call` is the call inside a trace
 
 Both libraries are reached by ctypes, and so is XLA: its handler is a C function of one struct
 (xla/ffi/api/c_api.h, which jaxlib carries), and a Python function can be one. Python is entered
-for each launch, so kernels should last. Nothing is compiled when natgrad is installed and nothing of
+for each launch, so kernels should last. Nothing is compiled when natgrad is installed, nothing of
 this runs without a GPU. What else there is: an extension module would have to be built for every
 platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that share their memory
 for the length of a loop; CuPy and cuda-python bring the same two libraries as a dependency that

@@ -7,6 +7,7 @@
 
 #ifdef __CUDACC__
 #define DEVICE __device__ __forceinline__
+#define CALLED __device__ __noinline__
 #define TABLE __device__ constexpr
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 
@@ -60,6 +61,16 @@ DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
 DEVICE int bits(unsigned x) { return __popc(x); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+// Stores to global memory that stay whole: the compiler takes structs to pieces.
+DEVICE void store(float* to, const float (&x)[4]) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(__cvta_generic_to_global(to)), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+DEVICE void store(double* to, const double (&x)[4]) {
+    for (int i = 0; i < 4; i += 2)
+        asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
+}
+template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 #else
 #include "host_threads.h" // the same source on a CPU, for tests of its indices

@@ -91,7 +91,7 @@ class Plan(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """How a 3D task is laid out: cells of a thread and rows of a tile, planes that a block walks."""
+    """How a 3D task is laid out: cells of a thread, rows of a tile, planes that a block walks."""
 
     vector: int
     rows: int
@@ -182,17 +182,18 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | Stream | str:
     return found[min(found)]
 
 
-def plan_stream(task: Task, device: Device, vector: int = 2, rows: int = 16) -> Stream | str:
+def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
     """Chunks as long as keep all multiprocessors at work to the end: a chunk reads a rim twice."""
     n0, n1, n2 = task.shape
     if min(task.shape) < 2 * task.layer + 4:
         return f"{_size(task)} are fewer than 4 across beside the layer"
-    vector = vector if task.itemsize == 4 and n2 % vector == 0 else 1
-    reach = max(task.order // 2, 3 if task.layer else 0)
+    vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
+    rows, reach = rows if vector == 4 else 16, max(task.order // 2, 3 if task.layer else 0)
     tiles = -(-n1 // rows) * -(-n2 // (32 * vector)) * task.shots
-    if tiles * n0 >= 2**31 or task.shots * max(task.recorded, task.injected, 1) * 8 >= 2**31:
+    points = max(task.recorded, task.injected * task.injected_corners) * task.shots
+    if max(tiles * n0, points, n1 * n2) >= 2**31:
         return f"{task.shots} shots of {_size(task)} are more than a grid of blocks can count"
-    resident = 2 if task.itemsize == 4 else 1
+    resident = 16 // rows if vector == 4 else 8 // task.itemsize
     share = tiles / (resident * device.multiprocessors)
     lengths = {-(-n0 // chunks) for chunks in range(1, n0 // (2 * reach) + 1)} or {n0}
     cost = lambda length: (-(-n0 // length) * share + 1) * (length + 2 * reach)
@@ -266,7 +267,7 @@ def prepare(task: Task) -> Launch | str:
         return str(error)
     if all(used.clusters for used in usage):
         return found
-    return f"{_size(task)} take more of a multiprocessor than there is ({plan})"
+    return f"the GPU has no room for {plan}"
 
 
 def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:

@@ -72,7 +72,7 @@ DEVICE void read_quad(const real* from, int z, real (&out)[4]) {
 }
 DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
     if (ALIGNED) {
-        *(Quad*)(to + z) = Quad{{in[0], in[1], in[2], in[3]}};
+        store(to + z, in);
     } else {
         for (int j = 0; j < 4; j++)
             if (z + j < NZ) to[z + j] = in[j];

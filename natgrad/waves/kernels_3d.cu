@@ -32,18 +32,23 @@ DEVICE Cells load(const real* from, bool there) {
     return there ? *(const Cells*)from : zero;
 }
 
-// The correction of a cell along an axis, on which it has number i; `line` is u around it. It is cell
-// (i0, i1, i2) of the grid, and `old` and `fresh` are memories of its shot.
+// The correction of cell (i0, i1, i2) along an axis; u along it lies around `u`, in the field for axis
+// 0, else in the plane. `old` and `fresh` are memories of the shot. This is a function that is called,
+// so that it takes no registers from the cells, most of which are in no layer.
 template <int AXIS>
-DEVICE real absorb(real (&line)[1 + 2 * REACH], int i, int i0, int i1, int i2, const real* coefficients, const real* old, real* fresh) {
-    constexpr int n = N[AXIS], step = AXIS == 0 ? SLICE : AXIS == 1 ? N2 : 1;
+CALLED real absorb(const real* u, int i0, int i1, int i2, const real* coefficients, const real* old, real* fresh) {
+    constexpr int n = N[AXIS], apart = AXIS == 0 ? SLICE : AXIS == 1 ? PITCH : 1;
+    constexpr int step = AXIS == 0 ? SLICE : AXIS == 1 ? N2 : 1; // of the memories
     constexpr long long zetas = STRIPS[AXIS], from = 2 * ((AXIS > 0) * STRIPS[0] + (AXIS > 1) * STRIPS[1]);
     const real* table = coefficients + (AXIS > 0) * (4 * N0 + 2) + (AXIS > 1) * (4 * N1 + 2);
-    const long long corner = from + (AXIS == 0 ? i1 * N2 + i2 : AXIS == 1 ? (long long)i0 * 2 * LAYER * N2 + i2 : ((long long)i0 * N1 + i1) * 2 * LAYER);
-    auto place = [&](int index) { return corner + (long long)(index < LAYER ? index : index - n + 2 * LAYER) * step; };
-    auto stored = [&](int index) { return index >= 0 && index < n && (index < LAYER || index >= n - LAYER); };
+    const long long corner = AXIS == 0 ? i1 * N2 + i2 : AXIS == 1 ? (long long)i0 * 2 * LAYER * N2 + i2 : ((long long)i0 * N1 + i1) * 2 * LAYER;
+    const int i = AXIS == 0 ? i0 : AXIS == 1 ? i1 : i2;
+    auto place = [&](int k) { return from + corner + (long long)(k < LAYER ? k : k - n + 2 * LAYER) * step; };
+    auto stored = [&](int k) { return k >= 0 && k < n && (k < LAYER || k >= n - LAYER); };
     auto read = [&](int k, long long part) { return stored(i + k - REACH) ? old[place(i + k - REACH) + part] : real(0); };
-    real found = 0;
+    real line[1 + 2 * REACH], found = 0;
+#pragma unroll
+    for (int k = -REACH; k <= REACH; k++) line[k + REACH] = i + k >= 0 && i + k < n ? u[(long long)k * apart] : real(0);
     cross_layer<1>(
         line, K[AXIS], [&](int k) { return read(k, 0); }, [&](int k) { return read(k, zetas); },
         [&](int k) { return read_filter(table, n, i + k - REACH, SLOPE[AXIS]); },
@@ -67,8 +72,6 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     const bool keeps = MODE != FORWARD && t % EVERY == 0;
     const real* __restrict__ now = fields + ((long long)parity * SHOTS + shot) * CELLS;
     real* next = fields + ((long long)(1 - parity) * SHOTS + shot) * CELLS; // u⁻ until u⁺ replaces it
-    const real* old_memory = memory + ((long long)parity * SHOTS + shot) * MEMORY;
-    real* new_memory = memory + ((long long)(1 - parity) * SHOTS + shot) * MEMORY;
 
     int halo_from[HELD], halo_to[HELD]; // in the plane, or −1
     for (int k = 0; k < HELD; k++) {
@@ -139,24 +142,15 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         }
 #if LAYER > 0
         if (p < ZONE || p >= N0 - ZONE || i1 < ZONE || i1 >= N1 - ZONE || i2 < ZONE || i2 + V > N2 - ZONE) {
+            const real* old = memory + ((long long)parity * SHOTS + shot) * MEMORY;
+            real* fresh = memory + ((long long)(1 - parity) * SHOTS + shot) * MEMORY;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                real line[2 * R + 1];
-                if (p < ZONE || p >= N0 - ZONE) {
-#pragma unroll
-                    for (int k = 0; k < 2 * R + 1; k++) line[k] = column[k][j];
-                    sum[j] += absorb<0>(line, p, p, i1, i2 + j, coefficients, old_memory, new_memory);
-                }
-                if (i1 < ZONE || i1 >= N1 - ZONE) {
-#pragma unroll
-                    for (int k = 0; k < 2 * R + 1; k++) line[k] = here[(k - R) * PITCH + j];
-                    sum[j] += absorb<1>(line, i1, p, i1, i2 + j, coefficients, old_memory, new_memory);
-                }
-                if (i2 + j < ZONE || i2 + j >= N2 - ZONE) {
-#pragma unroll
-                    for (int k = 0; k < 2 * R + 1; k++) line[k] = along[PAD - R + j + k];
-                    sum[j] += absorb<2>(line, i2 + j, p, i1, i2 + j, coefficients, old_memory, new_memory);
-                }
+                const int x = i2 + j;
+                const real* u = now + (long long)p * SLICE + own + j;
+                if (p < ZONE || p >= N0 - ZONE) sum[j] += absorb<0>(u, p, i1, x, coefficients, old, fresh);
+                if (i1 < ZONE || i1 >= N1 - ZONE) sum[j] += absorb<1>(here + j, p, i1, x, coefficients, old, fresh);
+                if (x < ZONE || x >= N2 - ZONE) sum[j] += absorb<2>(here + j, p, i1, x, coefficients, old, fresh);
             }
         }
 #endif
@@ -169,28 +163,28 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         }
 #if MODE != FORWARD
         if (keeps) {
-            const long long block = (long long)(t / EVERY) * SHOTS + shot;
+            int which = shot;
+            forget(which); // or its addresses would have registers through the loop
+            auto* stored = kept + ((long long)(t / EVERY) * SHOTS + which) * CELLS + at;
 #if MODE == KEEP
-            *(Cells*)(kept + block * CELLS + at) = q;
+            store(stored, q.v);
 #else
-            q = load(kept + block * CELLS + at, true);
+            q = load(stored, true);
 #if MODE == BORN
             const Cells share = load(ratio + at, true);
-#else
-            real* mine = image + (long long)shot * CELLS + at;
-            Cells share = load(mine, t + EVERY < STEPS); // it begins with the last block
-#endif
 #pragma unroll
-            for (int j = 0; j < V; j++)
-                if (MODE == BORN) fresh.v[j] += share.v[j] * q.v[j];
-#if MODE == ADJOINT
-                else share.v[j] += q.v[j] * centre.v[j];
-            *(Cells*)mine = share;
+            for (int j = 0; j < V; j++) fresh.v[j] += share.v[j] * q.v[j];
+#else
+            real* mine = image + (long long)which * CELLS + at;
+            Cells total = load(mine, t + EVERY < STEPS); // the last block comes first
+#pragma unroll
+            for (int j = 0; j < V; j++) total.v[j] += q.v[j] * centre.v[j];
+            store(mine, total.v);
 #endif
 #endif
         }
 #endif
-        *(Cells*)(next + at) = fresh;
+        store(next + at, fresh.v);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #define DEVICE static inline
+#define CALLED static
 #define TABLE constexpr
 #define KERNEL static void
 #define __restrict__
@@ -66,6 +67,10 @@ static void forget(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
 static void prefetch(const void*) {}
+template <class T, int N> void store(T* to, const T (&x)[N]) {
+    if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
+    for (int i = 0; i < N; i++) to[i] = x[i];
+}
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
 
 static unsigned remote(const void* own, int rank) {
