@@ -372,7 +372,7 @@ class Launch(NamedTuple):
                     size = ctypes.c_size_t(kernel.shared)
                     arguments = (ctypes.byref(value), function, kernel.block, size)
                     _driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", *arguments)
-                used.append(Usage(*found, value.value))
+                used.append(Usage(found[0], found[1], value.value))
         return used
 
     def start(self, addresses: list[int], stream: int) -> None:

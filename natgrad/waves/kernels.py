@@ -158,7 +158,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     return Plan(blocks, columns, patch, threads, slots, shared, cost)
 
 
-def plan_kernel(task: Task, device: Device = Device()) -> Plan | Stream | str:
+def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
     """The fastest layout of a task by a rough model, or a line that says why there is none."""
     if task.order not in SECOND:
         return f"no kernel of order {task.order}"
@@ -168,7 +168,7 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | Stream | str:
         return "the kernels are for 2D and 3D"
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
-    for blocks in range(1, 17):
+    for blocks in range(1, largest + 1):
         for patch in range(2, 9):
             plan = lay_out(task, device, blocks, patch)
             if isinstance(plan, str):
@@ -177,7 +177,7 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | Stream | str:
                 rounds = -(-task.shots // device.clusters(blocks))
                 found[rounds * plan.cost, -patch, blocks] = plan
     if not found:
-        what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of 16 blocks"
+        what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
         return f"{what} ({', '.join(sorted(reasons))})"
     return found[min(found)]
 
@@ -257,16 +257,18 @@ def prepare(task: Task) -> Launch | str:
     device = find_device()
     if isinstance(device, str):
         return device
-    plan = plan_kernel(task, device)
-    if isinstance(plan, str):
-        return plan
-    found = launch(task, plan, device)
-    try:
-        usage = found.usage(device.ordinal)
-    except (CudaError, OSError) as error:
-        return str(error)
-    if all(used.clusters for used in usage):
-        return found
+    plan: Any = None
+    for largest in (16, 8):  # clusters of more than 8 blocks run where the GPU has room for them
+        plan = plan_kernel(task, device, largest)
+        if isinstance(plan, str):
+            return plan
+        found = launch(task, plan, device)
+        try:
+            usage = found.usage(device.ordinal)
+        except (CudaError, OSError) as error:
+            return str(error)
+        if all(used.clusters for used in usage):
+            return found
     return f"the GPU has no room for {plan}"
 
 

@@ -5,6 +5,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from natgrad.core import cuda
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
 seed = [0]  # of the order in which threads run
+compiling = threading.Lock()
 
 
 @cache
@@ -26,16 +28,18 @@ def library(launch: cuda.Launch) -> ctypes.CDLL:
         given = [*command, "-x", "c++", "-", "-o", str(own)]
         subprocess.run(given, input=source.encode(), check=True)
         own.replace(path)
-    return ctypes.PyDLL(str(path))  # one at a time: devices of a mesh call at once
+    return ctypes.PyDLL(str(path))  # keeps Python's lock: it runs one launch at a time
 
 
 def execute(call: cuda.Call) -> None:
     launch = cuda._decode(call.launch)
     addresses = call.addresses
+    with compiling:  # devices of a mesh call at once
+        found = library(launch)
     pointers = (ctypes.c_void_p * len(addresses))(*addresses)
     for number in range(launch.rounds):
         for kernel in launch.kernels:
-            start = getattr(library(launch), f"launch_{kernel.name}")
+            start = getattr(found, f"launch_{kernel.name}")
             start(pointers, kernel.grid, seed[0] + number, number)
 
 

@@ -311,6 +311,15 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(kernels, "find_device", kernels.Device)
     monkeypatch.setattr(cuda, "_ask", lambda kind, function, *_: int(function == "nvrtcVersion"))
     assert kernels.prepare.__wrapped__(task()) == "nvrtcVersion: error 1"
+    room = lambda self, ordinal: [cuda.Usage(64, 0, int(self.kernels[0].cluster <= 8))]
+    monkeypatch.setattr(cuda.Launch, "usage", room)
+    large = task(itemsize=8)
+    assert kernels.plan_kernel(large).blocks > 8
+    assert "cluster of 8 blocks" in kernels.prepare.__wrapped__(large)
+    few = kernels.prepare.__wrapped__(task(shots=1))
+    assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
+    monkeypatch.setattr(cuda.Launch, "usage", lambda self, ordinal: [cuda.Usage(64, 0, 0)])
+    assert "no room" in kernels.prepare.__wrapped__(task())
 
 
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
