@@ -406,7 +406,7 @@ class Launch(NamedTuple):
             )(*given, launch=json.dumps(self))
         )
         run.defjvp(_refuse)
-        return run(*arguments)
+        return list(run(*arguments))
 
 
 def _refuse(primals: Any, tangents: Any) -> Any:

@@ -27,8 +27,14 @@ struct Block : Barrier {
     alignas(16) unsigned char shared[1 << 18];
     std::vector<Warp> warps;
 };
+struct Sent { // on its way to another block
+    unsigned char pair[16];
+    int size;
+    unsigned to, bar;
+};
 struct Cluster : Barrier {
     std::vector<Block> blocks;
+    std::vector<Sent> sent;
 };
 struct Fiber {
     jmp_buf state;
@@ -76,9 +82,6 @@ template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old
 static unsigned remote(const void* own, int rank) {
     return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);
 }
-static unsigned char* resolve(unsigned address) {
-    return current->cluster->blocks[address >> 20].shared + (address & 0xfffff);
-}
 struct Transactions {
     int bytes;
     short armed, phase;
@@ -97,9 +100,24 @@ static void bar_wait(void* bar, int phase) {
 }
 template <class T> void send(unsigned to, T a, T b, unsigned bar) {
     T pair[2] = {a, b};
-    std::memcpy(resolve(to), pair, sizeof pair);
-    auto& t = *(Transactions*)resolve(bar);
-    t.bytes -= 2 * (int)sizeof(T), t.settle();
+    Sent sent = {{}, sizeof pair, to, bar};
+    std::memcpy(sent.pair, pair, sizeof pair);
+    current->cluster->sent.push_back(sent);
+}
+// What was sent arrives in any order, some of it later.
+static void deliver(Cluster& cluster, std::mt19937& random) {
+    auto at = [&](unsigned address) { return cluster.blocks[address >> 20].shared + (address & 0xfffff); };
+    auto all = std::move(cluster.sent);
+    cluster.sent.clear();
+    for (auto& sent : all) {
+        if (random() % 2) {
+            cluster.sent.push_back(sent);
+            continue;
+        }
+        std::memcpy(at(sent.to), sent.pair, sent.size);
+        auto& t = *(Transactions*)at(sent.bar);
+        t.bytes -= sent.size, t.settle();
+    }
 }
 template <class T> T lane_at(T x, int lane) {
     Warp& warp = current->warp();
@@ -142,6 +160,7 @@ static void run_cluster(int first, std::mt19937& random) {
         order.push_back(&fibers[i]);
     }
     for (size_t left = order.size(); left;) {
+        deliver(cluster, random);
         for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
         for (Fiber* f : order) {
             if (f->done) continue;
