@@ -173,6 +173,8 @@ PARTS = (
     Part("million_networks", _bench("million", "--networks"), 180, None, "gpu"),
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
     Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
+    Part("kernels_check", _bench("kernels", "check"), 190, None, "gpu"),
+    Part("kernels", _bench("kernels", "time"), 190, None, "gpu", ("deepwave", "torch")),
     Part("pinn", _bench("pinn_device", "--burgers-seconds 40"), 300, None, "gpu"),
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),

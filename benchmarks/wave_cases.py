@@ -88,15 +88,15 @@ def natgrad_tasks(case: Case, **storage: Any) -> Tasks:
     }
 
 
-def deepwave_tasks(case: Case, every: int = 1, device: str = "cpu") -> Tasks:
+def deepwave_tasks(case: Case, every: int = 1, device: str = "cpu", order: int = 4) -> Tasks:
     """Fields for the gradient at every n-th step, its `model_gradient_sampling_interval`."""
     import deepwave
     import torch
 
     torch.set_num_threads(1)
-    survey = case.survey
+    survey, spacing, dt = case.survey, case.survey.spacing[0], case.survey.dt
     tensor = lambda x: torch.as_tensor(np.asarray(x, np.float32), device=device)
-    places = lambda x: torch.as_tensor(np.round(x / SPACING).astype(int), device=device)
+    places = lambda x: torch.as_tensor(np.round(x / spacing).astype(int), device=device)
     velocity = tensor(case.velocity)
     # the derivative in c of 1/c², in s²/km²: δc = −c³ δm/2
     scatter = tensor(-0.5 * case.velocity**3 * case.change * 1e-6)
@@ -107,7 +107,7 @@ def deepwave_tasks(case: Case, every: int = 1, device: str = "cpu") -> Tasks:
         ),
         "source_locations": places(survey.sources)[:, None],
         "receiver_locations": places(survey.receivers)[None].repeat(survey.shots, 1, 1),
-        "accuracy": 4,
+        "accuracy": order,
         "pml_width": LAYER,
         "pml_freq": FREQUENCY,
         "max_vel": 1.001 * float(case.velocity.max()),
@@ -117,23 +117,23 @@ def deepwave_tasks(case: Case, every: int = 1, device: str = "cpu") -> Tasks:
 
     def forward() -> None:
         with torch.no_grad():
-            deepwave.scalar(velocity, SPACING, DT, **arguments)
+            deepwave.scalar(velocity, spacing, dt, **arguments)
         synchronise()
 
     def born() -> None:
         with torch.no_grad():
-            deepwave.scalar_born(velocity, SPACING, DT, scatter=scatter, **arguments)
+            deepwave.scalar_born(velocity, spacing, dt, scatter=scatter, **arguments)
         synchronise()
 
     def gradient() -> None:
         v = velocity.clone().requires_grad_()
-        out = deepwave.scalar(v, SPACING, DT, **arguments)[-1]
+        out = deepwave.scalar(v, spacing, dt, **arguments)[-1]
         torch.autograd.grad(out, v, xi)
         synchronise()
 
     def product() -> None:
         s = scatter.clone().requires_grad_()
-        out = deepwave.scalar_born(velocity, SPACING, DT, scatter=s, **arguments)[-1]
+        out = deepwave.scalar_born(velocity, spacing, dt, scatter=s, **arguments)[-1]
         torch.autograd.grad(out, s, out.detach())
         synchronise()
 

@@ -1,13 +1,13 @@
 """CUDA source of this package, compiled when it is first used and called from JAX programs.
 
-A `Launch` names a source file, what is defined in it, a kernel and its grid. `Launch.usage` shows
-that it runs on a GPU, or raises; `Launch.call` is the call inside a traced function.
+A `Launch` names source files, what is defined in them, kernels and their grids. `Launch.usage`
+shows that it runs on a GPU, or raises; `Launch.call` is the call inside a traced function.
 
     source.cu ─NVRTC→ cubin, kept in a folder of the user's cache ─driver→ kernel ─jax.ffi→ program
 
 Both libraries are reached by ctypes, and so is XLA: its handler is a C function of one struct
 (xla/ffi/api/c_api.h, which jaxlib carries), and a Python function can be one. Python is entered
-once a launch, so kernels should last. Nothing is compiled when natgrad is installed and nothing of
+for each launch, so kernels should last. Nothing is compiled when natgrad is installed, nothing of
 this runs without a GPU. What else there is: an extension module would have to be built for every
 platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that share their memory
 for the length of a loop; CuPy and cuda-python bring the same two libraries as a dependency that
@@ -16,13 +16,13 @@ leaves the call from XLA to be written; Warp has that call, and a language of it
 
 import ctypes
 import hashlib
+import importlib.util
 import json
 import os
 import re
-import sysconfig
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
+from ..errors import InputError
 from .archive import replace_file
 
 TARGET = "natgrad_cuda_launch"
@@ -169,7 +170,7 @@ def register(name: str, platform: str, execute: Callable[[Call], None]) -> None:
         call = Call(frame)
         try:
             execute(call)
-        except Exception as error:
+        except BaseException as error:  # an interrupt too: XLA would take the results for good
             return call.error(f"{type(error).__name__}: {error}")
         return None
 
@@ -185,7 +186,8 @@ def register(name: str, platform: str, execute: Callable[[Call], None]) -> None:
 def _library(kind: str) -> ctypes.CDLL:
     """libcuda or libnvrtc: from the loader's path, the packages that JAX installs, or a toolkit."""
     names = {"cuda": ["libcuda.so.1"], "nvrtc": ["libnvrtc.so.13", "libnvrtc.so.12"]}[kind]
-    folders = [Path(sysconfig.get_paths()[key]) / "nvidia" for key in ("purelib", "platlib")]
+    packages = importlib.util.find_spec("nvidia")  # in parts, each a package of its own
+    folders = list(map(Path, (packages and packages.submodule_search_locations) or []))
     folders = [*folders, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
     beside = [path for f in folders for n in names for path in f.glob(f"**/{n}")]
     for path in [*names, *map(str, beside)]:
@@ -196,30 +198,40 @@ def _library(kind: str) -> ctypes.CDLL:
     raise CudaError(f"{names[0]} was not found")
 
 
+def _ask(kind: str, function: str, *arguments: Any) -> int:
+    """Call a library; the code that it answers, 0 where all is well."""
+    found = getattr(_library(kind), function, None)
+    if found is None:
+        raise CudaError(f"{function} is missing from lib{kind}, which is too old")
+    return found(*arguments)
+
+
 def _driver(function: str, *arguments: Any) -> None:
-    library = _library("cuda")
-    if code := getattr(library, function)(*arguments):
+    if code := _ask("cuda", function, *arguments):
         name = ctypes.c_char_p()
-        library.cuGetErrorName(code, ctypes.byref(name))
+        _ask("cuda", "cuGetErrorName", code, ctypes.byref(name))
         raise CudaError(f"{function}: {(name.value or b'unknown').decode()}")
 
 
 def _nvrtc(function: str, *arguments: Any) -> None:
-    if code := getattr(_library("nvrtc"), function)(*arguments):
+    if code := _ask("nvrtc", function, *arguments):
         raise CudaError(f"{function}: error {code}")
 
 
-def compile_source(source: str, options: list[str]) -> bytes:
-    """The cubin of a source, from the cache of this user where it has been compiled before."""
+def compile_source(source: str, options: list[str], again: bool = False) -> bytes:
+    """The cubin of a source, from the cache of this user where it has been compiled before.
+
+    It is machine code: the source, the options (with the architecture) and the compiler decide what
+    it is, and the driver, whose version is not asked for, whether it loads.
+    """
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     told = json.dumps([source, options, major.value, minor.value])
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     path = Path(root) / "natgrad" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
-        pass
+    with suppress(OSError):
+        if not again and (found := path.read_bytes()):
+            return found
     program = ctypes.c_void_p()
     text = ctypes.c_char_p(source.encode())
     _nvrtc("nvrtcCreateProgram", ctypes.byref(program), text, b"kernels.cu", 0, None, None)
@@ -280,29 +292,14 @@ class Usage(NamedTuple):
     clusters: int
 
 
-class Launch(NamedTuple):
-    """A kernel of a source file of the package, specialised by macros, and how it is started.
+class Kernel(NamedTuple):
+    """A kernel by its name, and how many threads it is started with."""
 
-    Its parameters are the pointers of the arguments, then those of the results; numbers are macros.
-    """
-
-    file: str
-    kernel: str
-    macros: tuple[tuple[str, str], ...]
-    architecture: str
+    name: str
     grid: int
     block: int
     cluster: int = 1
     shared: int = 0
-
-    @property
-    def source(self) -> str:
-        lines = [f"#define {name} {value}\n" for name, value in self.macros]
-        return "".join(lines) + (PACKAGE / self.file).read_text()
-
-    def cubin(self) -> bytes:
-        options = [f"--gpu-architecture={self.architecture}", "--std=c++17", "-default-device"]
-        return compile_source(self.source, options)
 
     def config(self, stream: int) -> Any:
         attributes = (_Attribute * 1)()
@@ -311,75 +308,130 @@ class Launch(NamedTuple):
         shape = (size(self.grid, 1, 1), size(self.block, 1, 1), self.shared)
         return _Config(*shape, stream, attributes, int(self.cluster > 1))
 
-    def function(self, context: int) -> ctypes.c_void_p:
-        """The kernel in a context that is current, loaded once."""
+
+class Launch(NamedTuple):
+    """Kernels of source files of the package, specialised by macros, one after the other in rounds.
+
+    Their parameters are the pointers of the arguments, those of the results, and the number of the
+    round, which may be left out; other numbers are macros.
+    """
+
+    files: tuple[str, ...]
+    macros: tuple[tuple[str, str], ...]
+    architecture: str
+    kernels: tuple[Kernel, ...]
+    rounds: int = 1
+
+    @property
+    def source(self) -> str:
+        lines = [f"#define {name} {value}\n" for name, value in self.macros]
+        return "".join(lines) + "".join((PACKAGE / file).read_text() for file in self.files)
+
+    def cubin(self, again: bool = False) -> bytes:
+        options = [f"--gpu-architecture={self.architecture}", "--std=c++17", "-default-device"]
+        return compile_source(self.source, options, again)
+
+    def functions(self, context: int) -> list[ctypes.c_void_p]:
+        """The kernels in a context that is current, loaded once."""
         with _loading:
             if (context, self) not in _functions:
-                module, function = ctypes.c_void_p(), ctypes.c_void_p()
-                _driver("cuModuleLoadData", ctypes.byref(module), self.cubin())
-                name = self.kernel.encode()
-                _driver("cuModuleGetFunction", ctypes.byref(function), module, name)
-                _driver("cuFuncSetAttribute", function, _SHARED_BYTES, self.shared)
-                if self.cluster > 8:
-                    _driver("cuFuncSetAttribute", function, _ANY_CLUSTER, 1)
-                _functions[context, self] = function
+                module, found = ctypes.c_void_p(), []
+                try:
+                    _driver("cuModuleLoadData", ctypes.byref(module), self.cubin())
+                except CudaError:  # a file of the cache may have been cut off
+                    _driver("cuModuleLoadData", ctypes.byref(module), self.cubin(again=True))
+                for kernel in self.kernels:
+                    function, name = ctypes.c_void_p(), kernel.name.encode()
+                    _driver("cuModuleGetFunction", ctypes.byref(function), module, name)
+                    _driver("cuFuncSetAttribute", function, _SHARED_BYTES, kernel.shared)
+                    if kernel.cluster > 8:
+                        _driver("cuFuncSetAttribute", function, _ANY_CLUSTER, 1)
+                    found.append(function)
+                _functions[context, self] = found
             return _functions[context, self]
 
-    def usage(self, ordinal: int = 0) -> Usage:
-        """Of a device, which it must run on: `CudaError` where it cannot."""
+    def usage(self, ordinal: int = 0) -> list[Usage]:
+        """Of a device, which they must run on: `CudaError` where they cannot."""
         device, context, value = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         _driver("cuInit", 0)
         _driver("cuDeviceGet", ctypes.byref(device), ordinal)
         _driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        _driver("cuCtxPushCurrent_v2", context)
-        try:
-            function = self.function(context.value or 0)
-            found = []
-            for which in (_REGISTERS, _LOCAL_BYTES):
-                _driver("cuFuncGetAttribute", ctypes.byref(value), which, function)
-                found.append(value.value)
-            config, value.value = self.config(0), 1
-            if self.cluster > 1:
-                arguments = (ctypes.byref(value), function, ctypes.byref(config))
-                _driver("cuOccupancyMaxActiveClusters", *arguments)
-            else:
-                size = ctypes.c_size_t(self.shared)
-                arguments = (ctypes.byref(value), function, self.block, size)
-                _driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", *arguments)
-            return Usage(found[0], found[1], value.value)
-        finally:
-            _driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        used = []
+        with _current(context):
+            functions = self.functions(context.value or 0)
+            for kernel, function in zip(self.kernels, functions, strict=True):
+                found = []
+                for which in (_REGISTERS, _LOCAL_BYTES):
+                    _driver("cuFuncGetAttribute", ctypes.byref(value), which, function)
+                    found.append(value.value)
+                if kernel.cluster > 1:
+                    config = kernel.config(0)
+                    arguments = (ctypes.byref(value), function, ctypes.byref(config))
+                    _driver("cuOccupancyMaxActiveClusters", *arguments)
+                else:
+                    size = ctypes.c_size_t(kernel.shared)
+                    arguments = (ctypes.byref(value), function, kernel.block, size)
+                    _driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", *arguments)
+                used.append(Usage(found[0], found[1], value.value))
+        return used
 
     def start(self, addresses: list[int], stream: int) -> None:
-        context = ctypes.c_void_p()
+        context, count = ctypes.c_void_p(), ctypes.c_int()
         _driver("cuStreamGetCtx", ctypes.c_void_p(stream), ctypes.byref(context))
-        _driver("cuCtxPushCurrent_v2", context)
-        try:
-            values = (ctypes.c_uint64 * len(addresses))(*addresses)
-            first, step = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
-            pointers = (ctypes.c_void_p * len(addresses))(
-                *[first + step * i for i in range(len(addresses))]
-            )
-            config, function = self.config(stream), self.function(context.value or 0)
-            _driver("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
-        finally:
-            _driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        values = (ctypes.c_uint64 * len(addresses))(*addresses)
+        step = ctypes.sizeof(ctypes.c_uint64)
+        places = [ctypes.addressof(values) + step * i for i in range(len(addresses))]
+        pointers = (ctypes.c_void_p * (len(places) + 1))(*places, ctypes.addressof(count))
+        with _current(context):
+            functions = self.functions(context.value or 0)
+            configs = [ctypes.byref(kernel.config(stream)) for kernel in self.kernels]
+            for number in range(self.rounds):
+                count.value = number  # the driver copies what pointers lead to
+                for config, function in zip(configs, functions, strict=True):
+                    _driver("cuLaunchKernelEx", config, function, pointers, None)
 
-    def call(self, results: list[jax.ShapeDtypeStruct], *arguments: Array) -> Any:
-        """The kernel on these arrays, in a function that is traced."""
+    def call(
+        self, results: list[jax.ShapeDtypeStruct], *arguments: Array, changed: int = 0
+    ) -> list[Array]:
+        """The kernels on these arrays, in a function that is traced.
+
+        The first `changed` arguments are changed in place and become the last results.
+        """
         register(TARGET, "CUDA", _execute)
-        call = jax.ffi.ffi_call(TARGET, results, vmap_method="sequential")
-        return call(*arguments, launch=json.dumps(self))
+        state = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments[:changed]]
+        aliases = {i: len(results) + i for i in range(changed)}
+        run = jax.custom_jvp(
+            lambda *given: jax.ffi.ffi_call(
+                TARGET, [*results, *state], vmap_method="sequential", input_output_aliases=aliases
+            )(*given, launch=json.dumps(self))
+        )
+        run.defjvp(_refuse)
+        return list(run(*arguments))
 
 
-_functions: dict[tuple[int, Launch], ctypes.c_void_p] = {}
+def _refuse(primals: Any, tangents: Any) -> Any:
+    what = "kernels are no functions that JAX can differentiate"
+    raise InputError("engine", what, "model.products, or engine='xla'")
+
+
+@contextmanager
+def _current(context: ctypes.c_void_p) -> Iterator[None]:
+    _driver("cuCtxPushCurrent_v2", context)
+    try:
+        yield
+    finally:
+        _ask("cuda", "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+_functions: dict[tuple[int, Launch], list[ctypes.c_void_p]] = {}
 _loading = threading.Lock()
 
 
 @cache
 def _decode(text: bytes) -> Launch:
-    given = Launch(*json.loads(text))
-    return given._replace(macros=tuple((name, value) for name, value in given.macros))
+    files, macros, architecture, kernels, rounds = json.loads(text)
+    kernels = tuple(Kernel(*kernel) for kernel in kernels)
+    return Launch(tuple(files), tuple(map(tuple, macros)), architecture, kernels, rounds)
 
 
 def _execute(call: Call) -> None:

@@ -154,9 +154,9 @@ class Acoustic(WaveModel):
     `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
     before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
-    On a Hopper GPU or later, `engine="auto"` computes 2D waves by kernels of our own that keep a
-    shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why where
-    it does not. "xla" is the reference.
+    On a Hopper GPU or later, `engine="auto"` computes waves by kernels of our own: in 2D they keep
+    a shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why
+    where it does not. "xla" is the reference.
 
     ```python
     model = ng.waves.Acoustic(survey, start)

@@ -1,7 +1,8 @@
-"""Waves of 2D shots by kernels of our own on an NVIDIA GPU: a cluster of thread blocks for a shot.
+"""Waves by kernels of our own on an NVIDIA GPU.
 
-A shot stays in the shared memory of its cluster for all steps (kernels.cu), so that a run is one
-launch. The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
+A 2D shot stays in the shared memory of a cluster of thread blocks for all steps (kernels_2d.cu), so
+that a run is one launch. In 3D a launch is a step of all shots, in which each field is read once
+(kernels_3d.cu). The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
 
     find("forward", medium, shots)     # the kernel, or a line that says why there is none
 """
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core import cuda
-from ..core.cuda import CudaError, Launch
+from ..core.cuda import CudaError, Kernel, Launch
 from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
@@ -29,6 +30,7 @@ class Device(NamedTuple):
     registers: int = 65_536
     multiprocessors: int = 132
     together: int = 16  # multiprocessors that share their memory in clusters
+    ordinal: int = 0
 
     def clusters(self, blocks: int) -> int:
         """About how many clusters run at once, one block on a multiprocessor."""
@@ -42,16 +44,20 @@ def find_device() -> Device | str:
     """The GPU that programs run on, or why our kernels cannot run on it."""
     if jax.default_backend() != "gpu":
         return "there is no GPU"
-    device = jax.devices()[0]
-    capability = str(getattr(device, "compute_capability", "0.0"))
+    devices = jax.local_devices()
+    found = sorted({str(getattr(device, "compute_capability", "0.0")) for device in devices})
+    if len(found) > 1:
+        return f"the GPUs differ (compute capability {', '.join(found)})"
+    capability, ordinal = found[0], getattr(devices[0], "local_hardware_id", None) or 0
     if not (capability.split(".")[0].isdecimal() and int(capability.split(".")[0]) >= 9):
-        what = f"{device.device_kind} has compute capability {capability}"
+        what = f"{devices[0].device_kind} has compute capability {capability}"
         return f"{what}, and clusters of thread blocks need 9.0"
     try:
-        shared, count = cuda.limits(0)
-    except CudaError as error:
+        shared, count = cuda.limits(ordinal)
+    except (CudaError, OSError) as error:
         return str(error)
-    return Device(f"sm_{capability.replace('.', '')}", shared, multiprocessors=count)
+    name = f"sm_{capability.replace('.', '')}"
+    return Device(name, shared, multiprocessors=count, ordinal=ordinal)
 
 
 class Task(NamedTuple):
@@ -73,7 +79,7 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a task is laid out: blocks of a cluster, columns of a block and of a thread."""
+    """How a 2D task is laid out: blocks of a cluster, columns of a block and of a thread."""
 
     blocks: int
     columns: int
@@ -82,6 +88,20 @@ class Plan(NamedTuple):
     slots: int
     shared: int
     cost: float  # of a step, in issue cycles, by the model below
+
+
+class Stream(NamedTuple):
+    """How a 3D task is laid out: cells of a thread, rows of a tile, planes that a block walks."""
+
+    vector: int
+    rows: int
+    length: int
+    resident: int  # blocks of a multiprocessor
+    shared: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.rows
 
 
 def round_up(n: int, to: int) -> int:
@@ -138,15 +158,17 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
     return Plan(blocks, columns, patch, threads, slots, shared, cost)
 
 
-def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
+def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
     """The fastest layout of a task by a rough model, or a line that says why there is none."""
-    if len(task.shape) != 2:
-        return "the kernels are for 2D"
     if task.order not in SECOND:
         return f"no kernel of order {task.order}"
+    if len(task.shape) == 3:
+        return plan_stream(task, device)
+    if len(task.shape) != 2:
+        return "the kernels are for 2D and 3D"
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
-    for blocks in range(1, 17):
+    for blocks in range(1, largest + 1):
         for patch in range(2, 9):
             plan = lay_out(task, device, blocks, patch)
             if isinstance(plan, str):
@@ -155,21 +177,43 @@ def plan_kernel(task: Task, device: Device = Device()) -> Plan | str:
                 rounds = -(-task.shots // device.clusters(blocks))
                 found[rounds * plan.cost, -patch, blocks] = plan
     if not found:
-        sides = " × ".join(map(str, task.shape))
-        return f"{sides} cells fit into no cluster of 16 blocks ({', '.join(sorted(reasons))})"
+        what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
+        return f"{what} ({', '.join(sorted(reasons))})"
     return found[min(found)]
 
 
-def launch(task: Task, plan: Plan, device: Device) -> Launch:
-    """The kernel of a plan, all of its numbers written into the source."""
+def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
+    """Chunks as long as keep all multiprocessors at work to the end: a chunk reads a rim twice."""
+    n0, n1, n2 = task.shape
+    if min(task.shape) < 2 * task.layer + 4:
+        return f"{_size(task)} are fewer than 4 across beside the layer"
+    vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
+    rows, reach = rows if vector == 4 else 16, max(task.order // 2, 3 if task.layer else 0)
+    tiles = -(-n1 // rows) * -(-n2 // (32 * vector)) * task.shots
+    points = max(task.recorded, task.injected * task.injected_corners) * task.shots
+    if max(tiles * n0, points, n1 * n2) >= 2**31:
+        return f"{task.shots} shots of {_size(task)} are more than a grid of blocks can count"
+    resident = 16 // rows if vector == 4 else 8 // task.itemsize
+    share = tiles / (resident * device.multiprocessors)
+    lengths = {-(-n0 // chunks) for chunks in range(1, n0 // (2 * reach) + 1)} or {n0}
+    cost = lambda length: (-(-n0 // length) * share + 1) * (length + 2 * reach)
+    pitch = 32 * vector + 2 * round_up(reach, vector)
+    shared = round_up(2 * (rows + 2 * reach) * pitch * task.itemsize, 16)
+    return Stream(vector, rows, min(lengths, key=cost), resident, shared)
+
+
+def _size(task: Task) -> str:
+    return f"{' × '.join(map(str, task.shape))} cells"
+
+
+def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
+    """The kernels of a plan, all of its numbers written into the source."""
     real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
     number = lambda x: f"{float(x)!r}{suffix}"
-    weights = [[w / h**2 for w in SECOND[task.order]] for h in task.spacing]
-    macros = {
+    weights = [", ".join(number(w / h**2) for w in SECOND[task.order]) for h in task.spacing]
+    macros: dict[str, Any] = {
         "REAL": real,
         "MODE": MODES.index(task.mode),
-        "NX": task.shape[0],
-        "NZ": task.shape[1],
         "HALF": task.order // 2,
         "LAYER": task.layer,
         "STEPS": task.steps,
@@ -179,21 +223,32 @@ def launch(task: Task, plan: Plan, device: Device) -> Launch:
         "INJECTED_CORNERS": task.injected_corners,
         "RECORDED": task.recorded,
         "RECORDED_CORNERS": task.recorded_corners,
-        "BLOCKS": plan.blocks,
-        "COLS": plan.columns,
-        "PX": plan.patch,
         "THREADS": plan.threads,
-        "SLOTS": plan.slots,
         "SHARED": plan.shared,
-        "WEIGHTS_X": ", ".join(map(number, weights[0])),
-        "WEIGHTS_Z": ", ".join(map(number, weights[1])),
+        "AXES_WEIGHTS": ", ".join(f"{{{w}}}" for w in weights),
+        "AXES_SLOPES": ", ".join(number(h**-2) for h in task.spacing),
         "GAMMA": number(GAMMA[task.order]),
-        "SLOPE_X": number(task.spacing[0] ** -2),
-        "SLOPE_Z": number(task.spacing[1] ** -2),
     }
+    if isinstance(plan, Plan):
+        file, rounds = "kernels_2d.cu", 1
+        macros |= dict(zip(("NX", "NZ"), task.shape, strict=True))
+        macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "PX": plan.patch}
+        macros |= {"SLOTS": plan.slots, "RESIDENT": 1}
+        size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
+        kernels = (Kernel("wave", *size),)
+    else:
+        file, rounds = "kernels_3d.cu", task.steps
+        n0, n1, n2 = task.shape
+        macros |= {"N0": n0, "N1": n1, "N2": n2, "BLOCKS": 1, "RESIDENT": plan.resident}
+        macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LENGTH": plan.length}
+        tiles = -(-n1 // plan.rows) * -(-n2 // (32 * plan.vector))
+        grid = tiles * -(-n0 // plan.length) * task.shots
+        points = max(task.injected * task.injected_corners, task.recorded) * task.shots
+        step = Kernel("step", grid, plan.threads, shared=plan.shared)
+        kernels = (step, Kernel("points", -(-points // plan.threads), plan.threads))
     named = tuple((name, str(value)) for name, value in macros.items())
-    size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
-    return Launch("waves/kernels.cu", "wave", named, device.architecture, *size)
+    files = ("waves/kernels.cuh", f"waves/{file}")
+    return Launch(files, named, device.architecture, kernels, rounds)
 
 
 @cache
@@ -202,15 +257,19 @@ def prepare(task: Task) -> Launch | str:
     device = find_device()
     if isinstance(device, str):
         return device
-    plan = plan_kernel(task, device)
-    if isinstance(plan, str):
-        return plan
-    found = launch(task, plan, device)
-    try:
-        usage = found.usage()
-    except (CudaError, OSError) as error:
-        return str(error)
-    return found if usage.clusters else f"a cluster of {plan.blocks} blocks does not fit"
+    plan: Any = None
+    for largest in (16, 8):  # clusters of more than 8 blocks run where the GPU has room for them
+        plan = plan_kernel(task, device, largest)
+        if isinstance(plan, str):
+            return plan
+        found = launch(task, plan, device)
+        try:
+            usage = found.usage(device.ordinal)
+        except (CudaError, OSError) as error:
+            return str(error)
+        if all(used.clusters for used in usage):
+            return found
+    return f"the GPU has no room for {plan}"
 
 
 def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:
@@ -219,8 +278,6 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     What one kernel keeps the others read, so there are all three of them or none.
     """
     scheme, shape = medium.scheme, medium.weight.shape
-    if len(shape) != 2:
-        return "the kernels are for 2D"
     if scheme.segment is not None and mode != "forward":
         return "the fields are kept at checkpoints"
     wanted = ("forward",) if mode == "forward" else MODES[1:]
@@ -240,8 +297,9 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
 
 
 def turned(medium: Medium) -> int:
-    """−1 where the axes change places, so that the longer one is dealt out to blocks, else 1."""
-    return -1 if medium.weight.shape[0] < medium.weight.shape[1] else 1
+    """−1 where the axes change places: in 2D the longer one is dealt out to blocks. Else 1."""
+    shape = medium.weight.shape
+    return -1 if len(shape) == 2 and shape[0] < shape[1] else 1
 
 
 def turn(medium: Medium, x: Array) -> Array:
@@ -253,13 +311,6 @@ def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
     return at.cells[..., :: turned(medium)], at.weights.astype(medium.weight.dtype)
 
 
-def constants(medium: Medium) -> tuple[Array, Array]:
-    """w and the filters of the layer."""
-    by = turned(medium)
-    lines = filters(Layer(medium.layer.lines[::by]))
-    return turn(medium, medium.weight), lines.astype(medium.weight.dtype)
-
-
 def filters(layer: Layer) -> Array:
     """b and a of the cells of an axis, then of the points before and after them; axis by axis."""
     lines = []
@@ -269,32 +320,42 @@ def filters(layer: Layer) -> Array:
     return jnp.concatenate(lines) if lines else jnp.zeros(1)
 
 
+def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array) -> list[Array]:
+    """The kernels on w, the filters and what is given; in 3D with fields that begin at rest."""
+    by, (*shape,), dtype = turned(medium), medium.weight.shape, medium.weight.dtype
+    lines = filters(Layer(medium.layer.lines[::by])).astype(dtype)
+    given = (turn(medium, medium.weight), lines, *given)
+    results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
+    if len(shape) == 2:
+        return launch.call(results, *given)
+    strips = sum(4 * medium.scheme.absorbing * medium.weight.size // n for n in shape)
+    state = [jnp.zeros(size, dtype) for size in ((2, shots, *shape), (2, shots, max(1, strips)))]
+    return launch.call(results, *state, *given, changed=len(state))
+
+
 def forward(
     launch: Launch, medium: Medium, wavelet: Array, source: Positions, receivers: Positions
 ) -> list[Array]:
     """The data, (shots, receivers, steps), and q where the kernel keeps it; a scaled source."""
-    results = [_data(medium, receivers)]
-    if dict(launch.macros)["MODE"] == str(MODES.index("keep")):
-        shape = (medium.scheme.blocks, len(wavelet), *medium.weight.shape)  # in the kernels' order
-        results.append(jax.ShapeDtypeStruct(shape, medium.weight.dtype))
+    results: list = [_data(medium, receivers)]
+    if dict(launch.macros)["MODE"] == str(MODES.index("keep")):  # in the kernels' order
+        results.append((medium.scheme.blocks, len(wavelet), *medium.weight.shape))
     places = (*point(medium, source), wavelet, *point(medium, receivers))
-    return launch.call(results, *constants(medium), *places)
+    return run(launch, medium, len(wavelet), results, *places)[: len(results)]
 
 
 def born(launch: Launch, medium: Medium, ratio: Array, kept: Array, receivers: Positions) -> Array:
     """The data of the linearised waves for the source ratio · q."""
-    given = (*constants(medium), turn(medium, ratio), kept, *point(medium, receivers))
-    return launch.call([_data(medium, receivers)], *given)[0]
+    given = (turn(medium, ratio), kept, *point(medium, receivers))
+    return run(launch, medium, len(receivers.cells), [_data(medium, receivers)], *given)[0]
 
 
 def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, xi: Array) -> Array:
     """Σ q y over steps and shots, for scaled receivers."""
     image = (len(xi), *medium.weight.shape[:: turned(medium)])
-    given = (*constants(medium), kept, *point(medium, receivers), xi)
-    found = launch.call([jax.ShapeDtypeStruct(image, medium.weight.dtype)], *given)[0]
+    found = run(launch, medium, len(xi), [image], kept, *point(medium, receivers), xi)[0]
     return turn(medium, found.sum(axis=0))
 
 
-def _data(medium: Medium, receivers: Positions) -> jax.ShapeDtypeStruct:
-    shape = (*receivers.cells.shape[:2], medium.scheme.steps)
-    return jax.ShapeDtypeStruct(shape, medium.weight.dtype)
+def _data(medium: Medium, receivers: Positions) -> tuple[int, ...]:
+    return (*receivers.cells.shape[:2], medium.scheme.steps)

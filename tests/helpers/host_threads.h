@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <type_traits>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
 
 #define DEVICE static inline
+#define CALLED static
 #define TABLE constexpr
 #define KERNEL static void
 #define __restrict__
@@ -25,8 +27,14 @@ struct Block : Barrier {
     alignas(16) unsigned char shared[1 << 18];
     std::vector<Warp> warps;
 };
+struct Sent { // on its way to another block
+    unsigned char pair[16];
+    int size;
+    unsigned to, bar;
+};
 struct Cluster : Barrier {
     std::vector<Block> blocks;
+    std::vector<Sent> sent;
 };
 struct Fiber {
     jmp_buf state;
@@ -65,13 +73,14 @@ static void forget(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
 static void prefetch(const void*) {}
+template <class T, int N> void store(T* to, const T (&x)[N]) {
+    if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
+    for (int i = 0; i < N; i++) to[i] = x[i];
+}
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
 
 static unsigned remote(const void* own, int rank) {
     return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);
-}
-static unsigned char* resolve(unsigned address) {
-    return current->cluster->blocks[address >> 20].shared + (address & 0xfffff);
 }
 struct Transactions {
     int bytes;
@@ -91,9 +100,24 @@ static void bar_wait(void* bar, int phase) {
 }
 template <class T> void send(unsigned to, T a, T b, unsigned bar) {
     T pair[2] = {a, b};
-    std::memcpy(resolve(to), pair, sizeof pair);
-    auto& t = *(Transactions*)resolve(bar);
-    t.bytes -= 2 * (int)sizeof(T), t.settle();
+    Sent sent = {{}, sizeof pair, to, bar};
+    std::memcpy(sent.pair, pair, sizeof pair);
+    current->cluster->sent.push_back(sent);
+}
+// What was sent arrives in any order, some of it later.
+static void deliver(Cluster& cluster, std::mt19937& random) {
+    auto at = [&](unsigned address) { return cluster.blocks[address >> 20].shared + (address & 0xfffff); };
+    auto all = std::move(cluster.sent);
+    cluster.sent.clear();
+    for (auto& sent : all) {
+        if (random() % 2) {
+            cluster.sent.push_back(sent);
+            continue;
+        }
+        std::memcpy(at(sent.to), sent.pair, sent.size);
+        auto& t = *(Transactions*)at(sent.bar);
+        t.bytes -= sent.size, t.settle();
+    }
 }
 template <class T> T lane_at(T x, int lane) {
     Warp& warp = current->warp();
@@ -136,6 +160,7 @@ static void run_cluster(int first, std::mt19937& random) {
         order.push_back(&fibers[i]);
     }
     for (size_t left = order.size(); left;) {
+        deliver(cluster, random);
         for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
         for (Fiber* f : order) {
             if (f->done) continue;
@@ -147,13 +172,18 @@ static void run_cluster(int first, std::mt19937& random) {
 }
 
 static void** parameters;
+static int round_number; // a parameter that is no pointer
+template <class A> A take(size_t i) {
+    if constexpr (std::is_pointer_v<A>) return (A)parameters[i];
+    else return round_number;
+}
 template <class... A, size_t... I> void call(void (*f)(A...), std::index_sequence<I...>) {
-    f((A)parameters[I]...);
+    f(take<A>(I)...);
 }
 template <class... A> void call(void (*f)(A...)) { call(f, std::index_sequence_for<A...>()); }
-#define HOST_LAUNCH(kernel)                                                \
-    extern "C" void launch(void** given, int grid, int seed) {             \
-        parameters = given, body = [] { call(kernel); };                   \
-        std::mt19937 random(seed);                                         \
-        for (int i = 0; i < grid; i += BLOCKS) run_cluster(i, random);     \
+#define HOST_LAUNCH(kernel)                                                          \
+    extern "C" void launch_##kernel(void** given, int grid, int seed, int round) {   \
+        parameters = given, round_number = round, body = [] { call(kernel); };       \
+        std::mt19937 random(seed);                                                   \
+        for (int i = 0; i < grid; i += BLOCKS) run_cluster(i, random);               \
     }

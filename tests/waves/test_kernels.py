@@ -46,9 +46,19 @@ def on_cpu(monkeypatch):
     return used
 
 
-def make(engine, order=4, dtype=jnp.float64, on_grid=True, every=3, absorbing=8, shape=(34, 28)):
-    spacing, steps, rng = (10.0, 12.0), 30, np.random.default_rng(0)
-    place = lambda n: rng.uniform(0, 1, (n, 2)) * (np.array(shape) - 1) * spacing
+def make(
+    engine,
+    order=4,
+    dtype=jnp.float64,
+    on_grid=True,
+    every=3,
+    absorbing=8,
+    shape=(34, 28),
+    devices=None,
+):
+    d = len(shape)
+    spacing, steps, rng = (10.0, 12.0, 11.0)[:d], 30 if d == 2 else 16, np.random.default_rng(0)
+    place = lambda n: rng.uniform(0, 1, (n, d)) * (np.array(shape) - 1) * spacing
     sources, receivers = place(2), place(9)
     if on_grid:
         sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
@@ -56,6 +66,7 @@ def make(engine, order=4, dtype=jnp.float64, on_grid=True, every=3, absorbing=8,
     survey = waves.Survey(shape, spacing, 0.0015, sources, receivers, wavelet)
     velocity = 2000.0 + 300 * rng.normal(size=shape).clip(-1, 1)
     settings = {"order": order, "absorbing": absorbing, "stored_every": every, "dtype": dtype}
+    settings["devices"] = devices
     return waves.Acoustic(survey, velocity, engine=engine, **settings)
 
 
@@ -69,17 +80,18 @@ def everything(model, eta, xi):
 
 CASES = {
     "between cells": {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5},
-    "order 4": {},
     "order 8": {"order": 8},
-    "single precision": {"dtype": jnp.float32, "on_grid": False, "absorbing": 5},
-    "no layer": {"absorbing": 0},
+    "single precision": {"dtype": jnp.float32},
+    "no layer": {"absorbing": 0, "on_grid": False},
+    "3D": {"shape": (9, 7, 36), "absorbing": 3, "on_grid": False},
+    "3D, order 8": {"shape": (9, 7, 124), "absorbing": 4, "order": 8, "dtype": jnp.float32},
 }
 SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
 
 
-def check(case, engine):
+def check(case, engine, devices=None):
     settings = CASES[case]
-    model, other = make("xla", **settings), make(engine, **settings)
+    model, other = make("xla", **settings), make(engine, devices=devices, **settings)
     rng = np.random.default_rng(1)
     eta = jnp.asarray(rng.normal(size=model.start.size))
     xi = jnp.asarray(rng.normal(size=model.survey.data_shape))
@@ -98,6 +110,14 @@ def check(case, engine):
 def test_kernels_compute_what_xla_does(case, on_cpu):
     check(case, "kernels")
     assert len(on_cpu) == 4  # forward, keeping, Born, adjoint
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+def test_kernels_share_shots_out_to_devices(on_cpu):
+    check("no layer", "kernels", jax.devices()[:2])
+    assert len(on_cpu) == 4
 
 
 @pytest.mark.skipif(isinstance(kernels.find_device(), str), reason="needs a Hopper GPU")
@@ -142,8 +162,12 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
         assert isinstance(plan, kernels.Plan)
         assert plan.blocks == 5
     assert "fit into no cluster" in kernels.plan_kernel(task(shape=(2000, 1000)))
-    assert "2D" in kernels.plan_kernel(task(shape=(60, 60, 60)))
+    assert "2D" in kernels.plan_kernel(task(shape=(60, 60, 60, 60)))
     assert "order 6" in kernels.plan_kernel(task(order=6))
+    assert "8 bytes fit into no cluster" in kernels.plan_kernel(task("adjoint", itemsize=8))
+    assert isinstance(kernels.plan_kernel(task(shape=(512, 512, 512), shots=1)), kernels.Stream)
+    assert "beside the layer" in kernels.plan_kernel(task(shape=(43, 512, 512)))
+    assert "grid of blocks" in kernels.plan_kernel(task(shape=(512, 512, 512), shots=99_999))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -163,6 +187,8 @@ def test_the_source_compiles_for_a_gpu(mode, tmp_path):
 
 def test_xla_calls_a_python_function():
     def twice(call):
+        if call.launch == b"interrupt":
+            raise KeyboardInterrupt
         given, result = call.addresses
         if call.launch != b"twice":
             raise ValueError(f"what is {call.launch.decode()}?")
@@ -178,15 +204,88 @@ def test_xla_calls_a_python_function():
 
     x = np.arange(5, dtype=np.float32)
     np.testing.assert_array_equal(run(x, "twice"), 2 * x + 1)
-    with pytest.raises(Exception, match="what is half"):
-        run(x, "half").block_until_ready()
+    for name, told in {"half": "what is half", "interrupt": "KeyboardInterrupt"}.items():
+        with pytest.raises(Exception, match=told):
+            run(x, name).block_until_ready()
+
+
+def some_launch(shape=(346, 160), **changes):
+    given = task(shape=shape, spacing=(25.0,) * len(shape), **changes)
+    plan = kernels.plan_kernel(given)
+    assert not isinstance(plan, str)
+    return kernels.launch(given, plan, kernels.Device())
 
 
 def test_launches_survive_their_way_through_a_program():
-    plan = kernels.plan_kernel(task())
-    assert isinstance(plan, kernels.Plan)
-    launch = kernels.launch(task(), plan, kernels.Device())
-    assert cuda._decode(json.dumps(launch).encode()) == launch
+    for launch in (some_launch(), some_launch((64, 64, 64), steps=3)):
+        assert cuda._decode(json.dumps(launch).encode()) == launch
+
+
+def test_kernels_are_started_round_by_round(monkeypatch):
+    """With a driver that writes down what it is asked for."""
+    launch, asked = some_launch((64, 64, 64), steps=3), []
+
+    def answer(kind, function, *arguments):
+        asked.append(function)
+        if function == "cuModuleGetFunction":
+            arguments[0]._obj.value = len(asked)
+        if function == "cuModuleLoadData" and asked.count(function) == 1:
+            return 200  # a file of the cache that was cut off
+        if function == "cuLaunchKernelEx":
+            config, pointers = arguments[0]._obj, arguments[2]
+            values = [ctypes.c_uint64.from_address(pointers[i]).value for i in range(2)]
+            number = ctypes.c_int.from_address(pointers[2]).value
+            started.append((config.grid[0], config.block[0], values, number))
+            return 1 if failing else 0
+        return 0
+
+    started, failing, compiled = [], [], []
+    cubin = lambda self, again=False: compiled.append(again) or b"code"
+    monkeypatch.setattr(cuda, "_ask", answer)
+    monkeypatch.setattr(cuda.Launch, "cubin", cubin)
+    monkeypatch.setattr(cuda, "_functions", {})
+    launch.start([2**40, 2**41], 0)
+    sizes = [(kernel.grid, kernel.block) for kernel in launch.kernels]
+    expected = [(*size, [2**40, 2**41], i) for i in range(3) for size in sizes]
+    assert started == expected
+    assert compiled == [False, True]
+    failing.append(True)
+    with pytest.raises(cuda.CudaError, match="cuLaunchKernelEx"):
+        launch.start([2**40, 2**41], 0)
+    assert asked.count("cuCtxPushCurrent_v2") == asked.count("cuCtxPopCurrent_v2") == 2
+
+
+def test_compiled_kernels_are_kept_by_source_architecture_and_compiler(monkeypatch, tmp_path):
+    compiled, version = [], [13]
+
+    def nvrtc(function, *arguments):
+        if function == "nvrtcVersion":
+            arguments[0]._obj.value = version[0]
+        if function == "nvrtcCompileProgram":
+            compiled.append(arguments)
+        if function == "nvrtcGetCUBINSize":
+            arguments[1]._obj.value = 4
+        if function == "nvrtcGetCUBIN":
+            arguments[1].value = b"%d" % len(compiled)
+
+    monkeypatch.setattr(cuda, "_nvrtc", nvrtc)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = cuda.compile_source("source", ["sm_90"])
+    assert cuda.compile_source("source", ["sm_90"]) == first
+    assert len(compiled) == 1
+    others = [cuda.compile_source("other", ["sm_90"]), cuda.compile_source("source", ["sm_100"])]
+    others.append(cuda.compile_source("source", ["sm_90"], again=True))
+    version[0] = 12
+    assert len({first, *others, cuda.compile_source("source", ["sm_90"])}) == 5
+    for path in tmp_path.glob("natgrad/*.cubin"):
+        path.write_bytes(b"")  # as a full disk may leave it
+    assert cuda.compile_source("source", ["sm_90"]) == b"6\0\0\0"
+
+
+def test_kernels_refuse_to_be_differentiated():
+    call = lambda x: some_launch().call([jax.ShapeDtypeStruct((3,), float)], x)[0]
+    with pytest.raises(ng.InputError, match=r"model\.products, or engine='xla'"):
+        jax.eval_shape(jax.grad(lambda x: call(x).sum()), jnp.ones(3))
 
 
 class FakeGpu:
@@ -199,12 +298,28 @@ class FakeGpu:
 def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     assert kernels.find_device.__wrapped__() == "there is no GPU"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "devices", lambda: [FakeGpu("8.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [FakeGpu("8.0")])
     assert "clusters of thread blocks need 9.0" in kernels.find_device.__wrapped__()
-    monkeypatch.setattr(jax, "devices", lambda: [FakeGpu("9.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [FakeGpu("9.0"), FakeGpu("8.0")])
+    assert "the GPUs differ" in kernels.find_device.__wrapped__()
+    monkeypatch.setattr(jax, "local_devices", lambda: [FakeGpu("9.0")])
     missing = lambda kind: (_ for _ in ()).throw(cuda.CudaError(f"lib{kind} was not found"))
     monkeypatch.setattr(cuda, "_library", missing)
     assert kernels.find_device.__wrapped__() == "libnvrtc was not found"
+    monkeypatch.setattr(cuda, "_library", lambda kind: ctypes.CDLL(None))  # has none of its names
+    assert "cuInit is missing from libcuda" in kernels.find_device.__wrapped__()
+    monkeypatch.setattr(kernels, "find_device", kernels.Device)
+    monkeypatch.setattr(cuda, "_ask", lambda kind, function, *_: int(function == "nvrtcVersion"))
+    assert kernels.prepare.__wrapped__(task()) == "nvrtcVersion: error 1"
+    room = lambda self, ordinal: [cuda.Usage(64, 0, int(self.kernels[0].cluster <= 8))]
+    monkeypatch.setattr(cuda.Launch, "usage", room)
+    large = task(itemsize=8)
+    assert kernels.plan_kernel(large).blocks > 8
+    assert "cluster of 8 blocks" in kernels.prepare.__wrapped__(large)
+    few = kernels.prepare.__wrapped__(task(shots=1))
+    assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
+    monkeypatch.setattr(cuda.Launch, "usage", lambda self, ordinal: [cuda.Usage(64, 0, 0)])
+    assert "no room" in kernels.prepare.__wrapped__(task())
 
 
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
@@ -216,5 +331,8 @@ def test_a_model_that_asks_for_kernels_says_why_xla_runs(monkeypatch):
         assert propagation.choose(lambda: None, "born", medium, model.gathers) is None
     quiet = Medium(model.slowness(model.start), model.layer, model.scheme._replace(engine="auto"))
     assert propagation.choose(lambda: None, "born", quiet, model.gathers) is None
+    sparse = quiet.scheme._replace(segment=4)
+    thin = Medium(model.slowness(model.start), model.layer, sparse)
+    assert "checkpoints" in kernels.find("born", thin, *model.gathers[1:])
     with pytest.raises(ng.InputError, match="engine"):
         make("cuda")

@@ -9,84 +9,6 @@
 //
 // The correction is that of the absorbing layer, computed first, on its strips only: along z by
 // lanes that have four rows each, along x by threads that have a row and some columns.
-//
-// MODE is FORWARD, KEEP (q of every n-th step is written), BORN (its source is −n(η/m)q) or ADJOINT
-// (backwards, with the image Σ q y). All sizes are macros; the source is compiled for each of them.
-
-#ifdef __CUDACC__
-#define DEVICE __device__ __forceinline__
-#define TABLE __device__ constexpr
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
-
-extern __shared__ __align__(16) unsigned char arena[];
-
-DEVICE int thread() { return threadIdx.x; }
-DEVICE int block() { return blockIdx.x; }
-DEVICE void block_sync() { __syncthreads(); }
-
-DEVICE void cluster_sync() {
-    if (BLOCKS == 1) return __syncthreads();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// The address of this block's variable in another block of the cluster, and a pair sent there.
-DEVICE unsigned remote(const void* own, int rank) {
-    unsigned address;
-    unsigned here = (unsigned)__cvta_generic_to_shared(own);
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(here), "r"(rank));
-    return address;
-}
-// A transaction barrier counts the bytes that another block sends; a phase of it is armed with their
-// number and ends when all have come.
-DEVICE void bar_init(void* bar) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(at) : "memory");
-}
-DEVICE void bar_arm(void* bar, int bytes) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-DEVICE void bar_wait(void* bar, int phase) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n}" ::"r"(at), "r"(phase) : "memory");
-}
-DEVICE void send(unsigned to, float a, float b, unsigned bar) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-                 ::"r"(to), "f"(a), "f"(b), "r"(bar) : "memory");
-}
-DEVICE void send(unsigned to, double a, double b, unsigned bar) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];"
-                 ::"r"(to), "d"(a), "d"(b), "r"(bar) : "memory");
-}
-template <class T> DEVICE T lane_after(T x, int by) { return __shfl_down_sync(~0u, x, by); }
-template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u, x, by); }
-// Keeps the compiler from holding what follows from x in registers of its own through the loop.
-DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
-DEVICE int bits(unsigned x) { return __popc(x); }
-DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
-DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-#else
-#include "host_threads.h" // the same source on a CPU, for tests of its indices
-#endif
-
-#define FORWARD 0
-#define KEEP 1
-#define BORN 2
-#define ADJOINT 3
-
-typedef REAL real;
-struct alignas(2 * sizeof(real)) Pair { real a, b; };
-template <bool B> struct Flag { static constexpr bool value = B; };
-struct alignas(16) Quad { real v[4]; };
-
-// Weights of the second differences, centre first, each over the square of the spacing.
-TABLE real WX[] = {WEIGHTS_X}, WZ[] = {WEIGHTS_Z};
-constexpr real DX = SLOPE_X, DZ = SLOPE_Z; // one over the square of the spacing
-constexpr real NEAR = 1 + 3 * real(GAMMA), FAR = real(GAMMA) / NEAR; // the second relative to the first
 
 constexpr int GROUPS = (NZ + 3) / 4;          // of four rows
 constexpr int CELLS = 4 * PX;                 // of a patch
@@ -99,15 +21,13 @@ constexpr int STRIP = LAYER + HALF + 1; // columns of a strip along x
 constexpr int SIDES = BLOCKS == 1 ? 2 : 1; // strips along x that a block can have
 constexpr int CHUNKS = LAYER && THREADS >= NZ ? THREADS / NZ : 1;
 constexpr int CHUNK = (STRIP + CHUNKS - 1) / CHUNKS;
-constexpr int REACH = HALF > 3 ? HALF : 3;
 constexpr int ACROSS = CHUNKS * CHUNK, AROUND = ACROSS + 2 * REACH;
 constexpr int QUADS = (LAYER + HALF + 4 * GROUPS - NZ + 3) / 4; // groups of a strip along z
 constexpr int SPAN = 4 * QUADS;
 constexpr int PER = 32 / QUADS;                       // columns of it that a warp has at a time
 constexpr int SETS = 2 * ((COLS + PER - 1) / PER);    // of columns, at both ends
 constexpr int ROUNDS = (SETS + WARPS - 1) / WARPS;
-constexpr int ENTRIES = INJECTED * INJECTED_CORNERS;
-constexpr int EACH = (ENTRIES + THREADS - 1) / THREADS;
+constexpr int EACH = (INJECTIONS + THREADS - 1) / THREADS;
 constexpr bool ALIGNED = NZ % 4 == 0;
 
 // Shared memory, in the order of its parts.
@@ -118,8 +38,8 @@ constexpr int XFILTER = LAYER ? SIDES * 4 * AROUND : 0;
 constexpr int XCORR = LAYER ? SIDES * ACROSS * NZ : 0;
 constexpr int XMEMORY = LAYER ? SIDES * AROUND * NZ : 0;
 constexpr int REALS = 2 * FIELD + EXTRA + ZCORR + ZFILTER + XFILTER + XCORR + 2 * XMEMORY;
-constexpr int BYTES = (REALS + 3 * ENTRIES + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
-    + (2 * ENTRIES + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 40;
+constexpr int BYTES = (REALS + 3 * INJECTIONS + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
+    + (2 * INJECTIONS + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 40;
 static_assert(BYTES <= SHARED, "the plan has counted otherwise");
 
 // Where (column, row) lies in a field: a column has the pairs of rows 0, 1 of every group, then
@@ -152,53 +72,14 @@ DEVICE void read_quad(const real* from, int z, real (&out)[4]) {
 }
 DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
     if (ALIGNED) {
-        *(Quad*)(to + z) = Quad{{in[0], in[1], in[2], in[3]}};
+        store(to + z, in);
     } else {
         for (int j = 0; j < 4; j++)
             if (z + j < NZ) to[z + j] = in[j];
     }
 }
 
-// The layer along a line of cells. With b and a of the cells, b' and a' of the points between them,
-//     ψ⁺ = b'ψ + a'Gu,   E = Ku + Dψ⁺,   ζ⁺ = bζ + aE,   correction = Dψ⁺ + ζ⁺,
-// Gu the difference of four cells around a point and D = −Gᵀ. The transpose filters first,
-// ζ⁺ = bζ + au and v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
-// The factors of G and D are in a'.
-DEVICE real difference(real second, real before, real after, real next) {
-    return (after - before) - FAR * (next - second);
-}
-struct alignas(4 * sizeof(real) < 16 ? 4 * sizeof(real) : 16) Filter { real b, a, b_before, a_before; };
-
-// b and a of the cells along x, of the NX + 1 points around them, and the same along z.
-DEVICE Filter read_filter(const real* coefficients, int axis, int index) {
-    const int n = axis ? NZ : NX;
-    const real* at = coefficients + (axis ? 4 * NX + 2 : 0) + index;
-    bool cell = index >= 0 && index < n, point = index >= 0 && index <= n;
-    const real factor = NEAR * NEAR * (axis ? DZ : DX);
-    return Filter{cell ? at[0] : 0, cell ? at[n] : 0, point ? at[2 * n] : 0, point ? factor * at[3 * n + 1] : 0};
-}
-
-KERNEL wave(
-    const real* __restrict__ weight, const real* __restrict__ coefficients,
-#if MODE == BORN
-    const real* __restrict__ ratio, const real* __restrict__ kept,
-#elif MODE == ADJOINT
-    const real* __restrict__ kept,
-#endif
-#if MODE != BORN
-    const int* __restrict__ injected_cells, const real* __restrict__ injected_weights,
-    const real* __restrict__ series,
-#endif
-#if MODE != ADJOINT
-    const int* __restrict__ recorded_cells, const real* __restrict__ recorded_weights,
-    real* __restrict__ data
-#else
-    real* __restrict__ image
-#endif
-#if MODE == KEEP
-    , real* __restrict__ kept
-#endif
-) {
+KERNEL wave(PARAMETERS) {
     real* fields = (real*)arena;
     real* extra = fields + 2 * FIELD; // the image, or η/m: quads of a thread's own
     real* zcorr = extra + EXTRA;      // (end, column, row of the strip)
@@ -208,11 +89,11 @@ KERNEL wave(
     real* xpsi = xcorr + XCORR;       // (side, column from REACH before the strip on, row)
     real* xzeta = xpsi + XMEMORY;
     real* force = (real*)arena + REALS;
-    real* entry_weight = force + 2 * ENTRIES;
-    real* record_weight = entry_weight + ENTRIES;
+    real* entry_weight = force + 2 * INJECTIONS;
+    real* record_weight = entry_weight + INJECTIONS;
     int* entry_slot = (int*)(record_weight + RECORDED * RECORDED_CORNERS);
-    int* entry_point = entry_slot + ENTRIES;
-    int* record_place = entry_point + ENTRIES;
+    int* entry_point = entry_slot + INJECTIONS;
+    int* record_place = entry_point + INJECTIONS;
     int* record_point = record_place + RECORDED * RECORDED_CORNERS;
     int* counters = record_point + RECORDED;
     long long* bars = (long long*)(arena + SHARED) - 4; // (side, parity of the field)
@@ -223,21 +104,20 @@ KERNEL wave(
     int group = tid % GROUPS, x0 = tid / GROUPS * PX;
 
     for (int i = tid; i < REALS; i += THREADS) fields[i] = 0;
-    for (int i = tid; i < 2 * ENTRIES; i += THREADS) force[i] = 0;
+    for (int i = tid; i < 2 * INJECTIONS; i += THREADS) force[i] = 0;
     if (tid < 3) counters[tid] = 0;
     block_sync();
 
     // Cells that are forced get a number each, so that points that share one add up in it. A thread
     // knows those of its patch by a mask. The numbers are made in the field that is written first.
-    int mask = 0;
-    int slot = 0;
+    int mask = 0, slot = 0;
 #if MODE != BORN
     int* numbers = (int*)(fields + FIELD);
     for (int pass = 0; pass < 2; pass++) {
-        for (int e = tid; e < ENTRIES; e += THREADS) {
-            const int* cell = injected_cells + ((long long)shot * ENTRIES + e) * 2;
+        for (int e = tid; e < INJECTIONS; e += THREADS) {
+            const int* cell = injected_cells + ((long long)shot * INJECTIONS + e) * 2;
             int x = cell[0] - HALF - first, z = cell[1] - HALF;
-            real share = injected_weights[(long long)shot * ENTRIES + e];
+            real share = injected_weights[(long long)shot * INJECTIONS + e];
             if (x < 0 || x >= COLS || share == 0) continue;
             int number = numbers[place(x, z)];
             if (pass == 0) { numbers[place(x, z)] = 1; continue; }
@@ -247,14 +127,11 @@ KERNEL wave(
         }
         block_sync();
         if (pass == 0 && works) {
-            for (int i = 0; i < PX; i++)
-                for (int j = 0; j < 4; j++)
-                    if (numbers[place(x0 + i, 4 * group + j)]) mask |= 1 << (4 * i + j);
-            slot = atomicAdd(counters + 1, bits(mask));
-            int next = slot;
-            for (int i = 0; i < PX; i++)
-                for (int j = 0; j < 4; j++)
-                    if (mask >> (4 * i + j) & 1) numbers[place(x0 + i, 4 * group + j)] = ++next;
+            for (int k = 0; k < CELLS; k++)
+                if (numbers[place(x0 + k / 4, 4 * group + k % 4)]) mask |= 1 << k;
+            int next = slot = atomicAdd(counters + 1, bits(mask));
+            for (int k = 0; k < CELLS; k++)
+                if (mask >> k & 1) numbers[place(x0 + k / 4, 4 * group + k % 4)] = ++next;
         }
         block_sync();
     }
@@ -266,12 +143,9 @@ KERNEL wave(
     for (int k = 0; k < EACH; k++) {
         int e = tid + k * THREADS;
         bool mine = e < entries;
-        my_slot[k] = mine ? entry_slot[e] : -1;
-        my_weight[k] = mine ? entry_weight[e] : real(0);
-        int point = mine ? entry_point[e] : 0;
-        my_series[k] = series + ((long long)shot * INJECTED + point) * STEPS;
-        int t = MODE == ADJOINT ? STEPS - 1 : 0;
-        if (mine) atomicAdd(force + my_slot[k], my_weight[k] * my_series[k][t]);
+        my_slot[k] = mine ? entry_slot[e] : -1, my_weight[k] = mine ? entry_weight[e] : real(0);
+        my_series[k] = series + ((long long)shot * INJECTED + (mine ? entry_point[e] : 0)) * STEPS;
+        if (mine) atomicAdd(force + my_slot[k], my_weight[k] * my_series[k][MODE == ADJOINT ? STEPS - 1 : 0]);
     }
 #endif
 #if MODE != ADJOINT
@@ -311,7 +185,7 @@ KERNEL wave(
     for (int i = tid; i < 2 * SPAN; i += THREADS) {
         int end = i / SPAN, row = i % SPAN + (end ? 4 * GROUPS - SPAN : 0);
         bool inside = end ? row >= NZ - STRIP : row < STRIP;
-        Filter f = inside ? read_filter(coefficients, 1, row) : Filter{0, 0, 0, 0};
+        Filter f = inside ? read_filter(coefficients + 4 * NX + 2, NZ, row, SLOPE[1]) : Filter{0, 0, 0, 0};
         real* to = zfilter + i;
         to[0] = f.b, to[2 * SPAN] = f.a, to[4 * SPAN] = f.b_before, to[6 * SPAN] = f.a_before;
     }
@@ -326,7 +200,7 @@ KERNEL wave(
     for (int i = tid; i < SIDES * AROUND; i += THREADS) {
         int end = SIDES == 2 ? i / AROUND : rank > 0, j = i % AROUND - REACH;
         int gx = end ? NX + 1 - STRIP + j : j;
-        Filter f = j >= 0 && j < STRIP ? read_filter(coefficients, 0, gx) : Filter{0, 0, 0, 0};
+        Filter f = j >= 0 && j < STRIP ? read_filter(coefficients, NX, gx, SLOPE[0]) : Filter{0, 0, 0, 0};
         *(Filter*)(xfilter + 4 * i) = f;
     }
 #endif
@@ -381,10 +255,8 @@ KERNEL wave(
 
 #if MODE != BORN
         real coming[EACH]; // the samples of the next step, on their way while this one is computed
-        for (int k = 0; k < EACH; k++) {
-            int after = MODE == ADJOINT ? t - 1 : t + 1;
-            coming[k] = my_slot[k] >= 0 && s + 1 < STEPS ? my_series[k][after] : real(0);
-        }
+        for (int k = 0; k < EACH; k++)
+            coming[k] = my_slot[k] >= 0 && s + 1 < STEPS ? my_series[k][t + (MODE == ADJOINT ? -1 : 1)] : real(0);
 #endif
 #if MODE != ADJOINT
 #pragma unroll 1
@@ -404,7 +276,6 @@ KERNEL wave(
             const int x = (set >> 1) * PER + zcolumn, z = zgroup + (end ? GROUPS - QUADS : 0);
             const bool counts = zcolumn < PER && x < COLS && set < SETS;
             const int at = counts ? x : 0;
-            const bool first_group = zgroup == 0, last_group = zgroup == QUADS - 1;
             real f[4][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -412,56 +283,8 @@ KERNEL wave(
 #pragma unroll
                 for (int j = 0; j < 4; j++) f[i][j] = q.v[j];
             }
-            real of[4 + 2 * HALF], v[7], here[4];
-            load_quad(now, at, z, here);
-            const Pair low = load_pair(now, at, z - 1, 1), high = load_pair(now, at, z + 1, 0);
-            if (MODE == ADJOINT) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) of[HALF + j] = zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * here[j];
-#pragma unroll
-                for (int j = 0; j < HALF; j++) {
-                    real b = lane_before(zzeta[k][4 - HALF + j], 1), a = lane_after(zzeta[k][j], 1);
-                    of[j] = first_group ? real(0) : b;
-                    of[HALF + 4 + j] = last_group ? real(0) : a;
-                }
-            } else {
-                of[HALF - 2] = low.a, of[HALF - 1] = low.b;
-                of[HALF + 4] = high.a, of[HALF + 5] = high.b;
-                if (HALF == 4) {
-                    const Pair lowest = load_pair(now, at, z - 1, 0), highest = load_pair(now, at, z + 1, 1);
-                    of[0] = lowest.a, of[1] = lowest.b;
-                    of[2 * HALF + 2] = highest.a, of[2 * HALF + 3] = highest.b;
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) of[HALF + j] = here[j];
-            }
-            v[0] = low.a, v[1] = low.b, v[6] = high.a; // from two rows before on
-#pragma unroll
-            for (int j = 0; j < 4; j++) v[j + 2] = here[j];
-            if (MODE == ADJOINT)
-#pragma unroll
-                for (int j = 0; j < 7; j++) v[j] += of[HALF - 2 + j];
-            real psi[7]; // from the point before the row before on
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                psi[j + 1] = zpsi[k][j] = f[2][j] * zpsi[k][j] + f[3][j] * difference(v[j], v[j + 1], v[j + 2], v[j + 3]);
-            psi[0] = lane_before(psi[4], 1), psi[5] = lane_after(psi[1], 1), psi[6] = lane_after(psi[2], 1);
-            if (first_group) psi[0] = 0;
-            if (last_group) psi[5] = psi[6] = 0;
-            Quad out;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const real d = difference(psi[j], psi[j + 1], psi[j + 2], psi[j + 3]);
-                real e = d + WZ[0] * of[HALF + j];
-#pragma unroll
-                for (int n = 1; n <= HALF; n++) e += WZ[n] * (of[HALF + j - n] + of[HALF + j + n]);
-                if (MODE == ADJOINT) {
-                    out.v[j] = e;
-                } else {
-                    zzeta[k][j] = f[0][j] * zzeta[k][j] + f[1][j] * e;
-                    out.v[j] = d + zzeta[k][j];
-                }
-            }
+            auto pair = [&](int by, int half) { return load_pair(now, at, z + by, half); };
+            const Quad out = cross_lanes(pair, f, K[1], zgroup == 0, zgroup == QUADS - 1, zpsi[k], zzeta[k]);
             if (counts) *(Quad*)(zcorr + (end * COLS + x) * SPAN + 4 * zgroup) = out;
         }
         // Each thread works out what it needs of its neighbours' ψ or v itself, from the memory as
@@ -474,42 +297,18 @@ KERNEL wave(
             const int end = SIDES == 2 ? i : rank > 0, j0 = chunk * CHUNK;
             const real* u = now + place((end ? NX + 1 - STRIP - first : 0) + j0 - REACH, xrow);
             const Filter* filter = (const Filter*)xfilter + i * AROUND + j0;
-            const real* psi = xpsi + (i * AROUND + j0) * NZ + xrow;
-            const real* zeta = xzeta + (i * AROUND + j0) * NZ + xrow;
+            const real *psi = xpsi + (i * AROUND + j0) * NZ + xrow, *zeta = psi + XMEMORY;
             real* out = xcorr + (i * ACROSS + j0) * NZ + xrow;
-            constexpr int N = CHUNK + 2 * REACH;
-            real v[N], of[N];
+            real v[CHUNK + 2 * REACH];
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                // the first chunk does not need its first column, which may lie outside the field
-                v[k] = of[k] = k > 0 || HALF > 2 || chunk > 0 ? u[k * COLUMN] : real(0);
-                if (MODE == ADJOINT) {
-                    of[k] = filter[k].b * zeta[k * NZ] + filter[k].a * v[k];
-                    v[k] += of[k];
-                    if (k >= REACH && k < REACH + CHUNK) new_zeta[i][k - REACH] = of[k];
-                }
-            }
-            real points[CHUNK + 3]; // from that before the column before on
-#pragma unroll
-            for (int k = 0; k < CHUNK + 3; k++) {
-                const int n = k + REACH - 1;
-                const Filter f = filter[n];
-                points[k] = f.b_before * psi[n * NZ] + f.a_before * difference(v[n - 2], v[n - 1], v[n], v[n + 1]);
-                if (k >= 1 && k <= CHUNK) new_psi[i][k - 1] = points[k];
-            }
-#pragma unroll
-            for (int k = 0; k < CHUNK; k++) {
-                const int n = k + REACH;
-                const real d = difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
-                real e = d + WX[0] * of[n];
-#pragma unroll
-                for (int m = 1; m <= HALF; m++) e += WX[m] * (of[n - m] + of[n + m]);
-                if (MODE != ADJOINT) {
-                    new_zeta[i][k] = filter[n].b * zeta[n * NZ] + filter[n].a * e;
-                    e = d + new_zeta[i][k];
-                }
-                out[k * NZ] = e;
-            }
+            for (int k = 0; k < CHUNK + 2 * REACH; k++) // the first may lie outside the field, but is not needed
+                v[k] = k > 0 || HALF > 2 || chunk > 0 ? u[k * COLUMN] : real(0);
+            cross_layer<CHUNK>(
+                v, K[0], [&](int k) { return psi[k * NZ]; }, [&](int k) { return zeta[k * NZ]; },
+                [&](int k) { return filter[k]; },
+                [&](int k, real point, real cell, real correction) {
+                    new_psi[i][k] = point, new_zeta[i][k] = cell, out[k * NZ] = correction;
+                });
         }
 #endif
         block_sync();
@@ -526,8 +325,7 @@ KERNEL wave(
 #pragma unroll
             for (int k = 0; k < CHUNK; k++) {
                 const int at = (i * AROUND + chunk * CHUNK + k + REACH) * NZ + xrow;
-                xpsi[at] = new_psi[i][k];
-                xzeta[at] = new_zeta[i][k];
+                xpsi[at] = new_psi[i][k], xzeta[at] = new_zeta[i][k];
             }
         }
 #endif
@@ -601,13 +399,13 @@ KERNEL wave(
                     for (int j = 0; j < 4; j++) along[HALF + j] = u[i][j];
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
-                        sum.v[j] += (WX[0] + WZ[0]) * u[i][j];
+                        sum.v[j] += (K[0][0] + K[1][0]) * u[i][j];
 #pragma unroll
                         for (int d = 1; d <= HALF; d++) {
-                            sum.v[j] += WZ[d] * (along[HALF + j - d] + along[HALF + j + d]);
+                            sum.v[j] += K[1][d] * (along[HALF + j - d] + along[HALF + j + d]);
                             real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : u[i - d < 0 ? 0 : i - d][j];
                             real upper = i + d >= PX ? east[i + d >= PX ? i + d - PX : 0][j] : u[i + d >= PX ? 0 : i + d][j];
-                            sum.v[j] += WX[d] * (lower + upper);
+                            sum.v[j] += K[0][d] * (lower + upper);
                         }
                     }
 #if MODE == KEEP
@@ -625,10 +423,9 @@ KERNEL wave(
             };
 #if LAYER > 0
             if (xstrip) update(Flag<true>());
-            else update(Flag<false>());
-#else
-            update(Flag<false>());
+            else
 #endif
+                update(Flag<false>());
 #if MODE == BORN
             if (keeps) {
                 real q[PX][4];
@@ -644,18 +441,14 @@ KERNEL wave(
 #if MODE != BORN
             if (mask) {
 #pragma unroll
-                for (int i = 0; i < PX; i++) {
-                    if (!(mask >> (4 * i) & 15)) continue;
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        if (!(mask >> (4 * i + j) & 1)) continue;
-                        real* forced = force + parity * ENTRIES + slot + bits(mask & ((1u << (4 * i + j)) - 1));
-                        fresh[i][j] += *forced;
+                for (int k = 0; k < CELLS; k++) {
+                    if (!(mask >> k & 1)) continue;
+                    real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << k) - 1));
+                    fresh[k / 4][k % 4] += *forced;
 #if MODE == KEEP
-                        if (keeps) kept[layer_of + (long long)(first + x0 + i) * NZ + 4 * group + j] += *forced;
+                    if (keeps) kept[layer_of + (long long)(first + x0 + k / 4) * NZ + 4 * group + k % 4] += *forced;
 #endif
-                        *forced = 0;
-                    }
+                    *forced = 0;
                 }
             }
 #endif
@@ -689,7 +482,7 @@ KERNEL wave(
 #if MODE != BORN
         for (int k = 0; k < EACH; k++)
             if (my_slot[k] >= 0)
-                atomicAdd(force + (1 - parity) * ENTRIES + my_slot[k], my_weight[k] * coming[k]);
+                atomicAdd(force + (1 - parity) * INJECTIONS + my_slot[k], my_weight[k] * coming[k]);
 #endif
         block_sync();
     }

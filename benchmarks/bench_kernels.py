@@ -1,0 +1,291 @@
+"""The CUDA kernels of waves on a GPU: whether they compute what XLA does, and how fast.
+
+    python benchmarks/bench_kernels.py check [--out folder]    # about three minutes
+    python benchmarks/bench_kernels.py time [--out folder]     # about three minutes
+
+Every check and every engine is a process of its own with a limit in seconds, so that one that
+crashes or hangs leaves the others alone. What is found is printed, and added to kernels.jsonl in
+the folder, at once.
+
+A check is a mode of a case, in relation to XLA on the same GPU; it fails where XLA would have run
+in the kernel's place, and says why. The kernel runs three times: results that differ by more than
+the order of a few sums show a race.
+
+Times are wall times, the shortest of several runs. 2D is the paper's size: 21 shots, 2000 steps,
+306 × 120 cells and 20 around them, order 4. 3D is 512³ cells with the 20 around the model, order 8,
+one shot of 100 steps. GB/s count 16 bytes a cell and step, reads of u, u⁻ and w and a write of u⁺,
+which is what a step in 3D cannot do without; "copy" is the bandwidth of the memory. In 2D the
+fields stay on the chip, so that GB/s may exceed it.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tables import show_table
+
+MODES = ("forward", "keep", "born", "adjoint")
+# name: shape, cells of the layer, order, dtype, whether points lie on the grid, shots, steps
+CASES: dict[str, tuple] = {
+    "2D order 4": ((306, 120), 20, 4, "float32", True, 5, 300),
+    "2D order 8": ((200, 110), 10, 8, "float32", False, 3, 200),
+    "2D double": ((200, 111), 10, 4, "float64", False, 3, 200),
+    "2D many shots": ((120, 90), 10, 4, "float32", True, 150, 60),
+    "3D order 4": ((60, 70, 108), 10, 4, "float32", False, 2, 60),
+    "3D order 8": ((61, 70, 172), 10, 8, "float32", True, 2, 60),
+    "3D double": ((40, 51, 77), 10, 8, "float64", False, 2, 60),
+}
+LIMITS = {"float32": 1e-5, "float64": 1e-12}
+CHECK_SECONDS, TIME_SECONDS, TOTAL_SECONDS = 100.0, 80.0, 190.0
+TOGETHER = min(14, os.cpu_count() or 1)  # checks
+# engine: the module that it needs, settings of the model
+ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "kernels": ("natgrad", {"engine": "kernels"}),
+    "kernels, 16 rows": ("natgrad", {"engine": "kernels"}),
+    "xla": ("natgrad", {}),
+    "deepwave": ("deepwave", {}),
+}
+TASKS = ("forward", "keeping", "Born", "adjoint", "gradient", "Gauss-Newton")
+VOLUME, VOLUME_STEPS = (472, 472, 472), 100
+
+
+def make(case: str, engine: str) -> Any:
+    """A model with a rough velocity, and points drawn at random."""
+    import numpy as np
+
+    from natgrad import waves
+
+    shape, layer, order, dtype, on_grid, shots, steps = CASES[case]
+    rng, spacing = np.random.default_rng(0), (10.0, 12.0, 11.0)[: len(shape)]
+    place = lambda n: rng.uniform(0, 1, (n, len(shape))) * (np.array(shape) - 1) * spacing
+    sources, receivers = place(shots), place(40)
+    if on_grid:
+        sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
+    wavelet = waves.ricker(12.0, 0.0015, steps, 0.03)
+    survey = waves.Survey(shape, spacing, 0.0015, sources, receivers, wavelet)
+    velocity = 2000.0 + 300 * rng.normal(size=shape).clip(-1, 1)
+    settings = {"order": order, "absorbing": layer, "stored_every": 3, "memory": 2**36}
+    return waves.Acoustic(survey, velocity, engine=engine, dtype=np.dtype(dtype).type, **settings)
+
+
+def run_mode(case: str, mode: str, engine: str, times: int) -> list[list[Any]]:
+    """The arrays that one mode gives, as often as asked."""
+    import equinox as eqx
+    import jax.numpy as jnp
+    import numpy as np
+
+    model, rng = make(case, engine), np.random.default_rng(1)
+    eta = jnp.asarray(rng.normal(size=model.start.size), model.start.dtype)
+    xi = jnp.asarray(rng.normal(size=model.survey.data_shape), model.start.dtype)
+    evaluate = eqx.filter_jit(lambda model: model.evaluate(model.start))
+    known = evaluate(model) if mode in ("born", "adjoint") else None
+
+    @eqx.filter_jit
+    def compute(model: Any, known: Any) -> Any:
+        if mode == "forward":
+            return [model(model.start)]
+        if mode == "keep":
+            return list(model.evaluate(model.start))
+        shaped = lambda flat: flat.reshape(model.survey.shape)
+        products = model.products(shaped, model.start.ravel(), known)
+        return [products.push(eta) if mode == "born" else products.pull(xi)]
+
+    found = [[np.asarray(x, float) for x in compute(model, known)] for _ in range(times)]
+    if mode == "keep" and engine != "xla" and len(model.survey.shape) == 2:
+        for parts in found:  # the kernels have the longer axis first, whatever the array says
+            *rows, short, long = parts[1].shape
+            parts[1] = parts[1].reshape(*rows, long, short).swapaxes(-1, -2)
+    return found
+
+
+def check(case: str, mode: str) -> Iterator[dict[str, Any]]:
+    """In a process of its own: what differs between runs, then the error against XLA."""
+    import jax
+    import numpy as np
+
+    from natgrad.errors import PrecisionWarning
+
+    limit = LIMITS[CASES[case][3]]
+    if limit < 1e-7:
+        jax.config.update("jax_enable_x64", True)
+
+    def worst(parts: list, others: list) -> float:
+        pairs = zip(parts, others, strict=True)
+        return max(float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in pairs)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "engine: XLA computes", PrecisionWarning)
+        found = run_mode(case, mode, "kernels", 3)
+    apart = max(worst(parts, found[0]) for parts in found)
+    yield {"ok": False, "apart": apart, "limit": limit}  # should XLA take too long
+    exact = run_mode(case, mode, "xla", 1)[0]
+    error = max(worst(parts, exact) for parts in found)
+    ok = error <= limit and apart <= limit / 10  # and neither is NaN
+    yield {"ok": ok, "apart": apart, "limit": limit, "error": error}
+
+
+def volume() -> Any:
+    """One shot in the middle of a cube, recorded on a line."""
+    import numpy as np
+    import wave_cases
+
+    from natgrad import waves
+
+    dt, h, frequency = 0.001, 10.0, 10.0
+    middle = h * (np.array(VOLUME) // 2)
+    line = np.stack([np.arange(VOLUME[0]) * h, *np.full((2, VOLUME[0]), 50.0)], 1)
+    wavelet = waves.ricker(frequency, dt, VOLUME_STEPS)
+    survey = waves.Survey(VOLUME, h, dt, middle[None], line, wavelet)
+    velocity = np.linspace(1800.0, 3000.0, VOLUME[2]) * np.ones(VOLUME)
+    data = np.random.default_rng(0).normal(size=survey.data_shape).astype(np.float32)
+    return wave_cases.Case(survey, velocity, np.full(VOLUME, 0.01), data)
+
+
+def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
+    """In a process of its own: seconds of every task, as they come."""
+    import jax
+    import wave_cases
+
+    from natgrad.waves import kernels
+
+    if engine == "kernels, 16 rows":
+        plan = kernels.plan_stream
+        kernels.plan_stream = lambda task, device: plan(task, device, rows=16)
+    case = wave_cases.paper(21, 2000) if size == "2D" else volume()
+    settings = {} if size == "2D" else {"order": 8, "memory": 2**36}
+    if engine == "deepwave":
+        tasks = wave_cases.deepwave_tasks(case, 8, "cuda", settings.get("order", 4))
+    else:
+        warnings.filterwarnings("error", "engine: XLA computes")
+        tasks = wave_cases.natgrad_tasks(case, **settings, **ENGINES[engine][1])
+    for task in TASKS:
+        if task not in tasks:
+            continue
+        start = time.perf_counter()
+        tasks[task]()
+        first, times = time.perf_counter() - start, []
+        while len(times) < 3 or (sum(times) < 1.0 and len(times) < 20):
+            start = time.perf_counter()
+            tasks[task]()
+            times.append(time.perf_counter() - start)
+        rate = case.cell_steps / min(times)
+        memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+        yield {"task": task, "first": first, "ms": 1e3 * min(times), "Gcell/s": rate / 1e9} | {
+            "GB/s": 16 * rate / 1e9,
+            "peak GiB": memory,
+        }
+
+
+def copy() -> Iterator[dict[str, Any]]:
+    """The bandwidth of the memory: bytes read and written."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.arange(2**30, dtype=jnp.float32)
+    shifted = jax.jit(lambda x: x + 1.0, donate_argnums=0)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        x = jax.block_until_ready(shifted(x))
+        times.append(time.perf_counter() - start)
+    yield {"task": "copy", "ms": 1e3 * min(times), "GB/s": 8 * x.size / min(times) / 1e9}
+
+
+def child(*words: str, seconds: float) -> tuple[list[dict[str, Any]], str]:
+    """The lines of JSON that this script prints with these words, and what went wrong."""
+    command = [sys.executable, __file__, *words]
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=seconds
+        )
+        out, wrong = done.stdout, done.stderr if done.returncode else ""
+    except subprocess.TimeoutExpired as error:
+        given = error.stdout or b""
+        out, wrong = given if isinstance(given, str) else given.decode(), f"over {seconds:.0f} s"
+    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    lines = [line for line in wrong.splitlines() if line.strip()]
+    return found, lines[-1][:300] if lines else ""
+
+
+def check_all(file: Path) -> Iterator[list]:
+    began = time.monotonic()
+
+    def one(key: tuple[str, str]) -> tuple[tuple[str, str], dict[str, Any], str]:
+        left = TOTAL_SECONDS - (time.monotonic() - began)
+        if left < 15:
+            return key, {}, "no time left"
+        found, wrong = child("child-check", *key, seconds=min(CHECK_SECONDS, left))
+        return key, found[-1] if found else {}, wrong
+
+    keys = [(case, mode) for case in CASES for mode in MODES]
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for (case, mode), found, wrong in pool.map(one, keys):
+            verdict = "PASS" if found.get("ok") else "FAIL"
+            write(file, {"case": case, "mode": mode, "verdict": verdict, "wrong": wrong} | found)
+            numbers = [found.get(name) for name in ("error", "apart", "limit")]
+            yield [f"{verdict} {case}", mode, *numbers, wrong]
+
+
+def time_all(file: Path) -> Iterator[list]:
+    began = time.monotonic()
+    keys = [("copy", "copy")] + [(engine, "3D") for engine in ENGINES]
+    keys[2:2] = [(engine, "2D") for engine in ENGINES if "rows" not in engine]
+    for engine, size in keys:
+        module = ENGINES.get(engine, ("jax",))[0]
+        left = TOTAL_SECONDS - (time.monotonic() - began)
+        if importlib.util.find_spec(module) is None or left < 15:
+            why = "no time left" if left < 15 else f"{module} is not installed"
+            yield [size, engine, "–", None, None, None, None, None, why]
+            continue
+        found, wrong = child("child-time", engine, size, seconds=min(TIME_SECONDS, left))
+        for row in found:
+            write(file, {"engine": engine, "size": size} | row)
+            names = ("first", "ms", "Gcell/s", "GB/s", "peak GiB")
+            yield [size, engine, row["task"], *(row.get(name) for name in names), ""]
+        if wrong or not found:
+            write(file, {"engine": engine, "size": size, "wrong": wrong})
+            yield [size, engine, "–", None, None, None, None, None, wrong or "nothing came"]
+
+
+def write(file: Path, row: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("check", "time", "child-check", "child-time"))
+    parser.add_argument("words", nargs="*", help="of a process of its own")
+    parser.add_argument("--out", type=Path, default=Path("."), help="the folder of kernels.jsonl")
+    arguments = parser.parse_args()
+    if arguments.what.startswith("child"):
+        first, second = arguments.words
+        run = check if arguments.what == "child-check" else measure
+        try:
+            for row in copy() if first == "copy" else run(first, second):
+                print(json.dumps(row), flush=True)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
+            os._exit(1)  # nothing comes after that line
+        return None
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    file = arguments.out / "kernels.jsonl"
+    if arguments.what == "check":
+        columns = ["case", "mode", "error", "between runs", "limit", "what went wrong"]
+        return show_table("checks", columns, check_all(file), "Kernels against XLA")
+    columns = ["size", "engine", "task", "first s", "ms", "Gcell/s", "GB/s", "peak GiB", "wrong"]
+    return show_table("times", columns, time_all(file), "Wall times")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+// What the kernels of waves share: the GPU's instructions, the numbers of the scheme (scheme.py), and
+// the step of the absorbing layer along a line of cells. All sizes are macros; a source is compiled
+// for each of them.
+//
+// MODE is FORWARD, KEEP (q of every n-th step is written), BORN (its source is −n(η/m)q) or ADJOINT
+// (backwards, with the image Σ q y).
+
+#ifdef __CUDACC__
+#define DEVICE __device__ __forceinline__
+#define CALLED __device__ __noinline__
+#define TABLE __device__ constexpr
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+
+extern __shared__ __align__(16) unsigned char arena[];
+
+DEVICE int thread() { return threadIdx.x; }
+DEVICE int block() { return blockIdx.x; }
+DEVICE void block_sync() { __syncthreads(); }
+
+DEVICE void cluster_sync() {
+    if (BLOCKS == 1) return __syncthreads();
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address of this block's variable in another block of the cluster, and a pair sent there.
+DEVICE unsigned remote(const void* own, int rank) {
+    unsigned address;
+    unsigned here = (unsigned)__cvta_generic_to_shared(own);
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(here), "r"(rank));
+    return address;
+}
+// A transaction barrier counts the bytes that another block sends; a phase of it is armed with their
+// number and ends when all have come. Who waits acquires what the cluster has released.
+DEVICE void bar_init(void* bar) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(at) : "memory");
+}
+DEVICE void bar_arm(void* bar, int bytes) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+DEVICE void bar_wait(void* bar, int phase) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(bar);
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(at), "r"(phase) : "memory");
+}
+DEVICE void send(unsigned to, float a, float b, unsigned bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 ::"r"(to), "f"(a), "f"(b), "r"(bar) : "memory");
+}
+DEVICE void send(unsigned to, double a, double b, unsigned bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];"
+                 ::"r"(to), "d"(a), "d"(b), "r"(bar) : "memory");
+}
+template <class T> DEVICE T lane_after(T x, int by) { return __shfl_down_sync(~0u, x, by); }
+template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u, x, by); }
+// Keeps the compiler from holding what follows from x in registers of its own through the loop.
+DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
+DEVICE int bits(unsigned x) { return __popc(x); }
+DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+// Stores to global memory that stay whole: the compiler takes structs to pieces.
+DEVICE void store(float* to, const float (&x)[4]) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(__cvta_generic_to_global(to)), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+DEVICE void store(double* to, const double (&x)[4]) {
+    for (int i = 0; i < 4; i += 2)
+        asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
+}
+template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
+DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+#else
+#include "host_threads.h" // the same source on a CPU, for tests of its indices
+#endif
+#define FORWARD 0
+#define KEEP 1
+#define BORN 2
+#define ADJOINT 3
+
+typedef REAL real;
+struct alignas(2 * sizeof(real)) Pair { real a, b; };
+struct alignas(16) Quad { real v[4]; };
+template <bool B> struct Flag { static constexpr bool value = B; };
+
+// Of every axis: weights of the second difference, centre first, and one, over the spacing squared.
+TABLE real K[][HALF + 1] = {AXES_WEIGHTS};
+TABLE real SLOPE[] = {AXES_SLOPES};
+constexpr real NEAR = 1 + 3 * real(GAMMA), FAR = real(GAMMA) / NEAR; // the second relative to the first
+constexpr int REACH = HALF > 3 ? HALF : 3;                           // of the layer's step, in cells
+constexpr int INJECTIONS = INJECTED * INJECTED_CORNERS;
+
+// The layer along a line of cells. With b and a of the cells, b' and a' of the points between them,
+//     ψ⁺ = b'ψ + a'Gu,   E = Ku + Dψ⁺,   ζ⁺ = bζ + aE,   correction = Dψ⁺ + ζ⁺,
+// Gu the difference of four cells around a point and D = −Gᵀ. The transpose filters first,
+// ζ⁺ = bζ + au and v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
+// The factors of G and D are in a'. ψ of a cell is that of the point before it.
+DEVICE real difference(real second, real before, real after, real next) {
+    return (after - before) - FAR * (next - second);
+}
+struct alignas(4 * sizeof(real) < 16 ? 4 * sizeof(real) : 16) Filter { real b, a, b_before, a_before; };
+
+// Of a cell of an axis of n, whose table has b and a of its cells, then of the n + 1 points around.
+DEVICE Filter read_filter(const real* table, int n, int index, real slope) {
+    const real* at = table + index;
+    bool cell = index >= 0 && index < n, point = index >= 0 && index <= n;
+    const real factor = NEAR * NEAR * slope;
+    return Filter{cell ? at[0] : 0, cell ? at[n] : 0, point ? at[2 * n] : 0, point ? factor * at[3 * n + 1] : 0};
+}
+
+// COUNT cells of a line. `v` has u from REACH cells before them on; `psi`, `zeta` and `filter` give
+// what was there before the step, by the same index, so that threads that share a line need not wait
+// for each other; `put` takes a cell's new ψ, ζ and its correction.
+template <int COUNT, class Psi, class Zeta, class Filters, class Put>
+DEVICE void cross_layer(real (&v)[COUNT + 2 * REACH], const real (&weights)[HALF + 1], Psi psi, Zeta zeta, Filters filter, Put put) {
+    real of[COUNT + 2 * REACH], points[COUNT + 3]; // from that before the cell before on
+#pragma unroll
+    for (int k = 0; k < COUNT + 2 * REACH; k++) {
+        of[k] = v[k];
+        if (MODE == ADJOINT) {
+            of[k] = filter(k).b * zeta(k) + filter(k).a * v[k];
+            v[k] += of[k];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < COUNT + 3; k++) {
+        const int n = k + REACH - 1;
+        const Filter f = filter(n);
+        points[k] = f.b_before * psi(n) + f.a_before * difference(v[n - 2], v[n - 1], v[n], v[n + 1]);
+    }
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        const int n = k + REACH;
+        const real d = difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
+        real e = d + weights[0] * of[n];
+#pragma unroll
+        for (int m = 1; m <= HALF; m++) e += weights[m] * (of[n - m] + of[n + m]);
+        real kept = of[n];
+        if (MODE != ADJOINT) {
+            kept = filter(n).b * zeta(n) + filter(n).a * e;
+            e = d + kept;
+        }
+        put(k, points[k + 1], kept, e);
+    }
+}
+
+// Four cells of a line whose other cells the neighbouring lanes have, from the first lane of a strip
+// to its last; `pair(lane, half)` reads u of two cells of a lane before or after. f has b, a, b', a'.
+template <class Pairs>
+DEVICE Quad cross_lanes(Pairs pair, const real (&f)[4][4], const real (&weights)[HALF + 1], bool first, bool last, real (&psi)[4], real (&zeta)[4]) {
+    real of[4 + 2 * HALF], v[7], here[4], points[7];
+    const Pair two = pair(0, 0), four = pair(0, 1), low = pair(-1, 1), high = pair(1, 0);
+    here[0] = two.a, here[1] = two.b, here[2] = four.a, here[3] = four.b;
+    if (MODE == ADJOINT) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) of[HALF + j] = zeta[j] = f[0][j] * zeta[j] + f[1][j] * here[j];
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            real b = lane_before(zeta[4 - HALF + j], 1), a = lane_after(zeta[j], 1);
+            of[j] = first ? real(0) : b;
+            of[HALF + 4 + j] = last ? real(0) : a;
+        }
+    } else {
+        of[HALF - 2] = low.a, of[HALF - 1] = low.b;
+        of[HALF + 4] = high.a, of[HALF + 5] = high.b;
+        if (HALF == 4) {
+            const Pair lowest = pair(-1, 0), highest = pair(1, 1);
+            of[0] = lowest.a, of[1] = lowest.b;
+            of[2 * HALF + 2] = highest.a, of[2 * HALF + 3] = highest.b;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) of[HALF + j] = here[j];
+    }
+    v[0] = low.a, v[1] = low.b, v[6] = high.a; // from two cells before on
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j + 2] = here[j];
+    if (MODE == ADJOINT)
+#pragma unroll
+        for (int j = 0; j < 7; j++) v[j] += of[HALF - 2 + j];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        points[j + 1] = psi[j] = f[2][j] * psi[j] + f[3][j] * difference(v[j], v[j + 1], v[j + 2], v[j + 3]);
+    points[0] = lane_before(points[4], 1), points[5] = lane_after(points[1], 1), points[6] = lane_after(points[2], 1);
+    if (first) points[0] = 0;
+    if (last) points[5] = points[6] = 0;
+    Quad out;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const real d = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
+        real e = d + weights[0] * of[HALF + j];
+#pragma unroll
+        for (int n = 1; n <= HALF; n++) e += weights[n] * (of[HALF + j - n] + of[HALF + j + n]);
+        if (MODE != ADJOINT) {
+            zeta[j] = f[0][j] * zeta[j] + f[1][j] * e;
+            e = d + zeta[j];
+        }
+        out.v[j] = e;
+    }
+    return out;
+}
+
+// The parameters of a kernel: what is given, then the results.
+#define ARRAY const real* __restrict__
+#define MEDIUM ARRAY weight, ARRAY coefficients
+#define INJECTION const int *__restrict__ injected_cells, ARRAY injected_weights, ARRAY series
+#define RECORDING const int *__restrict__ recorded_cells, ARRAY recorded_weights
+#if MODE == FORWARD
+#define PARAMETERS MEDIUM, INJECTION, RECORDING, real* data
+#elif MODE == KEEP
+#define PARAMETERS MEDIUM, INJECTION, RECORDING, real *data, real *kept
+#elif MODE == BORN
+#define PARAMETERS MEDIUM, ARRAY ratio, ARRAY kept, RECORDING, real* data
+#else
+#define PARAMETERS MEDIUM, ARRAY kept, INJECTION, real* image
+#endif
