@@ -76,11 +76,11 @@ class MatrixFree(Iterative):
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
-        compared = None if setup.memory is None else setup.problem
-        operators, energy, report, share = set_up_metric(
-            metric, products.rho, derivatives, solver.uses, compared
-        )
         memory = setup.memory
+        steps = getattr(memory, "last", memory) is not None  # pairs of solves alone do not ask
+        operators, energy, report, share = set_up_metric(
+            metric, products.rho, derivatives, solver.uses, setup.problem if steps else None
+        )
         if memory is not None:
             memory = memory.arrive(flat, gradient, share)
         system = System(

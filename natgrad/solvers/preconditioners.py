@@ -194,29 +194,33 @@ class Pairs(NamedTuple):
             count=self.count + 1,
         )
 
-    @jax.jit
     def arrive(self, theta: Array, gradient: Array, share: Array) -> "Pairs":
         """These pairs and the secant of the step to θ, where steps are recorded.
 
         G is `share` times the Gauss–Newton matrix of the loss, or nothing like it if that is 0.
         """
-        if self.last is None:
-            return self
-        last, gradient = self.last, gradient.astype(theta.dtype)
-        step, change = theta - last.theta, gradient - last.gradient
-        before, after = last.gradient @ step, gradient @ step
-        rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-        share = share.astype(last.share.dtype)
-        convex = last.known & (share > 0) & (step @ change > rounding)
-        pairs = pick(convex, self.record(step, share * change), self)
-        served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
-        return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, share))
+        return self if self.last is None else _arrive(self, theta, gradient, share)
 
     def forget_step(self) -> "Pairs":
         """The same for another right-hand side, to which the last step says nothing."""
         if self.last is None:
             return self
         return self._replace(last=self.last._replace(served=jnp.zeros((), bool)))
+
+
+@jax.jit
+def _arrive(pairs: Pairs, theta: Array, gradient: Array, share: Array) -> Pairs:
+    last = pairs.last
+    assert last is not None
+    gradient = gradient.astype(theta.dtype)
+    step, change = theta - last.theta, gradient - last.gradient
+    before, after = last.gradient @ step, gradient @ step
+    rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
+    share = share.astype(last.share.dtype)
+    convex = last.known & (share > 0) & (step @ change > rounding)
+    pairs = pick(convex, pairs.record(step, share * change), pairs)
+    served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
+    return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, share))
 
 
 class Recycled(Preconditioner):
