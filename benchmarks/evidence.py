@@ -93,6 +93,9 @@ SKIPPED = "--smoothing 20 --frequency 5 --max-propagations 300 --methods L2"
 ASIDE = "--sections salt Marmousi folded-7 --starts medium hard --methods GD H1 L2 LBFGS"
 ONE = "--sections faulted --starts medium"
 FEWER = "--shots 2 --budgets 50 100 150 --devices 1"
+PROBLEMS = "--only problems --shots 2 --devices 1"
+SHORT = "L2 GD LBFGS --budgets 50 100 150"
+HARD = "--problems salt:hard Marmousi:hard faulted:hard"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
 FRONTS = "natgrad study records --problems allen-cahn burgers --methods LM --seconds 100"
 PARTS = (
@@ -152,9 +155,13 @@ PARTS = (
         peers=("optimistix",),
     ),
     Part("records_fixed", FRONTS, 240),
+    Part("damping", _bench("damping", "--problems helmholtz reaction --iterations 100"), 400),
     Part("records_adaptive", f"{FRONTS} --period 50 --adaptive 4", 240),
     Part("trust", _bench("trust", f"--only problems {ASIDE} {FEWER}"), 400, 2),
     Part("trust_strategies", _bench("trust", f"--only strategies {ONE} {FEWER}"), 200, 2),
+    Part("trust_twelve", _bench("trust", f"{PROBLEMS} --methods {SHORT}"), 700, 2),
+    Part("trust_hard", _bench("trust", f"{PROBLEMS} {HARD} --methods GD L2 LBFGS"), 300, 2),
+    Part("trust_long", _bench("trust", PROBLEMS), 2700, 2),
     Part("wave_easy", MARMOUSI, 240, 2),
     Part("wave_medium", f"{MARMOUSI} --smoothing 8 --frequency 3", 240, 2),
     Part("wave_hard", f"{MARMOUSI} --smoothing 20 --frequency 3.5 {RIVALS}", 120, 2),

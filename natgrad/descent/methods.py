@@ -300,10 +300,11 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     damping = method.damping.strength(state.damping, local.trace, local.gradient.size)
     order, momentum = method.order, method.momentum
     straight = order == 1 and momentum is None
-    local, radius = local if straight else local.factorise(damping), None
+    local = local if straight else local.factorise(damping)
     if straight and method.step_rule.has_radius:
-        radius = state.rule.radius / state.rule.tau  # for η
-    solution = local.solve(damping, radius)
+        setup = dataclasses.replace(local.setup, radius=state.rule.radius / state.rule.tau)  # for η
+        local = dataclasses.replace(local, setup=setup)
+    solution = local.solve(damping)
     reach = -(local.gradient @ solution.eta) / local.energy
     if straight:
         path = Path(local, solution, damping)

@@ -36,7 +36,7 @@ class Factorised(Local):
     columns: PyTree | None = None
     products: ClassVar[None] = None
 
-    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
+    def _solve(self, damping: Array) -> Solution:
         eta, info = self.solver.solve(self.prepared, damping)
         if self.triangle is not None:
             eta = solve_triangular(self.triangle, eta)

@@ -26,9 +26,10 @@ from .damping import Damping, Undamped
 class Setup(eqx.Module):
     """What is put together at θ.
 
-    Without a metric the direction is the plain gradient, or with a solver Newton's. The last two
-    are for the linearisation alone: `known` is an evaluation of the model at θ, `memory` what the
-    solver remembers of earlier iterations.
+    Without a metric the direction is the plain gradient, or with a solver Newton's. `known` and
+    `memory` are for the linearisation alone: an evaluation of the model at θ, and what the solver
+    remembers of earlier iterations. `radius` is for the solve: how far the model is trusted, for
+    solvers that can tell of the way to η.
     """
 
     problem: Problem
@@ -39,6 +40,7 @@ class Setup(eqx.Module):
     bounds: Bounds | None = None
     known: Evaluation | None = None
     memory: PyTree = None
+    radius: Array | None = None
 
 
 class Responder(NamedTuple):
@@ -85,16 +87,13 @@ class Local(eqx.Module):
         """Everything that does not depend on λ."""
 
     @abc.abstractmethod
-    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
+    def _solve(self, damping: Array) -> Solution:
         """η for this λ."""
 
-    def solve(self, damping: Array, radius: Array | None = None) -> Solution:
-        """η for this λ; compiled, unless the model is outside JAX.
-
-        The model is trusted within this radius, for solvers that can tell of the way to η.
-        """
+    def solve(self, damping: Array) -> Solution:
+        """η for this λ; compiled, unless the model is outside JAX."""
         on_host = self.setup.problem.model.on_host
-        return (self._solve if on_host else eqx.filter_jit(self._solve))(damping, radius)
+        return (self._solve if on_host else eqx.filter_jit(self._solve))(damping)
 
     def factorise(self, damping: Array) -> "Local":
         """This system with the factors for one λ, where several solves would share them."""

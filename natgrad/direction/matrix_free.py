@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
-from ..metrics.base import Metric, Report
+from ..metrics.base import Geometry, Metric, Report
 from ..models.base import Products
 from ..parameters import find_free, flatten
 from ..problem import LossDerivatives, Problem, differentiate_loss
@@ -50,8 +50,8 @@ class Iterative(Local):
             **fields,
         )
 
-    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
-        trusted = (radius,) if self.solver.keeps_trail else ()
+    def _solve(self, damping: Array) -> Solution:
+        trusted = (self.setup.radius,) if self.solver.keeps_trail else ()
         return self.solver.solve(self.prepared, damping, *trusted)
 
 
@@ -76,11 +76,11 @@ class MatrixFree(Iterative):
         gradient = jnp.zeros_like(flat) if covector is None else products.pull(covector)
         gradient = gradient if direct is None else gradient + direct
         free = None if setup.bounds is None else find_free(flat, gradient, setup.bounds, value)
-        compared = None if setup.memory is None else setup.problem
-        operators, energy, report, share = set_up_metric(
-            metric, products.rho, derivatives, solver.uses, compared
-        )
         memory = setup.memory
+        steps = getattr(memory, "last", memory) is not None  # pairs of solves alone do not ask
+        operators, energy, report, share = set_up_metric(
+            metric, products.rho, derivatives, solver.uses, setup.problem if steps else None
+        )
         if memory is not None:
             memory = memory.arrive(flat, gradient, share)
         system = System(
@@ -120,7 +120,7 @@ def set_up_metric(
     """What a `System` needs of the metric at ρ, the energy of the gradient, the metric's report.
 
     The gradient is whitened where ∂_ρ f is all of it, and the metric annihilates no tangent. Last
-    comes c where A is c times the Hessian of the problem's loss, as a random tangent shows; else 0.
+    comes the likeness of the metric to the loss of the problem, 0 without one.
     """
     geometry, (_, covector, direct) = metric.at(rho), derivatives
     operators: dict[str, Any] = {}
@@ -130,9 +130,14 @@ def set_up_metric(
         operators["factor"] = Factor(geometry.factor)
         if covector is not None and direct is None and not geometry.annihilates:
             operators["whitened"] = geometry.whiten(covector)
-    energy, report, share = measure_energy(geometry, derivatives), geometry.report(), jnp.zeros(())
-    if problem is None or problem.objective is not None:
-        return operators, energy, report, share
+    energy, share = measure_energy(geometry, derivatives), jnp.zeros(())
+    if problem is not None and problem.objective is None:
+        share = compare_to_loss(geometry, problem, rho)
+    return operators, energy, geometry.report(), share
+
+
+def compare_to_loss(geometry: Geometry, problem: Problem, rho: PyTree) -> Array:
+    """c where A is c times the Hessian of the loss at ρ, as a random tangent shows; else 0."""
     flat, unravel = ravel_pytree(rho)
     zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
     hessian = ravel_pytree(jax.jvp(jax.grad(problem.loss), (rho,), (zeta,))[1])[0]
@@ -140,7 +145,7 @@ def set_up_metric(
     square = hessian @ hessian
     share = (gram @ hessian) / jnp.where(square > 0, square, 1.0)
     alike = jnp.linalg.norm(gram - share * hessian) <= ALIKE * jnp.linalg.norm(gram)
-    return operators, energy, report, jnp.where(alike & (share > 0), share, 0.0)
+    return jnp.where(alike & (share > 0), share, 0.0)
 
 
 @eqx.filter_jit

@@ -50,7 +50,7 @@ class PlainGradient(Local):
             products=found.products,
         )
 
-    def _solve(self, damping: Array, radius: Array | None = None) -> Solution:
+    def _solve(self, damping: Array) -> Solution:
         one = jnp.ones((), self.gradient.dtype)
         info = SolveInfo(jnp.asarray(self.gradient.size), one, jnp.asarray(False))
         return Solution(-self.gradient / (1 + damping), info)

@@ -19,6 +19,12 @@ from problems_for_tests import bumps_problem, close, linear_problem
 EYE = ng.MatrixMetric(jnp.eye(20))
 
 
+def within(local, radius: float):
+    """The same system, whose model is trusted so far."""
+    setup = dataclasses.replace(local.setup, radius=jnp.asarray(radius))
+    return dataclasses.replace(local, setup=setup)
+
+
 def trail_of(damping=0.0, D=None, metric=EYE, problem=None, **solver):
     """The trail, G + λD, D and the gradient of a small system."""
     default, theta, Z, _ = linear_problem(20, 6, 6, grading=0.3)
@@ -26,7 +32,7 @@ def trail_of(damping=0.0, D=None, metric=EYE, problem=None, **solver):
     damp = ng.AbsoluteDamping(damp) if D is None else damp
     setup = set_up(problem or default, theta, metric, ng.CG(1e-14, **solver), damp)
     local = linearise(setup)
-    solution = local.solve(jnp.asarray(damping), jnp.asarray(0.0))
+    solution = within(local, 0.0).solve(jnp.asarray(damping))
     D = np.eye(6) if D is None else np.diag(D)
     return solution, np.asarray(Z.T @ Z) + damping * D, D, np.asarray(local.gradient)
 
@@ -98,7 +104,7 @@ def test_a_long_iteration_ends_in_the_last_side():
     problem, theta, Z, _ = linear_problem(40, 30, 30, grading=0.1)
     metric = ng.MatrixMetric(jnp.eye(40))
     local = linearise(set_up(problem, theta, metric, ng.CG(1e-10, preconditioner=None)))
-    solution = local.solve(jnp.zeros(()), jnp.asarray(0.0))
+    solution = within(local, 0.0).solve(jnp.zeros(()))
     assert solution.info.iterations > 16
     trail, G, g = solution.trail, Z.T @ Z, np.asarray(local.gradient)
     eta, _, linear, quadratic = trail.follow(0.97 * trail.length)
@@ -167,7 +173,7 @@ def test_a_tolerance_is_solved_to_and_none_is_as_far_as_it_pays():
 def test_why_conjugate_gradients_stopped():
     problem, theta, _, _ = linear_problem(40, 30, 30, grading=0.1)
     local = linearise(set_up(problem, theta, ng.MatrixMetric(jnp.eye(40)), ng.CG()))
-    stopped = lambda radius: local.solve(jnp.zeros(()), jnp.asarray(radius)).info
+    stopped = lambda radius: within(local, radius).solve(jnp.zeros(())).info
     assert ng.Status.RADIUS.code == int(stopped(0.0).reason)
     assert int(stopped(0.0).iterations) == 1
     assert ng.Status.TRUNCATED.code == int(stopped(np.inf).reason)
