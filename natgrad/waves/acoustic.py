@@ -23,8 +23,9 @@ from ..core.settings import check_integer, check_number, replace_fields
 from ..core.sharding import replace_mesh, row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
-from .propagation import Gathers, plan_storage, pull, push, refuse_storage, simulate
+from .propagation import Gathers, pull, push, simulate
 from .scheme import Layer, Medium, Scheme, Storage, halo
+from .storage import plan_storage, refuse_storage
 from .survey import Survey
 
 M_PER_KM = 1000.0
@@ -104,9 +105,10 @@ def check_start(
     memory: int,
     stored_every: int | None,
     dtype: DTypeLike,
+    boundary: bool = False,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
-    width = halo(order)
+    halo(order)  # known, or an `InputError`
     check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
@@ -117,8 +119,8 @@ def check_start(
         )
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
-    size = np.dtype(dtype).itemsize
-    storage = plan_storage(survey, absorbing, width, size, memory, stored_every)
+    limits = (memory, stored_every, survey.shots, boundary)
+    storage = plan_storage(survey, order, absorbing, dtype, *limits)
     weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
     if weights.shape != survey.shape:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
@@ -200,7 +202,7 @@ class Acoustic(WaveModel):
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        self.start, self.update, self.storage = check_start(*arguments)
+        self.start, self.update, self.storage = check_start(*arguments, boundary=True)
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
@@ -241,9 +243,8 @@ class Acoustic(WaveModel):
         chosen = replace_fields(self, gathers=jax.tree.map(lambda x: x[rows], self.gathers))
         if self.storage.bytes <= self.memory:
             return chosen
-        old, size = self.scheme, self.start.dtype.itemsize
-        limits = (self.memory, self.stored_every, len(rows))
-        storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
+        old, limits = self.scheme, (self.memory, self.stored_every, len(rows))
+        storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
         scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
         scheme = scheme._replace(engine=old.engine)
         return replace_fields(chosen, storage=storage, scheme=scheme)

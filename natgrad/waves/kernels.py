@@ -221,8 +221,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     scheme, shape = medium.scheme, medium.weight.shape
     if len(shape) != 2:
         return "the kernels are for 2D"
-    if scheme.segment is not None and mode != "forward":
-        return "the fields are kept at checkpoints"
+    if scheme.recomputes and mode != "forward":
+        return "the waves are not kept, but computed again"
     wanted = ("forward",) if mode == "forward" else MODES[1:]
     numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
     turn = turned(medium)
