@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.settings import check_integer, check_number, replace_fields
-from ..core.sharding import replace_mesh, row_mesh
+from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
 from .propagation import Gathers, pull, push, simulate
 from .scheme import Layer, Medium, Scheme, Storage, halo
+from .slabs import count_slabs
 from .storage import plan_storage, refuse_storage
 from .survey import Survey
 
@@ -211,6 +212,9 @@ class Acoustic(WaveModel):
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
+        if self.mesh is not None:
+            planned = self.distributed(self.mesh)
+            self.storage, self.scheme = planned.storage, planned.scheme
 
     def __call__(self, theta: Array) -> Array:
         medium = Medium(self.slowness(theta), self.layer, self.scheme)
@@ -240,18 +244,25 @@ class Acoustic(WaveModel):
     def restricted(self, selection: Selection) -> "Acoustic":
         """Some of the shots."""
         rows = take_shots(selection)
-        chosen = replace_fields(self, gathers=jax.tree.map(lambda x: x[rows], self.gathers))
-        if self.storage.bytes <= self.memory:
-            return chosen
-        old, limits = self.scheme, (self.memory, self.stored_every, len(rows))
-        storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
-        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
-        scheme = scheme._replace(engine=old.engine)
-        return replace_fields(chosen, storage=storage, scheme=scheme)
+        return self._plan(gathers=jax.tree.map(lambda x: x[rows], self.gathers))
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
-        """Each device has some of the shots."""
-        return replace_mesh(self, mesh)
+        """Each device has some of the shots, or a slab of one."""
+        return self._plan(mesh=mesh)
+
+    def _plan(self, **changes: Any) -> "Acoustic":
+        """With other shots or devices, and what is kept planned anew where it has to be."""
+        chosen, old = replace_fields(self, **changes), self.scheme
+        shots = len(chosen.gathers.wavelet)
+        whole = count_slabs(chosen.mesh, shots, self.survey.shape, old) == 1
+        good = whole or not old.boundary  # which slabs do not have
+        fewer = old.recomputes and shots < len(self.gathers.wavelet)
+        if self.storage.bytes <= self.memory and good and not fewer:
+            return chosen
+        limits = (self.memory, self.stored_every, shots, whole)
+        storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
+        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
+        return replace_fields(chosen, storage=storage, scheme=scheme._replace(engine=old.engine))
 
 
 class WaveProducts(Products):

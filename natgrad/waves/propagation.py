@@ -31,6 +31,7 @@ from ..core.sharding import AXIS
 from ..errors import warn_once
 from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, locate
+from .slabs import advance, kept_spec, spread, sum_slabs, take_medium, take_points, take_slab
 from .storage import Boundary, make_room, read, write
 from .survey import Survey
 
@@ -60,17 +61,19 @@ class Gathers(NamedTuple):
         return cls(jnp.asarray(wavelets, dtype), source, receivers)
 
 
-# The shots are dealt out to the devices of a mesh. Each keeps the source fields of its own shots;
-# only the image is summed over them.
+# The shots are dealt out to the devices of a mesh, and slabs of them where there are fewer. Each
+# device keeps the source fields of its own; only the image is summed over them, and the data of
+# slabs.
 
 
 def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> tuple[Array, PyTree]:
     """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
+    medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, shots: Gathers) -> tuple[Array, PyTree]:
-        weight = medium.weight
-        shots = shots._replace(source=shots.source.scale(weight, scheme.halo))
+        medium, shots = take_own(medium, shots)
+        shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
 
         def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
             fields, samples = medium.rest(len(shots.wavelet)), scheme.cut(shots.wavelet)
@@ -90,19 +93,21 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         kernel = choose(by_kernel, mode, medium, shots) if scheme.engine != "xla" else None
         room = make_room(medium, len(shots.wavelet)) if keep else None
         kept, data = over_groups(group, room, shots, kernel)
-        return data, kept
+        return sum_slabs(data, scheme), kept
 
-    kept = P(None, AXIS) if keep else P()
+    kept = kept_spec(scheme) if keep else P()
     rho, kept = deal(run, mesh, (P(AXIS), kept), (medium,), (), (shots,))
     return rho[: len(shots.wavelet)], kept
 
 
 def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zη for a perturbation η of m."""
+    medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, eta: Array, kept: PyTree, shots: Gathers) -> Array:
-        source = -scheme.every * medium.extend(eta)  # times q
+        medium, shots = take_own(medium, shots)
+        source = -scheme.every * take_slab(medium.extend(eta), scheme)  # times q
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
@@ -117,7 +122,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
             return carry, kernels.born(launch, medium, source, kept, shots.receivers)
 
         kernel = choose(by_kernel, "born", medium, shots) if scheme.engine != "xla" else None
-        return over_groups(group, None, shots, kernel)[1]
+        return sum_slabs(over_groups(group, None, shots, kernel)[1], scheme)
 
     data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
     return data[: len(shots.wavelet)]
@@ -125,9 +130,12 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
 
 def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zᵀξ; what falls into the absorbing layer is folded back onto the cells at the edge."""
+    medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, kept: PyTree, xi: Array, shots: Gathers) -> Array:
+        medium, shots = take_own(medium, shots)
+
         def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
             shots, xi = rows
             samples, start = scheme.cut(xi), (medium.rest(len(xi)), total)
@@ -149,10 +157,18 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
         kernel = choose(by_kernel, "adjoint", medium, shots) if scheme.engine != "xla" else None
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
-        part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
-        return part if mesh is None else jax.lax.psum(part, AXIS)
+        extend = lambda eta: take_slab(medium.extend(eta), scheme)
+        part = jax.linear_transpose(extend, medium.slowness)(ratio)[0]
+        return part if mesh is None else jax.lax.psum(part, mesh.axis_names)
 
     return deal(run, mesh, P(), (medium,), (kept,), (xi, shots))
+
+
+def take_own(medium: Medium, shots: Gathers) -> tuple[Medium, Gathers]:
+    """What this device has of the medium, and of sources and receivers."""
+    medium = take_medium(medium)
+    source, receivers = (take_points(x, medium) for x in (shots.source, shots.receivers))
+    return medium, shots._replace(source=source, receivers=receivers)
 
 
 def deal(
@@ -164,8 +180,10 @@ def deal(
     """
     if mesh is None:
         return run(*whole, *kept, *rows)
-    fill = lambda x: jnp.pad(x, ((0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)))
-    specs = (*[P()] * len(whole), *[P(None, AXIS)] * len(kept), *[P(AXIS)] * len(rows))
+    groups = mesh.shape[AXIS]
+    fill = lambda x: jnp.pad(x, ((0, -len(x) % groups), *[(0, 0)] * (x.ndim - 1)))
+    parts = kept_spec(whole[0].scheme)
+    specs = (*[P()] * len(whole), *[parts] * len(kept), *[P(AXIS)] * len(rows))
     dealt = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
     return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
@@ -236,7 +254,7 @@ def march(
         seen = shots.receivers.read(fields.now.u)
         if isinstance(kept, Boundary):
             kept = kept.put_strips(fields.now.u, scheme, number, first)
-        return (medium.advance(fields, force=(shots.source, sample[:, None])), kept), seen
+        return (advance(medium, fields, force=(shots.source, sample[:, None])), kept), seen
 
     index = jnp.arange(len(samples))
     numbers = index[:, None] * scheme.every + jnp.arange(scheme.every)
@@ -283,8 +301,8 @@ def scatter(
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
         now = receivers.read(fields.now.u)[None]
-        fields = medium.advance(fields, source * incident(index))
-        step = lambda fields, _: (medium.advance(fields), receivers.read(fields.now.u))
+        fields = advance(medium, fields, source * incident(index))
+        step = lambda fields, _: (advance(medium, fields), receivers.read(fields.now.u))
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
         return fields, jnp.concatenate([now, seen])
@@ -330,7 +348,7 @@ def image(
         return (step(fields, samples[0])[0], total, state), None
 
     def step(fields: Fields, sample: Array) -> tuple[Fields, None]:
-        return medium.advance(fields, force=(receivers, sample), transposed=True), None
+        return advance(medium, fields, force=(receivers, sample), transposed=True), None
 
     xs = (jnp.arange(len(samples)), samples)
     start = (*start, state)
@@ -350,7 +368,7 @@ def reconstruct(
     def step(fields: Fields, xs: tuple[Array, Array]) -> tuple[Fields, None]:
         number, sample = xs
         fields = kept.surround(fields, number, first)
-        return inner.advance(fields, force=(source, sample[:, None])), None
+        return advance(inner, fields, force=(source, sample[:, None])), None
 
     def recall(fields: Fields, index: Array) -> tuple[Array, Fields]:
         xs = (index * scheme.every + jnp.arange(scheme.every), samples[index])

@@ -186,6 +186,7 @@ class Scheme(NamedTuple):
     strip: int  # cells across one: the layer, and what its stencils reach
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
     boundary: bool = False
+    slab_axis: int | None = None  # that of the fields which is cut, where devices share a shot
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":

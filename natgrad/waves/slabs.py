@@ -1,0 +1,115 @@
+"""One shot on several devices: each has a slab of the grid, and halos are exchanged in every step.
+
+The grid is cut across the last axis but one of the fields, the longest beside that of the inner
+loops. A slab is a `Medium` of its own. Its halo along the cut holds u of the neighbours, and zeros
+at the ends of the grid; nothing else of a step reaches across the cut, since the memories of an
+axis are differenced along that axis alone, and those of the cut lie in the slabs at the ends. All
+slabs run the same program: the inner ones have strips too, with filters that are zero.
+
+Each device records what its own cells give, and injects into them; traces and images are summed
+over the slabs once, at the end.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from ..core.settings import replace_fields
+from ..core.sharding import AXIS
+from .scheme import Fields, Layer, Medium, Positions, Scheme
+
+SLABS = "slabs"
+LEAST = 2**17  # cells of a slab: where there are fewer, a device waits longer than it computes
+
+
+def count_slabs(mesh: Mesh | None, shots: int, shape: Sequence[int], scheme: Scheme) -> int:
+    """How many devices share a shot: as many as have none of their own, if they divide the grid."""
+    if mesh is None:
+        return 1
+    sides = [shape[i] + 2 * scheme.absorbing for i in scheme.axes]
+    cells, across = int(np.prod(sides)), sides[-2]
+    thinnest = 2 * scheme.strip if scheme.absorbing else scheme.halo
+    fits = lambda k: across % k == 0 and across >= k * thinnest and cells >= k * LEAST
+    each = range(mesh.size // shots, 1, -1)
+    return next((k for k in each if mesh.size % k == 0 and fits(k)), 1)
+
+
+def spread(medium: Medium, shots: int, mesh: Mesh | None) -> tuple[Medium, Mesh | None]:
+    """The medium, to be cut where devices share shots, and the mesh with its groups of devices."""
+    count = count_slabs(mesh, shots, medium.slowness.shape, medium.scheme)
+    if mesh is None or count == 1 or medium.scheme.boundary:
+        return medium, mesh
+    scheme = medium.scheme._replace(slab_axis=medium.slowness.ndim - 2, engine="xla")
+    groups = Mesh(mesh.devices.reshape(-1, count), (AXIS, SLABS))
+    return replace_fields(medium, scheme=scheme), groups
+
+
+def kept_spec(scheme: Scheme) -> P:
+    """Where what is kept, (times, shots, …), lies."""
+    if scheme.slab_axis is None:
+        return P(None, AXIS)
+    return P(None, AXIS, *[None] * scheme.slab_axis, SLABS)
+
+
+def take_slab(x: Array, scheme: Scheme) -> Array:
+    """The part of a field without its halo, (…) as the grid, that this device has."""
+    if scheme.slab_axis is None:
+        return x
+    width = x.shape[scheme.slab_axis] // jax.lax.axis_size(SLABS)
+    begin = jax.lax.axis_index(SLABS) * width
+    return jax.lax.dynamic_slice_in_dim(x, begin, width, scheme.slab_axis)
+
+
+def take_medium(medium: Medium) -> Medium:
+    """The slab of this device."""
+    scheme = medium.scheme
+    if scheme.slab_axis is None:
+        return medium
+    index, strips = jax.lax.axis_index(SLABS), list(medium.layer.strips)
+    if strips:
+        ends = (index == 0, index == jax.lax.axis_size(SLABS) - 1)
+        none_within = lambda filters, end: jax.tree.map(lambda x: jnp.where(end, x, 0), filters)
+        strips[scheme.slab_axis] = tuple(map(none_within, strips[scheme.slab_axis], ends))
+    weight = take_slab(medium.weight, scheme)
+    return replace_fields(medium, weight=weight, layer=Layer(tuple(strips)))
+
+
+def take_points(points: Positions, medium: Medium) -> Positions:
+    """The points in the slab `medium`; those of others get weights of zero."""
+    scheme = medium.scheme
+    if scheme.slab_axis is None:
+        return points
+    width, halo = medium.weight.shape[scheme.slab_axis], scheme.halo
+    along = points.cells[..., scheme.slab_axis] - jax.lax.axis_index(SLABS) * width
+    mine = (along >= halo) & (along < halo + width)
+    along = jnp.clip(along, halo, halo + width - 1)
+    cells = points.cells.at[..., scheme.slab_axis].set(along)
+    return Positions(cells, jnp.where(mine, points.weights, 0))
+
+
+def advance(medium: Medium, fields: Fields, *given: Any, **options: Any) -> Fields:
+    """`Medium.advance`, with u of the neighbours in the halo of a slab."""
+    scheme, u = medium.scheme, fields.now.u
+    if scheme.slab_axis is not None:
+        axis, halo, count = 1 + scheme.slab_axis, scheme.halo, jax.lax.axis_size(SLABS)
+        end = u.shape[axis] - halo
+        part = lambda begin: jax.lax.slice_in_dim(u, begin, begin + halo, axis=axis)
+        # what no device sends is zero, as u is beyond the grid
+        send = lambda x, pairs: jax.lax.ppermute(x, SLABS, pairs)
+        low = send(part(end - halo), [(i, i + 1) for i in range(count - 1)])
+        high = send(part(halo), [(i + 1, i) for i in range(count - 1)])
+        u = jax.lax.dynamic_update_slice_in_dim(u, low, 0, axis)
+        u = jax.lax.dynamic_update_slice_in_dim(u, high, end, axis)
+        fields = fields._replace(now=fields.now._replace(u=u))
+    return medium.advance(fields, *given, **options)
+
+
+def sum_slabs(x: Array, scheme: Scheme) -> Array:
+    """What the slabs have added up to."""
+    return x if scheme.slab_axis is None else jax.lax.psum(x, SLABS)
