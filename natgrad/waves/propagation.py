@@ -351,8 +351,8 @@ def image(
         return advance(medium, fields, force=(receivers, sample), transposed=True), None
 
     xs = (jnp.arange(len(samples)), samples)
-    start = (*start, state)
-    return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0][:2]
+    carry = (*start, state)
+    return jax.lax.scan(block, carry, xs, reverse=True, unroll=scheme.unroll)[0][:2]
 
 
 def reconstruct(

@@ -67,7 +67,7 @@ class Boundary(NamedTuple):
         last = jnp.zeros((2, shots, *(n + 2 * halo for n in inner)), dtype)
         return cls(tuple(strips), tuple(frames), last)
 
-    def put_strips(self, u: Array, scheme: Scheme, number: Array, first: Array) -> "Boundary":
+    def put_strips(self, u: Array, scheme: Scheme, number: Array, first: Array | int) -> "Boundary":
         """With those of u at the step of that number."""
         rim, halo, strips = scheme.absorbing + 1, scheme.halo, []
         for axis, strip in enumerate(self.strips):
@@ -79,7 +79,7 @@ class Boundary(NamedTuple):
             strips.append(write(strip, jnp.concatenate(sides, at - 1), number, first))
         return self._replace(strips=tuple(strips))
 
-    def put_frame(self, q: Array, scheme: Scheme, index: Array, first: Array) -> "Boundary":
+    def put_frame(self, q: Array, scheme: Scheme, index: Array, first: Array | int) -> "Boundary":
         """With that of q, (shots, …), at the start of a block."""
         rim, frames = scheme.absorbing + 1, list(self.frames)
         for axis in reversed(range(len(frames))):

@@ -43,7 +43,7 @@ def everything(model, theta, eta, xi):
 CASES = {  # shape, shots, devices, slabs of a shot, options
     "2D": ((30, 14), 1, 2, 2, {"stored_every": 2}),
     "shots and slabs": ((40, 34), 2, 4, 2, {"order": 8}),
-    "checkpoints": ((30, 14), 1, 2, 2, {"memory": 100_000}),
+    "checkpoints": ((60, 46), 1, 2, 2, {"memory": 540_000}),
     "no layer": ((30, 16), 1, 4, 4, {"absorbing": 0}),
     "3D": ((7, 14, 15), 1, 2, 2, {}),
 }
