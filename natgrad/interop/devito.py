@@ -108,16 +108,11 @@ class _Devito(Propagator):
     @cached_property
     def _programs(self) -> "_Programs":
         programs = _Programs(self.devito, self.survey, self.scheme, self.dtype)
-        strip = self.scheme.strip
-        for (name, axis), (a, b) in programs.filters.items():
-            at = MEMORIES.index(name)
-            for side, filters in enumerate(self.layer.strips[axis] if self.layer.strips else ()):
-                count = strip - (name == "psi")
-                n = programs.grid.shape[axis]
-                cells = [slice(None)] * len(self.survey.shape)
-                cells[axis] = slice(n - strip, n - strip + count) if side else slice(count)
-                for field, values in zip((a, b), filters[at], strict=True):
-                    field.data[tuple(cells)] = np.asarray(values)
+        for (name, axis), pair in programs.filters.items():
+            line = [-1 if i == axis else 1 for i in range(len(self.survey.shape))]
+            values = np.asarray(self.layer.lines[axis][MEMORIES.index(name)])
+            for field, value in zip(pair, values, strict=True):  # a and b
+                field.data[:] = value.reshape(line)
         return programs
 
     def _set(self, m: np.ndarray) -> Medium:

@@ -137,7 +137,7 @@ def check_start(
 def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
     """The absorbing layer: one of the survey, so that models can differ."""
     typical = 0.5 * survey.fastest_stable(scheme.order)
-    return Layer.around(len(survey.shape), scheme, typical, dtype)
+    return Layer.around(survey.shape, scheme, typical, dtype)
 
 
 class Acoustic(WaveModel):

@@ -15,7 +15,7 @@ from jax import Array
 
 from ..core import cuda
 from ..core.cuda import CudaError, Launch
-from .scheme import GAMMA, SECOND, Layer, Medium, Positions, Shape
+from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
@@ -256,20 +256,16 @@ def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
 def constants(medium: Medium) -> tuple[Array, Array]:
     """w and the filters of the layer."""
     by = turned(medium)
-    lines = filters(Layer(medium.layer.strips[::by]), medium.weight.shape[::by])
+    lines = filters(Layer(medium.layer.lines[::by]))
     return turn(medium, medium.weight), lines.astype(medium.weight.dtype)
 
 
-def filters(layer: Layer, shape: Shape) -> Array:
+def filters(layer: Layer) -> Array:
     """b and a of the cells of an axis, then of the points before and after them; axis by axis."""
     lines = []
-    for n, (low, high) in zip(shape, layer.strips, strict=False):  # none without a layer
-        for ends, length in ((low.zeta, high.zeta), n), ((low.psi, high.psi), n + 1):
-            for first, last in (1, 1), (0, 0):  # b, then a
-                begin, end = ends[0][first].ravel(), ends[1][last].ravel()
-                rim = (length - n) * [jnp.zeros(1, begin.dtype)]
-                between = length - len(begin) - len(end) - 2 * len(rim)
-                lines += [*rim, begin, jnp.zeros(between, begin.dtype), end, *rim]
+    for psi, zeta in layer.lines:  # none without a layer
+        points = jnp.pad(psi, ((0, 0), (1, 0)))
+        lines += [zeta[1], zeta[0], points[1], points[0]]
     return jnp.concatenate(lines) if lines else jnp.zeros(1)
 
 

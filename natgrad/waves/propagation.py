@@ -32,7 +32,7 @@ from ..errors import warn_once
 from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, locate
 from .slabs import advance, kept_spec, spread, sum_slabs, take_medium, take_points, take_slab
-from .storage import Boundary, make_room, read, write
+from .storage import Boundary, glance, make_room, read, write
 from .survey import Survey
 
 
@@ -243,8 +243,10 @@ def march(
         (fields, kept), now = step(carry, (numbers[0], samples[0]))
         if isinstance(kept, Boundary):
             kept = kept.put_frame(response(fields, scheme), scheme, index, first)
+            fields = fields.wait(glance(kept.frames, index, first))
         elif kept is not None:
             kept = write(kept, response(fields, scheme), index, first)
+            fields = fields.wait(glance((kept,), index, first))
         later = (numbers[1:], samples[1:])
         carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
         return carry, jnp.concatenate([now[None], later])
@@ -254,7 +256,9 @@ def march(
         seen = shots.receivers.read(fields.now.u)
         if isinstance(kept, Boundary):
             kept = kept.put_strips(fields.now.u, scheme, number, first)
-        return (advance(medium, fields, force=(shots.source, sample[:, None])), kept), seen
+            fields = fields.wait(glance(kept.strips, number, first))
+        force = (shots.source, sample[:, None])
+        return (advance(medium, fields, force=force, after=seen), kept), seen
 
     index = jnp.arange(len(samples))
     numbers = index[:, None] * scheme.every + jnp.arange(scheme.every)
@@ -300,12 +304,15 @@ def scatter(
     """The linearised waves for the source −n(η/m), times q: fields at the end, and the data."""
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
-        now = receivers.read(fields.now.u)[None]
-        fields = advance(medium, fields, source * incident(index))
-        step = lambda fields, _: (advance(medium, fields), receivers.read(fields.now.u))
+        now = receivers.read(fields.now.u)
+        fields = advance(medium, fields, source * incident(index), after=now)
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
-        return fields, jnp.concatenate([now, seen])
+        return fields, jnp.concatenate([now[None], seen])
+
+    def step(fields: Fields, _: None) -> tuple[Fields, Array]:
+        seen = receivers.read(fields.now.u)
+        return advance(medium, fields, after=seen), seen
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -345,6 +352,8 @@ def image(
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
         q, state = recall(state, index)
         total = total + jnp.sum(q * fields.now.u[scheme.inside], axis=0)
+        done = total[(0,) * total.ndim]
+        fields, state = fields.wait(done), state and state.wait(done)
         return (step(fields, samples[0])[0], total, state), None
 
     def step(fields: Fields, sample: Array) -> tuple[Fields, None]:

@@ -38,9 +38,8 @@ grid and the order alone, so that surveys which differ in m or in the wavelet ha
 q = u⁺ − 2u + u⁻ = w(Σ_a (K_a u + c_a) + s), a change η of m is the source −(η/m)q of the same step.
 """
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -64,6 +63,7 @@ SECOND = {
 }
 BUFFERS = 3
 LARGE = 2**14  # cells: in smaller models a copy of the fields costs less than compiling more steps
+VECTOR = 8  # cells
 
 # For G: the largest γ ≤ 1/24 with (1 + 4γ sin²)² ≤ −K/(4 sin²), which is 1 + sin²/3 at order 4.
 GAMMA = {4: (np.sqrt(64 + 64 / 3) - 8) / 32, 8: 1 / 24}
@@ -98,44 +98,58 @@ def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     return near * (after - here) - far * (beyond - before)
 
 
+def cut(box: Box, by: int = 0) -> Cut:
+    """The slices of a box in an array that has `by` more cells before it along every axis."""
+    return (..., *(slice(begin + by, end + by) for begin, end in box))
+
+
+def put(field: Array, values: Array, at: Cut) -> Array:
+    """The field with these values there: XLA writes them where it lies."""
+    corner = [0] * (field.ndim - len(at) + 1) + [side.start for side in at[1:]]
+    return jax.lax.dynamic_update_slice(field, values, corner)
+
+
 def shift(cells: Cut, axis: int, by: int) -> Cut:
     """The slices moved along one of the last axes; they are an ellipsis and one for each axis."""
     moved = slice(cells[1 + axis].start + by, cells[1 + axis].stop + by)
     return (*cells[: 1 + axis], moved, *cells[2 + axis :])
 
 
-class Filters(NamedTuple):
-    """a and b of ψ and of ζ in one strip, shaped to multiply fields."""
-
-    psi: tuple[Array, Array]
-    zeta: tuple[Array, Array]
-
-
 class Layer(NamedTuple):
-    """The filters of every strip: two for each axis, at its beginning and its end."""
+    """a and b along every axis, (2, n): of ψ at the points after cells, and of ζ on the cells."""
 
-    strips: tuple[tuple[Filters, Filters], ...]
+    lines: tuple[tuple[Array, Array], ...]
 
     @classmethod
     def around(
-        cls, dimensions: int, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
+        cls, shape: Shape, scheme: "Scheme", velocity: float, dtype: DTypeLike = float
     ) -> "Layer":
-        """That of the module's text, for a nominal velocity c."""
-        cells, sides = scheme.absorbing, []
-        for axis in range(dimensions) if cells else ():
-            unit = velocity / scheme.spacing[axis]
+        """That of the module's text for a model of `shape` cells and a nominal velocity c."""
+        cells, lines = scheme.absorbing, []
+        for axis, h in zip(scheme.axes, scheme.spacing, strict=True) if cells else ():
+            unit, n, pair = velocity / h, shape[axis] + 2 * cells, []
             strength = min(STRENGTH, CELL * cells) * (POWER + 1) / (2 * cells)
-            index = np.arange(scheme.strip) - (scheme.strip - cells - 1)  # j, outwards
-            pairs = []
-            for depth in (index[:-1].clip(0) / cells, (index - 0.5).clip(0) / cells):
+            for at in (np.arange(n) + 0.5, np.arange(n)):
+                depth = np.maximum(cells - 0.5 - at, at - (n - cells - 0.5)) / cells
+                depth = np.where((depth > 0) & (depth < 1), depth, 0.0)
                 sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
                 b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
-                line = [-1 if i == axis else 1 for i in range(dimensions)]
-                pairs.append([((b - 1) * sigma / (sigma + alpha)).reshape(line), b.reshape(line)])
-            low = [[jnp.asarray(np.flip(x, axis), dtype) for x in pair] for pair in pairs]
-            high = [[jnp.asarray(x, dtype) for x in pair] for pair in pairs]
-            sides.append(tuple(Filters._make(map(tuple, side)) for side in (low, high)))
-        return cls(tuple(sides))
+                pair.append(jnp.asarray([(b - 1) * sigma / (sigma + alpha), b], dtype))
+            lines.append(tuple(pair))
+        return cls(tuple(lines))
+
+
+class Strip(NamedTuple):
+    """Some cells of an axis, and all of the others: where ψ and ζ of that axis live."""
+
+    axis: int
+    begin: int
+    count: int
+
+    def box(self, shape: Shape) -> Box:
+        """Its cells in an array of `shape`."""
+        across = (self.begin, self.begin + self.count)
+        return tuple(across if i == self.axis else (0, n) for i, n in enumerate(shape))
 
 
 class Storage(NamedTuple):
@@ -296,23 +310,31 @@ def locate(
 class Wave(NamedTuple):
     """u, (shots, …) with a halo of zeros, and the memories ψ and ζ of every strip.
 
-    ψ has two zeros before and after its values, ζ a halo, so that differences need no cases.
+    ψ has two zeros before its values and one after, ζ a halo, so that differences need no cases.
     """
 
     u: Array
-    memories: tuple[tuple[Array, Array], ...]
+    memories: tuple[tuple[Array, Array], ...] = ()
 
 
 class Fields(NamedTuple):
-    """u⁻ and u with their memories, and the buffers that the next ones are written to.
+    """u⁻, u with its memories, and the buffer that the next u is written to.
 
     Three buffers in rotation: the step writes the inside of one and leaves its halo, so XLA
-    updates it in place, in one pass, and sources are scattered into it without a copy.
+    updates it in place, in one pass, and sources are scattered into it without a copy. A memory is
+    updated where it lies.
     """
 
     before: Wave
     now: Wave
     spare: Wave
+
+    def wait(self, value: Array) -> "Fields":
+        """The same, once there is this number: no step overwrites what it is made of before."""
+        corner = (0,) * self.spare.u.ndim
+        zero = jnp.zeros_like(self.spare.u[:1], shape=(1,) * self.spare.u.ndim) * value
+        spare = jax.lax.dynamic_update_slice(self.spare.u, zero, corner)
+        return self._replace(spare=self.spare._replace(u=spare))
 
 
 class Medium(eqx.Module):
@@ -331,13 +353,31 @@ class Medium(eqx.Module):
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
-        (*shape,), width, strip = self.weight.shape, self.scheme.halo, self.scheme.strip
+        (*shape,), width = self.weight.shape, self.scheme.halo
         pairs, dtype = [], self.weight.dtype
-        for axis, sides in enumerate(self.layer.strips):
-            more = [[*shape[:axis], strip + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
-            pairs += [tuple(jnp.zeros((shots, *x), dtype) for x in more)] * len(sides)
-        wave = Wave(jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype), tuple(pairs))
-        return Fields(wave, wave, wave)
+        for axis, _, count in self._strips:
+            more = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
+            pairs.append(tuple(jnp.zeros((shots, *x), dtype) for x in more))
+        u = jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype)
+        split = {s.axis for s in self._strips if s.axis and s.count < shape[s.axis]}
+        rooms = tuple(jnp.zeros((shots, *shape), dtype) for _ in split)
+        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, rooms))
+
+    @property
+    def _strips(self) -> list[Strip]:
+        """Two strips of an axis, or all of it where cells are few: programs are shorter then.
+
+        Those of the last axis are as wide as vectors of the processor.
+        """
+        scheme, shape, strips = self.scheme, self.weight.shape, []
+        for axis, n in enumerate(shape if self.layer.lines else ()):
+            last = axis == len(shape) - 1
+            count = -(-scheme.strip // VECTOR) * VECTOR if last else scheme.strip
+            if 2 * count >= n or np.prod(shape) <= LARGE:
+                strips.append(Strip(axis, 0, n))
+            else:
+                strips += [Strip(axis, 0, count), Strip(axis, n - count, count)]
+        return strips
 
     def advance(
         self,
@@ -345,97 +385,82 @@ class Medium(eqx.Module):
         source: Array | None = None,
         force: tuple[Positions, Array] | None = None,
         transposed: bool = False,
+        after: Array | None = None,
     ) -> Fields:
-        """The next fields, with a source on the cells inside and a force at some points."""
-        scheme, u = self.scheme, fields.now.u
-        memories, written = self._remember(fields, transposed), fields.spare.u
-        for box, strips in _boxes(self.weight.shape, scheme):
-            here = (..., *(slice(a, b) for a, b in box))
-            inside = (..., *(slice(a + scheme.halo, b + scheme.halo) for a, b in box))
+        """The next fields, with a source on the cells inside and a force at some points.
+
+        `after`, (shots, n), is what was read of these fields. XLA copies a field that may be read
+        after it is overwritten; a zero that is made of `after` orders the two.
+        """
+        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
+        strips, old = self._strips, fields.now.memories
+        memories = tuple(map(partial(self._remember, u, transposed), strips, old))
+
+        def correction(i: int, box: Box) -> Array:
+            """c of a strip on a box of cells in it."""
+            (axis, begin, _), (psi, zeta) = strips[i], jax.lax.optimization_barrier(memories[i])
+            h, cells = scheme.spacing[axis], shift(cut(box), axis, -begin)
+            spread = first(psi, axis, GAMMA[scheme.order], h, shift(cells, axis, 1))
+            cells = shift(cells, axis, scheme.halo)
+            bend = partial(second, zeta, axis, SECOND[scheme.order], h)
+            return spread + (bend(cells) if transposed else zeta[cells])
+
+        # Strips of the first axis are bands of rows. Those of another go to a room as large as the
+        # grid, so that loops are long.
+        rooms, split = list(fields.spare.memories), [s for s in strips if s.count < shape[s.axis]]
+        for i, strip in enumerate(strips):
+            if strip.axis and strip in split:
+                box, room = strip.box(shape), strip.axis - len(shape)
+                rooms[room] = put(rooms[room], correction(i, box), cut(box))
+        ends = [(s.begin, s.begin + s.count) for s in strips if not s.axis]
+        written = fields.spare.u
+        zero = None if after is None else 0 * after[:, 0].reshape(-1, *(1,) * len(shape))
+        for begin, end in pairwise(sorted({0, shape[0]}.union(*ends))):
+            box = ((begin, end), *((0, n) for n in shape[1:]))
+            inside = cut(box, scheme.halo)
             parts = [
                 second(u, axis, SECOND[scheme.order], h, inside)
                 for axis, h in enumerate(scheme.spacing)
             ]
-            parts += [self._correction(memories[i], i, box, transposed) for i in strips]
-            new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * sum(parts)
-            new = new if source is None else new + source[here]
-            corner = (0, *(a + scheme.halo for a, _ in box))
-            written = jax.lax.dynamic_update_slice(written, new, corner)
+            for i, strip in enumerate(strips):
+                if strip not in split or (
+                    not strip.axis and 0 <= begin - strip.begin < strip.count
+                ):
+                    parts.append(correction(i, box))
+            parts += [room[cut(box)] for room in rooms]
+            new = 2 * u[inside] - fields.before.u[inside] + self.weight[cut(box)] * sum(parts)
+            new = new if source is None else new + source[cut(box)]
+            new, zero = new if zero is None else new + zero, None  # once is enough
+            written = put(written, new, inside)
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
             now = points.add(now, values)
-        return Fields(fields.now, Wave(now, memories), fields.before)
+        return Fields(Wave(u), Wave(now, memories), Wave(fields.before.u, tuple(rooms)))
 
-    def _remember(self, fields: Fields, transposed: bool) -> tuple[tuple[Array, Array], ...]:
-        """ψ' and ζ' of every strip."""
-        scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        width, strip, order = scheme.halo, scheme.strip, scheme.order
-        found = []
-        for number, old in enumerate(fields.now.memories):
-            (axis, last), room = divmod(number, 2), fields.spare.memories[number]
-            filters, h = self.layer.strips[axis][last], scheme.spacing[axis]
-            begin = width + (shape[axis] - strip if last else 0)
-            slope = partial(first, axis=axis, gamma=GAMMA[order], h=h)
-            cells = _across(shape, axis, begin, strip, width)
-            halves = _across(shape, axis, begin, strip - 1, width)
-            if transposed:
-                at = _across(shape, axis, width, strip, 0)
-                zeta = _filter(room[1], old[1], filters.zeta, u[cells], at)
-                own = _across(shape, axis, width, strip - 1, 0)
-                steep = slope(u, cells=halves) + slope(zeta, cells=own)
-                at = _across(shape, axis, 2, strip - 1, 0)
-                psi = _filter(room[0], old[0], filters.psi, steep, at)
-            else:
-                at = _across(shape, axis, 2, strip - 1, 0)
-                psi = _filter(room[0], old[0], filters.psi, slope(u, cells=halves), at)
-                bent = second(u, axis, SECOND[order], h, cells)
-                bent = bent + slope(psi, cells=_across(shape, axis, 1, strip, 0))
-                at = _across(shape, axis, width, strip, 0)
-                zeta = _filter(room[1], old[1], filters.zeta, bent, at)
-            found.append((psi, zeta))
-        return tuple(found)
-
-    def _correction(
-        self, memory: tuple[Array, Array], number: int, box: Box, transposed: bool
-    ) -> Array:
-        """c of one strip on a box of cells in it."""
-        scheme, (psi, zeta), (axis, last) = self.scheme, memory, divmod(number, 2)
-        width, order, h = scheme.halo, scheme.order, scheme.spacing[axis]
-        cells = (..., *(slice(a, b) for a, b in box))
-        cells = shift(cells, axis, scheme.strip - self.weight.shape[axis] if last else 0)
-        spread = first(psi, axis, GAMMA[order], h, shift(cells, axis, 1))
-        cells = shift(cells, axis, width)
-        return spread + (second(zeta, axis, SECOND[order], h, cells) if transposed else zeta[cells])
+    def _remember(
+        self, u: Array, transposed: bool, strip: Strip, memory: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """ψ' and ζ' of a strip."""
+        scheme, (axis, begin, count), (psi, zeta) = self.scheme, strip, memory
+        h, shape = scheme.spacing[axis], self.weight.shape
+        slope = lambda x, cells: first(x, axis, GAMMA[scheme.order], h, cells)
+        line = [-1 if i == axis else 1 for i in range(len(shape))]
+        pairs = [x[:, begin : begin + count].reshape(2, *line) for x in self.layer.lines[axis]]
+        cells = cut(strip.box(shape), scheme.halo)
+        own = cut(strip._replace(begin=0).box(shape))
+        at_psi, at_zeta = shift(own, axis, 2), shift(own, axis, scheme.halo)
+        keep = lambda f, ab, x, at: put(f, ab[1] * f[at] + ab[0] * x, at)
+        if transposed:
+            zeta = keep(zeta, pairs[1], u[cells], at_zeta)
+            psi = keep(psi, pairs[0], slope(u, cells) + slope(zeta, at_zeta), at_psi)
+        else:
+            psi = keep(psi, pairs[0], slope(u, cells), at_psi)
+            bent = second(u, axis, SECOND[scheme.order], h, cells)
+            zeta = keep(zeta, pairs[1], bent + slope(psi, shift(own, axis, 1)), at_zeta)
+        return psi, zeta
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
         ratio = (eta / self.slowness).transpose(self.scheme.axes)
         return jnp.pad(ratio, self.scheme.absorbing, mode="edge")
-
-
-def _across(shape: Shape, axis: int, start: int, count: int, rest: int) -> Cut:
-    """`count` cells of an axis from `start` on, and all of the others, which begin at `rest`."""
-    sides = [slice(rest, rest + n) for n in shape]
-    sides[axis] = slice(start, start + count)
-    return (..., *sides)
-
-
-def _filter(room: Array, old: Array, filters: tuple[Array, Array], x: Array, at: Cut) -> Array:
-    """bf + ax in its place in `room`: an array of its own, or XLA would compute it again."""
-    corner = [0] * (x.ndim - len(at) + 1) + [cut.start for cut in at[1:]]
-    return jax.lax.dynamic_update_slice(room, filters[1] * old[at] + filters[0] * x, corner)
-
-
-def _boxes(shape: Shape, scheme: Scheme) -> Iterator[tuple[Box, list[int]]]:
-    """Boxes of cells that fill the grid, each with the numbers of the strips that it lies in."""
-    axes = []
-    for axis, n in enumerate(shape):
-        width = scheme.strip if scheme.absorbing else 0
-        edges = sorted({0, width, n - width, n})
-        sides = [2 * axis, 2 * axis + 1]
-        within = [[a < width, b > n - width] for a, b in pairwise(edges)]
-        strips = [[i for i, near in zip(sides, x, strict=True) if near] for x in within]
-        axes.append(list(zip(pairwise(edges), strips, strict=True)))
-    for parts in product(*axes):
-        yield tuple(part[0] for part in parts), [i for part in parts for i in part[1]]

@@ -4,7 +4,7 @@ The grid is cut across the last axis but one of the fields, the longest beside t
 loops. A slab is a `Medium` of its own. Its halo along the cut holds u of the neighbours, and zeros
 at the ends of the grid; nothing else of a step reaches across the cut, since the memories of an
 axis are differenced along that axis alone, and those of the cut lie in the slabs at the ends. All
-slabs run the same program: the inner ones have strips too, with filters that are zero.
+slabs run the same program: the inner ones have strips too, with filters that are zero there.
 
 Each device records what its own cells give, and injects into them; traces and images are summed
 over the slabs once, at the end.
@@ -59,11 +59,12 @@ def kept_spec(scheme: Scheme) -> P:
 
 def take_slab(x: Array, scheme: Scheme) -> Array:
     """The part of a field without its halo, (…) as the grid, that this device has."""
-    if scheme.slab_axis is None:
-        return x
-    width = x.shape[scheme.slab_axis] // jax.lax.axis_size(SLABS)
-    begin = jax.lax.axis_index(SLABS) * width
-    return jax.lax.dynamic_slice_in_dim(x, begin, width, scheme.slab_axis)
+    return x if scheme.slab_axis is None else _part(x, scheme.slab_axis)
+
+
+def _part(x: Array, axis: int) -> Array:
+    width = x.shape[axis] // jax.lax.axis_size(SLABS)
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(SLABS) * width, width, axis)
 
 
 def take_medium(medium: Medium) -> Medium:
@@ -71,13 +72,13 @@ def take_medium(medium: Medium) -> Medium:
     scheme = medium.scheme
     if scheme.slab_axis is None:
         return medium
-    index, strips = jax.lax.axis_index(SLABS), list(medium.layer.strips)
-    if strips:
-        ends = (index == 0, index == jax.lax.axis_size(SLABS) - 1)
-        none_within = lambda filters, end: jax.tree.map(lambda x: jnp.where(end, x, 0), filters)
-        strips[scheme.slab_axis] = tuple(map(none_within, strips[scheme.slab_axis], ends))
-    weight = take_slab(medium.weight, scheme)
-    return replace_fields(medium, weight=weight, layer=Layer(tuple(strips)))
+    lines = list(medium.layer.lines)
+    if lines:
+        psi, zeta = lines[scheme.slab_axis]
+        lines[scheme.slab_axis] = _part(psi, 1), _part(zeta, 1)
+    return replace_fields(
+        medium, weight=take_slab(medium.weight, scheme), layer=Layer(tuple(lines))
+    )
 
 
 def take_points(points: Positions, medium: Medium) -> Positions:

@@ -45,6 +45,11 @@ def read(kept: Array, first: Array, count: int, index: Array) -> Array:
     return jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
 
 
+def glance(kept: tuple[Array, ...], index: Array, first: Array | int) -> Array:
+    """A number that is there once all of them have been written to at that time."""
+    return jnp.stack([x[(index, first, *(0,) * (x.ndim - 2))] for x in kept]).sum()
+
+
 class Boundary(NamedTuple):
     """The strips of every step, the frames of every block and the last fields, (…, shots, …)."""
 
@@ -145,7 +150,7 @@ def count_bytes(
     scheme = Scheme.of(survey, order, absorbing, storage)
 
     def room(m: Array) -> PyTree:
-        medium = Medium(m, Layer.around(m.ndim, scheme, 1.0, dtype), scheme)
+        medium = Medium(m, Layer.around(survey.shape, scheme, 1.0, dtype), scheme)
         segment = (scheme.segment or 0, shots, *medium.weight.shape)
         return make_room(medium, shots), jnp.zeros(segment, dtype)
 
