@@ -149,13 +149,14 @@ class Acoustic(WaveModel):
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
-    The products need the source field of every shot. It is stored at every n-th step, as rarely as
-    the wavelet's band allows, or recomputed from checkpoints where that exceeds `memory` bytes;
-    `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
-    holds two of these fields, that of θ and that of a trial step. Data alone need none of it, and
-    mini-batches of shots that of their own. The shots are dealt out to the
-    `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
-    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
+    The products need the source field of every shot. It is kept at every n-th step, as rarely as
+    the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
+    the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
+    prescribes n. 1 gives the derivative of the discrete data to rounding. A run holds two of these
+    fields, that of θ and that of a trial step. Data alone need none of it, and mini-batches of
+    shots that of their own. The shots are dealt out to the `devices`, and slabs of a shot where
+    there are several for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was
+    split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, `engine="auto"` computes 2D waves by kernels of our own that keep a
     shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why where
@@ -171,7 +172,7 @@ class Acoustic(WaveModel):
     )
     ```
 
-    Cost: one propagation for ρ, for Zη and for Zᵀξ each; with checkpoints two for a product.
+    Cost: one propagation for ρ, for Zη and for Zᵀξ each; two for a product where waves run again.
     """
 
     any_mesh: ClassVar[bool] = True
