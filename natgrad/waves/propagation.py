@@ -31,8 +31,8 @@ from ..core.sharding import AXIS
 from ..errors import warn_once
 from . import kernels
 from .scheme import Fields, Medium, Positions, Scheme, locate
-from .slabs import advance, kept_spec, spread, sum_slabs, take_medium, take_points, take_slab
-from .storage import Boundary, glance, make_room, read, write
+from .slabs import SLABS, Slab, spread
+from .storage import Boundary, make_room, read, write
 from .survey import Survey
 
 
@@ -68,11 +68,11 @@ class Gathers(NamedTuple):
 
 def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> tuple[Array, PyTree]:
     """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
-    medium, mesh = spread(medium, len(shots.wavelet), mesh)
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, shots: Gathers) -> tuple[Array, PyTree]:
-        medium, shots = take_own(medium, shots)
         shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
 
         def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
@@ -93,21 +93,21 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         kernel = choose(by_kernel, mode, medium, shots) if scheme.engine != "xla" else None
         room = make_room(medium, len(shots.wavelet)) if keep else None
         kept, data = over_groups(group, room, shots, kernel)
-        return sum_slabs(data, scheme), kept
+        return data, kept
 
-    kept = kept_spec(scheme) if keep else P()
-    rho, kept = deal(run, mesh, (P(AXIS), kept), (medium,), (), (shots,))
+    found = ("rows", "kept" if keep else "sum")
+    rho, kept = deal(run, mesh, found, (medium,), (), (shots,))
     return rho[: len(shots.wavelet)], kept
 
 
 def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zη for a perturbation η of m."""
-    medium, mesh = spread(medium, len(shots.wavelet), mesh)
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, eta: Array, kept: PyTree, shots: Gathers) -> Array:
-        medium, shots = take_own(medium, shots)
-        source = -scheme.every * take_slab(medium.extend(eta), scheme)  # times q
+        source = -scheme.every * medium.extend(eta)  # times q
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
@@ -122,20 +122,19 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
             return carry, kernels.born(launch, medium, source, kept, shots.receivers)
 
         kernel = choose(by_kernel, "born", medium, shots) if scheme.engine != "xla" else None
-        return sum_slabs(over_groups(group, None, shots, kernel)[1], scheme)
+        return over_groups(group, None, shots, kernel)[1]
 
-    data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
+    data = deal(run, mesh, "rows", (medium, eta), (kept,), (shots,))
     return data[: len(shots.wavelet)]
 
 
 def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zᵀξ; what falls into the absorbing layer is folded back onto the cells at the edge."""
-    medium, mesh = spread(medium, len(shots.wavelet), mesh)
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, kept: PyTree, xi: Array, shots: Gathers) -> Array:
-        medium, shots = take_own(medium, shots)
-
         def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
             shots, xi = rows
             samples, start = scheme.cut(xi), (medium.rest(len(xi)), total)
@@ -157,34 +156,40 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
         kernel = choose(by_kernel, "adjoint", medium, shots) if scheme.engine != "xla" else None
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
-        extend = lambda eta: take_slab(medium.extend(eta), scheme)
-        part = jax.linear_transpose(extend, medium.slowness)(ratio)[0]
-        return part if mesh is None else jax.lax.psum(part, mesh.axis_names)
+        part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
+        return part
 
-    return deal(run, mesh, P(), (medium,), (kept,), (xi, shots))
-
-
-def take_own(medium: Medium, shots: Gathers) -> tuple[Medium, Gathers]:
-    """What this device has of the medium, and of sources and receivers."""
-    medium = take_medium(medium)
-    source, receivers = (take_points(x, medium) for x in (shots.source, shots.receivers))
-    return medium, shots._replace(source=source, receivers=receivers)
+    return deal(run, mesh, "sum", (medium,), (kept,), (xi, shots))
 
 
 def deal(
     run: Callable, mesh: Mesh | None, out: PyTree, whole: tuple, kept: tuple, rows: tuple
 ) -> Any:
-    """`run` on each device with its own rows, and what was kept of them, as specified by `out`.
+    """`run` on each device with its own rows, and what was kept of them; medium and shots are the
+    first and the last argument.
 
-    Where the devices do not divide the shots, silent ones fill up the last.
+    What it finds, `out`, are rows, something to keep, or a sum over the devices. Where the devices
+    do not divide the shots, silent ones fill up the last.
     """
     if mesh is None:
         return run(*whole, *kept, *rows)
-    groups = mesh.shape[AXIS]
+    axis, groups = whole[0].scheme.slab_axis, mesh.shape[AXIS]
+
+    def local(medium: Medium, *given: Any) -> Any:
+        if axis is not None:
+            medium = slab = Slab(medium)
+            source, receivers = map(slab.within, given[-1][1:])
+            given = (*given[:-1], given[-1]._replace(source=source, receivers=receivers))
+        summed = {"rows": (SLABS,) if axis is not None else (), "kept": (), "sum": mesh.axis_names}
+        total = lambda kind, x: jax.lax.psum(x, summed[kind]) if summed[kind] else x
+        return jax.tree.map(total, out, run(medium, *given))
+
     fill = lambda x: jnp.pad(x, ((0, -len(x) % groups), *[(0, 0)] * (x.ndim - 1)))
-    parts = kept_spec(whole[0].scheme)
-    specs = (*[P()] * len(whole), *[parts] * len(kept), *[P(AXIS)] * len(rows))
-    dealt = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    parts = P(None, AXIS) if axis is None else P(None, AXIS, *[None] * axis, SLABS)
+    specs = {"rows": P(AXIS), "kept": parts, "sum": P()}
+    given = (*[P()] * len(whole), *[parts] * len(kept), *[P(AXIS)] * len(rows))
+    found = jax.tree.map(specs.get, out)
+    dealt = jax.shard_map(local, mesh=mesh, in_specs=given, out_specs=found, check_vma=False)
     return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
 
@@ -241,12 +246,15 @@ def march(
     def block(carry: tuple[Fields, Any], xs: tuple[Array, Array, Array]) -> tuple[Any, Array]:
         index, numbers, samples = xs
         (fields, kept), now = step(carry, (numbers[0], samples[0]))
-        if isinstance(kept, Boundary):
-            kept = kept.put_frame(response(fields, scheme), scheme, index, first)
-            fields = fields.wait(glance(kept.frames, index, first))
-        elif kept is not None:
-            kept = write(kept, response(fields, scheme), index, first)
-            fields = fields.wait(glance((kept,), index, first))
+        if kept is not None:
+            q = response(fields, scheme)
+            if isinstance(kept, Boundary):
+                kept, written = kept.put_frame(q, scheme, index, first)
+            else:
+                at = (index, first, *(0,) * (q.ndim - 1))
+                kept = jax.lax.dynamic_update_slice(kept, q[None], at)
+                written = kept[at]
+            fields = fields.wait(written)
         later = (numbers[1:], samples[1:])
         carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
         return carry, jnp.concatenate([now[None], later])
@@ -255,10 +263,10 @@ def march(
         (fields, kept), (number, sample) = carry, xs
         seen = shots.receivers.read(fields.now.u)
         if isinstance(kept, Boundary):
-            kept = kept.put_strips(fields.now.u, scheme, number, first)
-            fields = fields.wait(glance(kept.strips, number, first))
+            kept, written = kept.put_strips(fields.now.u, scheme, number, first)
+            fields = fields.wait(written)
         force = (shots.source, sample[:, None])
-        return (advance(medium, fields, force=force, after=seen), kept), seen
+        return (medium.advance(fields, force=force, after=seen), kept), seen
 
     index = jnp.arange(len(samples))
     numbers = index[:, None] * scheme.every + jnp.arange(scheme.every)
@@ -305,14 +313,14 @@ def scatter(
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
         now = receivers.read(fields.now.u)
-        fields = advance(medium, fields, source * incident(index), after=now)
+        fields = medium.advance(fields, source * incident(index), after=now)
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
         return fields, jnp.concatenate([now[None], seen])
 
     def step(fields: Fields, _: None) -> tuple[Fields, Array]:
         seen = receivers.read(fields.now.u)
-        return advance(medium, fields, after=seen), seen
+        return medium.advance(fields, after=seen), seen
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -357,7 +365,7 @@ def image(
         return (step(fields, samples[0])[0], total, state), None
 
     def step(fields: Fields, sample: Array) -> tuple[Fields, None]:
-        return advance(medium, fields, force=(receivers, sample), transposed=True), None
+        return medium.advance(fields, force=(receivers, sample), transposed=True), None
 
     xs = (jnp.arange(len(samples)), samples)
     carry = (*start, state)
@@ -377,7 +385,7 @@ def reconstruct(
     def step(fields: Fields, xs: tuple[Array, Array]) -> tuple[Fields, None]:
         number, sample = xs
         fields = kept.surround(fields, number, first)
-        return advance(inner, fields, force=(source, sample[:, None])), None
+        return inner.advance(fields, force=(source, sample[:, None])), None
 
     def recall(fields: Fields, index: Array) -> tuple[Array, Fields]:
         xs = (index * scheme.every + jnp.arange(scheme.every), samples[index])

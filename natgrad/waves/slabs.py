@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from ..core.settings import replace_fields
 from ..core.sharding import AXIS
@@ -50,56 +49,34 @@ def spread(medium: Medium, shots: int, mesh: Mesh | None) -> tuple[Medium, Mesh 
     return replace_fields(medium, scheme=scheme), groups
 
 
-def kept_spec(scheme: Scheme) -> P:
-    """Where what is kept, (times, shots, …), lies."""
-    if scheme.slab_axis is None:
-        return P(None, AXIS)
-    return P(None, AXIS, *[None] * scheme.slab_axis, SLABS)
+class Slab(Medium):
+    """The part of a medium that this device has."""
 
+    def __init__(self, medium: Medium):
+        self.slowness, self.scheme = medium.slowness, medium.scheme
+        self.weight, lines = self._part(medium.weight), list(medium.layer.lines)
+        if lines:
+            psi, zeta = lines[self._axis]
+            lines[self._axis] = self._part(psi, 1), self._part(zeta, 1)
+        self.layer = Layer(tuple(lines))
 
-def take_slab(x: Array, scheme: Scheme) -> Array:
-    """The part of a field without its halo, (…) as the grid, that this device has."""
-    return x if scheme.slab_axis is None else _part(x, scheme.slab_axis)
+    @property
+    def _axis(self) -> int:
+        assert self.scheme.slab_axis is not None
+        return self.scheme.slab_axis
 
+    def _part(self, x: Array, axis: int | None = None) -> Array:
+        axis = self._axis if axis is None else axis
+        width = x.shape[axis] // jax.lax.axis_size(SLABS)
+        return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(SLABS) * width, width, axis)
 
-def _part(x: Array, axis: int) -> Array:
-    width = x.shape[axis] // jax.lax.axis_size(SLABS)
-    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(SLABS) * width, width, axis)
+    def extend(self, eta: Array) -> Array:
+        return self._part(super().extend(eta))
 
-
-def take_medium(medium: Medium) -> Medium:
-    """The slab of this device."""
-    scheme = medium.scheme
-    if scheme.slab_axis is None:
-        return medium
-    lines = list(medium.layer.lines)
-    if lines:
-        psi, zeta = lines[scheme.slab_axis]
-        lines[scheme.slab_axis] = _part(psi, 1), _part(zeta, 1)
-    return replace_fields(
-        medium, weight=take_slab(medium.weight, scheme), layer=Layer(tuple(lines))
-    )
-
-
-def take_points(points: Positions, medium: Medium) -> Positions:
-    """The points in the slab `medium`; those of others get weights of zero."""
-    scheme = medium.scheme
-    if scheme.slab_axis is None:
-        return points
-    width, halo = medium.weight.shape[scheme.slab_axis], scheme.halo
-    along = points.cells[..., scheme.slab_axis] - jax.lax.axis_index(SLABS) * width
-    mine = (along >= halo) & (along < halo + width)
-    along = jnp.clip(along, halo, halo + width - 1)
-    cells = points.cells.at[..., scheme.slab_axis].set(along)
-    return Positions(cells, jnp.where(mine, points.weights, 0))
-
-
-def advance(medium: Medium, fields: Fields, *given: Any, **options: Any) -> Fields:
-    """`Medium.advance`, with u of the neighbours in the halo of a slab."""
-    scheme, u = medium.scheme, fields.now.u
-    if scheme.slab_axis is not None:
-        axis, halo, count = 1 + scheme.slab_axis, scheme.halo, jax.lax.axis_size(SLABS)
-        end = u.shape[axis] - halo
+    def advance(self, fields: Fields, *given: Any, **options: Any) -> Fields:
+        """That of a medium, with u of the neighbours in the halo."""
+        u, axis, halo = fields.now.u, 1 + self._axis, self.scheme.halo
+        end, count = u.shape[axis] - halo, jax.lax.axis_size(SLABS)
         part = lambda begin: jax.lax.slice_in_dim(u, begin, begin + halo, axis=axis)
         # what no device sends is zero, as u is beyond the grid
         send = lambda x, pairs: jax.lax.ppermute(x, SLABS, pairs)
@@ -107,10 +84,13 @@ def advance(medium: Medium, fields: Fields, *given: Any, **options: Any) -> Fiel
         high = send(part(halo), [(i + 1, i) for i in range(count - 1)])
         u = jax.lax.dynamic_update_slice_in_dim(u, low, 0, axis)
         u = jax.lax.dynamic_update_slice_in_dim(u, high, end, axis)
-        fields = fields._replace(now=fields.now._replace(u=u))
-    return medium.advance(fields, *given, **options)
+        return super().advance(fields._replace(now=fields.now._replace(u=u)), *given, **options)
 
-
-def sum_slabs(x: Array, scheme: Scheme) -> Array:
-    """What the slabs have added up to."""
-    return x if scheme.slab_axis is None else jax.lax.psum(x, SLABS)
+    def within(self, points: Positions) -> Positions:
+        """The points in this slab; those of others get weights of zero."""
+        width, halo = self.weight.shape[self._axis], self.scheme.halo
+        along = points.cells[..., self._axis] - jax.lax.axis_index(SLABS) * width
+        mine = (along >= halo) & (along < halo + width)
+        along = jnp.clip(along, halo, halo + width - 1)
+        cells = points.cells.at[..., self._axis].set(along)
+        return Positions(cells, jnp.where(mine, points.weights, 0))

@@ -72,8 +72,10 @@ class Boundary(NamedTuple):
         last = jnp.zeros((2, shots, *(n + 2 * halo for n in inner)), dtype)
         return cls(tuple(strips), tuple(frames), last)
 
-    def put_strips(self, u: Array, scheme: Scheme, number: Array, first: Array | int) -> "Boundary":
-        """With those of u at the step of that number."""
+    def put_strips(
+        self, u: Array, scheme: Scheme, number: Array, first: Array | int
+    ) -> tuple["Boundary", Array]:
+        """With those of u at the step of that number, and a number of them."""
         rim, halo, strips = scheme.absorbing + 1, scheme.halo, []
         for axis, strip in enumerate(self.strips):
             at, inner = strip.ndim - len(self.strips) + axis, slice(rim + halo, -rim - halo)
@@ -82,16 +84,18 @@ class Boundary(NamedTuple):
                 for x in (slice(rim, rim + halo), slice(-rim - halo, -rim))
             ]
             strips.append(write(strip, jnp.concatenate(sides, at - 1), number, first))
-        return self._replace(strips=tuple(strips))
+        return self._replace(strips=tuple(strips)), glance(tuple(strips), number, first)
 
-    def put_frame(self, q: Array, scheme: Scheme, index: Array, first: Array | int) -> "Boundary":
-        """With that of q, (shots, …), at the start of a block."""
+    def put_frame(
+        self, q: Array, scheme: Scheme, index: Array, first: Array | int
+    ) -> tuple["Boundary", Array]:
+        """With that of q, (shots, …), at the start of a block, and a number of it."""
         rim, frames = scheme.absorbing + 1, list(self.frames)
         for axis in reversed(range(len(frames))):
             at = q.ndim - len(frames) + axis
             low, q, high = jnp.split(q, (rim, q.shape[at] - rim), at)
             frames[axis] = write(frames[axis], jnp.concatenate([low, high], at), index, first)
-        return self._replace(frames=tuple(frames))
+        return self._replace(frames=tuple(frames)), glance(tuple(frames), index, first)
 
     def put_last(self, fields: Fields, scheme: Scheme, first: Array) -> "Boundary":
         """With the last two fields."""
