@@ -91,7 +91,13 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
 
         mode = "keep" if keep else "forward"
         kernel = choose(by_kernel, mode, medium, shots) if scheme.engine != "xla" else None
-        room = make_room(medium, len(shots.wavelet)) if keep else None
+        count, shape = len(shots.wavelet), medium.weight.shape
+        if not keep:
+            room = None
+        elif scheme.boundary or scheme.segment is not None:
+            room = make_room(medium, count)
+        else:
+            room = jnp.zeros((scheme.blocks, count, *shape), medium.weight.dtype)
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
@@ -111,7 +117,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
-            if scheme.recomputes:
+            if scheme.boundary or scheme.segment is not None:
                 data = scatter_again(source, shots, medium)
             else:
                 q, blocks = partial(read, kept, first, count), jnp.arange(scheme.blocks)
@@ -247,38 +253,31 @@ def march(
         index, numbers, samples = xs
         (fields, kept), now = step(carry, (numbers[0], samples[0]))
         if kept is not None:
-            q = response(fields, scheme)
+            # the step has left u⁻ in the spare buffer
+            before, new, oldest = (wave.u[scheme.inside] for wave in fields)
+            q = new - 2 * before + oldest
             if isinstance(kept, Boundary):
-                kept, written = kept.put_frame(q, scheme, index, first)
+                kept = kept.put_frame(q, scheme, index, first)
             else:
-                at = (index, first, *(0,) * (q.ndim - 1))
-                kept = jax.lax.dynamic_update_slice(kept, q[None], at)
-                written = kept[at]
-            fields = fields.wait(written)
+                corner = (index, first, *(0,) * (q.ndim - 1))
+                kept = jax.lax.dynamic_update_slice(kept, q[None], corner)
         later = (numbers[1:], samples[1:])
         carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
         return carry, jnp.concatenate([now[None], later])
 
     def step(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
         (fields, kept), (number, sample) = carry, xs
-        seen = shots.receivers.read(fields.now.u)
+        seen, force = shots.receivers.read(fields.now.u), (shots.source, sample[:, None])
         if isinstance(kept, Boundary):
-            kept, written = kept.put_strips(fields.now.u, scheme, number, first)
-            fields = fields.wait(written)
-        force = (shots.source, sample[:, None])
-        return (medium.advance(fields, force=force, after=seen), kept), seen
+            kept = kept.put_strips(fields.now.u, scheme, number, first)
+        after = (seen, *jax.tree.leaves(kept))
+        return (medium.advance(fields, force=force, after=after), kept), seen
 
     index = jnp.arange(len(samples))
     numbers = index[:, None] * scheme.every + jnp.arange(scheme.every)
     xs = (index, numbers, samples)
     (fields, kept), data = jax.lax.scan(block, (fields, kept), xs, unroll=scheme.unroll)
     return fields, kept, data
-
-
-def response(fields: Fields, scheme: Scheme) -> Array:
-    """q of the step that these fields have come from, which has left u⁻ in the spare buffer."""
-    before, new, oldest = (wave.u[scheme.inside] for wave in fields)
-    return new - 2 * before + oldest
 
 
 def march_segments(
@@ -313,14 +312,14 @@ def scatter(
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
         now = receivers.read(fields.now.u)
-        fields = medium.advance(fields, source * incident(index), after=now)
+        fields = medium.advance(fields, source * incident(index), after=(now,))
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
         return fields, jnp.concatenate([now[None], seen])
 
     def step(fields: Fields, _: None) -> tuple[Fields, Array]:
         seen = receivers.read(fields.now.u)
-        return medium.advance(fields, after=seen), seen
+        return medium.advance(fields, after=(seen,)), seen
 
     return jax.lax.scan(block, fields, blocks, unroll=medium.scheme.unroll)
 
@@ -360,12 +359,11 @@ def image(
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
         q, state = recall(state, index)
         total = total + jnp.sum(q * fields.now.u[scheme.inside], axis=0)
-        done = total[(0,) * total.ndim]
-        fields, state = fields.wait(done), state and state.wait(done)
-        return (step(fields, samples[0])[0], total, state), None
+        return (step(fields, samples[0], total)[0], total, state), None
 
-    def step(fields: Fields, sample: Array) -> tuple[Fields, None]:
-        return medium.advance(fields, force=(receivers, sample), transposed=True), None
+    def step(fields: Fields, sample: Array, total: Array | None = None) -> tuple[Fields, None]:
+        force = (receivers, sample)
+        return medium.advance(fields, force=force, transposed=True, after=(total,)), None
 
     xs = (jnp.arange(len(samples)), samples)
     carry = (*start, state)
@@ -391,7 +389,8 @@ def reconstruct(
         xs = (index * scheme.every + jnp.arange(scheme.every), samples[index])
         unroll = scheme.every if scheme.inner == scheme.every - 1 else 1
         fields, _ = jax.lax.scan(step, fields, xs, reverse=True, unroll=unroll)
-        return kept.join(response(fields, scheme), index, first), fields
+        before, new, oldest = (wave.u[scheme.inside] for wave in fields)
+        return kept.join(new - 2 * before + oldest, index, first), fields
 
     return recall, fields
 

@@ -38,7 +38,6 @@ grid and the order alone, so that surveys which differ in m or in the wavelet ha
 q = u⁺ − 2u + u⁻ = w(Σ_a (K_a u + c_a) + s), a change η of m is the source −(η/m)q of the same step.
 """
 
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -54,7 +53,6 @@ from ..errors import InputError
 Shape = tuple[int, ...]
 Spacing = tuple[float, ...]
 Cut = tuple[Any, ...]  # an ellipsis and slices of the last axes
-Box = tuple[tuple[int, int], ...]  # where cells begin and end along each axis
 
 # Second derivatives of order 2q: the centre, then the neighbours at distance 1 … q.
 SECOND = {
@@ -86,33 +84,22 @@ def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut
     """K u along one of the last axes, on the `cells` of an array with more of them around."""
     total = jnp.asarray(weights[0] / h**2, u.dtype) * u[cells]
     for distance, weight in enumerate(weights[1:], start=1):
-        pair = u[shift(cells, axis, distance)] + u[shift(cells, axis, -distance)]
+        pair = u[shift(cells, distance, axis)] + u[shift(cells, -distance, axis)]
         total = total + jnp.asarray(weight / h**2, u.dtype) * pair
     return total
 
 
 def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     """(1 + 3γ)(u₊ − u) − γ(u₊₊ − u₋), over h: G from cells to the points half-way after them."""
-    before, here, after, beyond = (u[shift(cells, axis, by)] for by in (-1, 0, 1, 2))
+    before, here, after, beyond = (u[shift(cells, by, axis)] for by in (-1, 0, 1, 2))
     near, far = (jnp.asarray(x / h, u.dtype) for x in (1 + 3 * gamma, gamma))
     return near * (after - here) - far * (beyond - before)
 
 
-def cut(box: Box, by: int = 0) -> Cut:
-    """The slices of a box in an array that has `by` more cells before it along every axis."""
-    return (..., *(slice(begin + by, end + by) for begin, end in box))
-
-
-def put(field: Array, values: Array, at: Cut) -> Array:
-    """The field with these values there: XLA writes them where it lies."""
-    corner = [0] * (field.ndim - len(at) + 1) + [side.start for side in at[1:]]
-    return jax.lax.dynamic_update_slice(field, values, corner)
-
-
-def shift(cells: Cut, axis: int, by: int) -> Cut:
-    """The slices moved along one of the last axes; they are an ellipsis and one for each axis."""
-    moved = slice(cells[1 + axis].start + by, cells[1 + axis].stop + by)
-    return (*cells[: 1 + axis], moved, *cells[2 + axis :])
+def shift(cells: Cut, by: int, *axes: int) -> Cut:
+    """The slices moved along some of the last axes; they are an ellipsis and one for each axis."""
+    move = lambda i, x: slice(x.start + by, x.stop + by) if i in axes else x
+    return (..., *(move(i, x) for i, x in enumerate(cells[1:])))
 
 
 class Layer(NamedTuple):
@@ -145,11 +132,6 @@ class Strip(NamedTuple):
     axis: int
     begin: int
     count: int
-
-    def box(self, shape: Shape) -> Box:
-        """Its cells in an array of `shape`."""
-        across = (self.begin, self.begin + self.count)
-        return tuple(across if i == self.axis else (0, n) for i, n in enumerate(shape))
 
 
 class Storage(NamedTuple):
@@ -253,20 +235,17 @@ class Positions(NamedTuple):
     cells: Array
     weights: Array
 
-    @property
-    def _index(self) -> tuple[Array, ...]:
-        shots = jnp.arange(len(self.cells))[:, None, None]
-        return (shots, *(self.cells[..., axis] for axis in range(self.cells.shape[-1])))
-
     def read(self, field: Array) -> Array:
         """The fields (shots, …) at the points, (shots, n)."""
-        values = field.at[self._index].get(mode="promise_in_bounds")
+        index = (jnp.arange(len(self.cells))[:, None, None], *jnp.moveaxis(self.cells, -1, 0))
+        values = field.at[index].get(mode="promise_in_bounds")
         return jnp.sum(self.weights.astype(field.dtype) * values, axis=-1)
 
     def add(self, field: Array, values: Array) -> Array:
         """The fields with these values added at the points: the transpose of `read`."""
         spread = self.weights.astype(field.dtype) * values[..., None]
-        return field.at[self._index].add(spread, mode="promise_in_bounds")
+        index = (jnp.arange(len(self.cells))[:, None, None], *jnp.moveaxis(self.cells, -1, 0))
+        return field.at[index].add(spread, mode="promise_in_bounds")
 
     def scale(self, field: Array, halo: int) -> "Positions":
         """The same points with their weights times a field without its halo, for all shots."""
@@ -314,70 +293,60 @@ class Wave(NamedTuple):
     """
 
     u: Array
-    memories: tuple[tuple[Array, Array], ...] = ()
+    memories: tuple[Any, ...] = ()
 
 
 class Fields(NamedTuple):
-    """u⁻, u with its memories, and the buffer that the next u is written to.
+    """u⁻, u with its memories, and buffers for the next u and for c of axes after the first.
 
-    Three buffers in rotation: the step writes the inside of one and leaves its halo, so XLA
-    updates it in place, in one pass, and sources are scattered into it without a copy. A memory is
-    updated where it lies.
+    Three buffers of u in rotation: the step writes the inside of one and leaves its halo, so XLA
+    updates it in place, in one pass, and sources are scattered into it without a copy. Memories are
+    updated where they lie.
     """
 
     before: Wave
     now: Wave
     spare: Wave
 
-    def wait(self, value: Array) -> "Fields":
-        """The same, once there is this number: no step overwrites what it is made of before."""
-        corner = (0,) * self.spare.u.ndim
-        zero = jnp.zeros_like(self.spare.u[:1], shape=(1,) * self.spare.u.ndim) * value
-        spare = jax.lax.dynamic_update_slice(self.spare.u, zero, corner)
-        return self._replace(spare=self.spare._replace(u=spare))
-
 
 class Medium(eqx.Module):
-    """What waves run through: w, on the cells inside the halo, and the layer."""
+    """What waves run through: w, on the cells inside the halo, and the layer.
+
+    An axis has two strips, or one of all its cells in a small model, whose programs are shorter so.
+    Along the last axis a strip is a whole number of vectors of the processor.
+    """
 
     slowness: Array  # m, on the cells of the model
     weight: Array
     layer: Layer
     scheme: Scheme = eqx.field(static=True)
+    strips: tuple[Strip, ...] = eqx.field(static=True)
 
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
         extended = jnp.pad(m.transpose(scheme.axes), scheme.absorbing, mode="edge")
         self.weight = scheme.dt**2 / extended
         self.slowness, self.layer, self.scheme = m, layer, scheme
+        strips, (*shape, last) = [], extended.shape
+        for axis, n in enumerate((*shape, last) if layer.lines else ()):
+            count = scheme.strip if axis < len(shape) else -(-scheme.strip // VECTOR) * VECTOR
+            if 2 * count >= n or extended.size <= LARGE:
+                strips.append(Strip(axis, 0, n))
+            else:
+                strips += [Strip(axis, 0, count), Strip(axis, n - count, count)]
+        self.strips = tuple(strips)
 
     def rest(self, shots: int) -> Fields:
         """Fields of zeros, to start from."""
         (*shape,), width = self.weight.shape, self.scheme.halo
-        pairs, dtype = [], self.weight.dtype
-        for axis, _, count in self._strips:
-            more = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
-            pairs.append(tuple(jnp.zeros((shots, *x), dtype) for x in more))
-        u = jnp.zeros((shots, *(n + 2 * width for n in shape)), dtype)
-        split = {s.axis for s in self._strips if s.axis and s.count < shape[s.axis]}
-        rooms = tuple(jnp.zeros((shots, *shape), dtype) for _ in split)
-        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, rooms))
-
-    @property
-    def _strips(self) -> list[Strip]:
-        """Two strips of an axis, or all of it where cells are few: programs are shorter then.
-
-        Those of the last axis are as wide as vectors of the processor.
-        """
-        scheme, shape, strips = self.scheme, self.weight.shape, []
-        for axis, n in enumerate(shape if self.layer.lines else ()):
-            last = axis == len(shape) - 1
-            count = -(-scheme.strip // VECTOR) * VECTOR if last else scheme.strip
-            if 2 * count >= n or np.prod(shape) <= LARGE:
-                strips.append(Strip(axis, 0, n))
-            else:
-                strips += [Strip(axis, 0, count), Strip(axis, n - count, count)]
-        return strips
+        zeros = lambda *sides: jnp.zeros((shots, *sides), self.weight.dtype)
+        pairs = []
+        for axis, _, count in self.strips:
+            sides = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
+            pairs.append((zeros(*sides[0]), zeros(*sides[1])))
+        u = zeros(*(n + 2 * width for n in shape))
+        rooms = {axis: zeros(*shape) for axis, _, n in self.strips if axis and n < shape[axis]}
+        return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, tuple(rooms.values())))
 
     def advance(
         self,
@@ -385,80 +354,75 @@ class Medium(eqx.Module):
         source: Array | None = None,
         force: tuple[Positions, Array] | None = None,
         transposed: bool = False,
-        after: Array | None = None,
+        after: tuple[Array | None, ...] = (),
     ) -> Fields:
         """The next fields, with a source on the cells inside and a force at some points.
 
-        `after`, (shots, n), is what was read of these fields. XLA copies a field that may be read
-        after it is overwritten; a zero that is made of `after` orders the two.
+        `after` is what was made of these fields. XLA copies a field that may be read after it is
+        overwritten; a zero that is made of `after` orders the two.
         """
         scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        strips, old = self._strips, fields.now.memories
-        memories = tuple(map(partial(self._remember, u, transposed), strips, old))
-
-        def correction(i: int, box: Box) -> Array:
-            """c of a strip on a box of cells in it."""
-            (axis, begin, _), (psi, zeta) = strips[i], jax.lax.optimization_barrier(memories[i])
-            h, cells = scheme.spacing[axis], shift(cut(box), axis, -begin)
-            spread = first(psi, axis, GAMMA[scheme.order], h, shift(cells, axis, 1))
-            cells = shift(cells, axis, scheme.halo)
-            bend = partial(second, zeta, axis, SECOND[scheme.order], h)
-            return spread + (bend(cells) if transposed else zeta[cells])
-
-        # Strips of the first axis are bands of rows. Those of another go to a room as large as the
-        # grid, so that loops are long.
-        rooms, split = list(fields.spare.memories), [s for s in strips if s.count < shape[s.axis]]
-        for i, strip in enumerate(strips):
-            if strip.axis and strip in split:
-                box, room = strip.box(shape), strip.axis - len(shape)
-                rooms[room] = put(rooms[room], correction(i, box), cut(box))
-        ends = [(s.begin, s.begin + s.count) for s in strips if not s.axis]
-        written = fields.spare.u
-        zero = None if after is None else 0 * after[:, 0].reshape(-1, *(1,) * len(shape))
-        for begin, end in pairwise(sorted({0, shape[0]}.union(*ends))):
-            box = ((begin, end), *((0, n) for n in shape[1:]))
-            inside = cut(box, scheme.halo)
-            parts = [
-                second(u, axis, SECOND[scheme.order], h, inside)
-                for axis, h in enumerate(scheme.spacing)
-            ]
-            for i, strip in enumerate(strips):
-                if strip not in split or (
-                    not strip.axis and 0 <= begin - strip.begin < strip.count
-                ):
-                    parts.append(correction(i, box))
-            parts += [room[cut(box)] for room in rooms]
-            new = 2 * u[inside] - fields.before.u[inside] + self.weight[cut(box)] * sum(parts)
-            new = new if source is None else new + source[cut(box)]
-            new, zero = new if zero is None else new + zero, None  # once is enough
-            written = put(written, new, inside)
+        width, put = scheme.halo, jax.lax.dynamic_update_slice
+        memories, whole, rows, free = [], [], {}, iter(fields.spare.memories)
+        rooms: dict[int, Array] = {}
+        for strip, old in zip(self.strips, fields.now.memories, strict=True):
+            memory, c = self._remember(strip, old, u, transposed)
+            memories.append(memory)
+            if strip.count == shape[strip.axis]:
+                whole.append(c)
+            elif strip.axis == 0:
+                rows[strip.begin] = c
+            else:  # into a room as large as the grid, so that the loop below is long
+                room = rooms[strip.axis] if strip.begin else next(free)
+                corner = [strip.begin if i == strip.axis else 0 for i in range(len(shape))]
+                rooms[strip.axis] = put(room, c, [0, *corner])
+        written, zero = fields.spare.u, sum(0 * x[(0,) * x.ndim] for x in after if x is not None)
+        edges = sorted({0, shape[0]}.union(*((a, a + c.shape[1]) for a, c in rows.items())))
+        for begin, end in pairwise(edges):
+            here = (..., slice(begin, end), *(slice(0, n) for n in shape[1:]))
+            inside = shift(here, width, *range(len(shape)))
+            bend = lambda axis, h, at=inside: second(u, axis, SECOND[scheme.order], h, at)
+            parts = [bend(axis, h) for axis, h in enumerate(scheme.spacing)]
+            parts += [c[here] for c in (*whole, *rooms.values())]
+            parts += [rows[begin]] if begin in rows else []
+            new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * sum(parts)
+            new = new if source is None else new + source[here]
+            new, zero = new + zero if after else new, 0  # once
+            written = put(written, new, [0, begin + width, *[width] * (len(shape) - 1)])
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
             now = points.add(now, values)
-        return Fields(Wave(u), Wave(now, memories), Wave(fields.before.u, tuple(rooms)))
+        spare = Wave(fields.before.u, tuple(rooms.values()))
+        return Fields(Wave(u), Wave(now, tuple(memories)), spare)
 
     def _remember(
-        self, u: Array, transposed: bool, strip: Strip, memory: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
-        """ψ' and ζ' of a strip."""
-        scheme, (axis, begin, count), (psi, zeta) = self.scheme, strip, memory
-        h, shape = scheme.spacing[axis], self.weight.shape
+        self, strip: Strip, memory: tuple[Array, Array], u: Array, transposed: bool
+    ) -> tuple[tuple[Array, Array], Array]:
+        """ψ' and ζ' of a strip, and c."""
+        scheme, shape, (axis, begin, count) = self.scheme, self.weight.shape, strip
+        (psi, zeta), h, width = memory, scheme.spacing[axis], scheme.halo
         slope = lambda x, cells: first(x, axis, GAMMA[scheme.order], h, cells)
+        bend = lambda x, cells: second(x, axis, SECOND[scheme.order], h, cells)
+        own = (..., *(slice(0, count if i == axis else n) for i, n in enumerate(shape)))
+        cells = shift(shift(own, begin, axis), width, *range(len(shape)))
+        on_cells, around = shift(own, width, axis), shift(own, 1, axis)  # of ζ; of ψ, for D
         line = [-1 if i == axis else 1 for i in range(len(shape))]
-        pairs = [x[:, begin : begin + count].reshape(2, *line) for x in self.layer.lines[axis]]
-        cells = cut(strip.box(shape), scheme.halo)
-        own = cut(strip._replace(begin=0).box(shape))
-        at_psi, at_zeta = shift(own, axis, 2), shift(own, axis, scheme.halo)
-        keep = lambda f, ab, x, at: put(f, ab[1] * f[at] + ab[0] * x, at)
+        lines = [x[:, begin : begin + count].reshape(2, *line) for x in self.layer.lines[axis]]
+
+        def update(f: Array, line: Array, x: Array, rim: int) -> Array:
+            corner = [rim if i == axis else 0 for i in range(len(shape))]
+            new = line[1] * f[shift(own, rim, axis)] + line[0] * x
+            return jax.lax.dynamic_update_slice(f, new, [0, *corner])
+
         if transposed:
-            zeta = keep(zeta, pairs[1], u[cells], at_zeta)
-            psi = keep(psi, pairs[0], slope(u, cells) + slope(zeta, at_zeta), at_psi)
-        else:
-            psi = keep(psi, pairs[0], slope(u, cells), at_psi)
-            bent = second(u, axis, SECOND[scheme.order], h, cells)
-            zeta = keep(zeta, pairs[1], bent + slope(psi, shift(own, axis, 1)), at_zeta)
-        return psi, zeta
+            zeta = update(zeta, lines[1], u[cells], width)
+            psi = update(psi, lines[0], slope(u, cells) + slope(zeta, on_cells), 2)
+            return (psi, zeta), slope(psi, around) + bend(zeta, on_cells)
+        psi = update(psi, lines[0], slope(u, cells), 2)
+        zeta = update(zeta, lines[1], bend(u, cells) + slope(psi, around), width)
+        # The barrier keeps XLA from a loop of its own for Dψ', which is in two sums.
+        return (psi, zeta), slope(jax.lax.optimization_barrier(psi), around) + zeta[on_cells]
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from ..core.settings import replace_fields
 from ..core.sharding import AXIS
-from .scheme import Fields, Layer, Medium, Positions, Scheme
+from .scheme import Fields, Layer, Medium, Positions, Scheme, Strip
 
 SLABS = "slabs"
 LEAST = 2**17  # cells of a slab: where there are fewer, a device waits longer than it computes
@@ -59,6 +59,12 @@ class Slab(Medium):
             psi, zeta = lines[self._axis]
             lines[self._axis] = self._part(psi, 1), self._part(zeta, 1)
         self.layer = Layer(tuple(lines))
+        n, across = self.weight.shape[self._axis], medium.weight.shape[self._axis]
+        own = lambda count, last: (n - count if last else 0, count) if count < across else (0, n)
+        self.strips = tuple(
+            Strip(axis, *own(count, begin > 0)) if axis == self._axis else Strip(axis, begin, count)
+            for axis, begin, count in medium.strips
+        )
 
     @property
     def _axis(self) -> int:

@@ -45,11 +45,6 @@ def read(kept: Array, first: Array, count: int, index: Array) -> Array:
     return jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
 
 
-def glance(kept: tuple[Array, ...], index: Array, first: Array | int) -> Array:
-    """A number that is there once all of them have been written to at that time."""
-    return jnp.stack([x[(index, first, *(0,) * (x.ndim - 2))] for x in kept]).sum()
-
-
 class Boundary(NamedTuple):
     """The strips of every step, the frames of every block and the last fields, (…, shots, …)."""
 
@@ -72,10 +67,8 @@ class Boundary(NamedTuple):
         last = jnp.zeros((2, shots, *(n + 2 * halo for n in inner)), dtype)
         return cls(tuple(strips), tuple(frames), last)
 
-    def put_strips(
-        self, u: Array, scheme: Scheme, number: Array, first: Array | int
-    ) -> tuple["Boundary", Array]:
-        """With those of u at the step of that number, and a number of them."""
+    def put_strips(self, u: Array, scheme: Scheme, number: Array, first: Array | int) -> "Boundary":
+        """With those of u at the step of that number."""
         rim, halo, strips = scheme.absorbing + 1, scheme.halo, []
         for axis, strip in enumerate(self.strips):
             at, inner = strip.ndim - len(self.strips) + axis, slice(rim + halo, -rim - halo)
@@ -84,18 +77,16 @@ class Boundary(NamedTuple):
                 for x in (slice(rim, rim + halo), slice(-rim - halo, -rim))
             ]
             strips.append(write(strip, jnp.concatenate(sides, at - 1), number, first))
-        return self._replace(strips=tuple(strips)), glance(tuple(strips), number, first)
+        return self._replace(strips=tuple(strips))
 
-    def put_frame(
-        self, q: Array, scheme: Scheme, index: Array, first: Array | int
-    ) -> tuple["Boundary", Array]:
-        """With that of q, (shots, …), at the start of a block, and a number of it."""
+    def put_frame(self, q: Array, scheme: Scheme, index: Array, first: Array | int) -> "Boundary":
+        """With that of q, (shots, …), at the start of a block."""
         rim, frames = scheme.absorbing + 1, list(self.frames)
         for axis in reversed(range(len(frames))):
             at = q.ndim - len(frames) + axis
             low, q, high = jnp.split(q, (rim, q.shape[at] - rim), at)
             frames[axis] = write(frames[axis], jnp.concatenate([low, high], at), index, first)
-        return self._replace(frames=tuple(frames)), glance(tuple(frames), index, first)
+        return self._replace(frames=tuple(frames))
 
     def put_last(self, fields: Fields, scheme: Scheme, first: Array) -> "Boundary":
         """With the last two fields."""
@@ -136,13 +127,11 @@ class Boundary(NamedTuple):
 
 
 def make_room(medium: Medium, shots: int) -> PyTree:
-    """Zeros for all that is kept, (times, shots, …), in the way of the scheme."""
-    scheme, weight = medium.scheme, medium.weight
+    """Zeros for what is kept, (times, shots, …), where waves are computed again."""
+    scheme, fields = medium.scheme, medium.rest(shots)
     if scheme.boundary:
         return Boundary.room(medium, shots)
-    if scheme.segment is None:
-        return jnp.zeros((scheme.blocks, shots, *weight.shape), weight.dtype)
-    fields, count = medium.rest(shots), scheme.blocks // scheme.segment
+    count = scheme.blocks // (scheme.segment or 1)
     each = lambda x: jnp.zeros((count, *x.shape), x.dtype)
     return jax.tree.map(each, (fields.before.u, fields.now))
 
@@ -150,13 +139,14 @@ def make_room(medium: Medium, shots: int) -> PyTree:
 def count_bytes(
     survey: Survey, order: int, absorbing: int, dtype: DTypeLike, storage: Storage, shots: int
 ) -> Storage:
-    """With the bytes of what is kept, and of the responses between two checkpoints."""
+    """With the bytes of what is kept, and of the responses between two checkpoints at a time."""
     scheme = Scheme.of(survey, order, absorbing, storage)
 
     def room(m: Array) -> PyTree:
         medium = Medium(m, Layer.around(survey.shape, scheme, 1.0, dtype), scheme)
-        segment = (scheme.segment or 0, shots, *medium.weight.shape)
-        return make_room(medium, shots), jnp.zeros(segment, dtype)
+        responses = 0 if scheme.boundary else scheme.segment or scheme.blocks
+        whole = jnp.zeros((responses, shots, *medium.weight.shape), dtype)
+        return make_room(medium, shots) if scheme.recomputes else (), whole
 
     made = jax.eval_shape(room, jax.ShapeDtypeStruct(survey.shape, dtype))
     return storage._replace(bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(made)))
