@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start
 from ..waves.outside import OutsideWaves, Propagator
-from ..waves.propagation import refuse_storage
 from ..waves.scheme import locate
+from ..waves.storage import refuse_storage
 from ..waves.survey import Survey
 
 MARGIN = 1e-6  # deepwave refuses steps at its limit, which is that of the scheme

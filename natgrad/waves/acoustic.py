@@ -20,11 +20,13 @@ from numpy.typing import ArrayLike
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.settings import check_integer, check_number, replace_fields
-from ..core.sharding import replace_mesh, row_mesh
+from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
-from .propagation import Gathers, plan_storage, pull, push, refuse_storage, simulate
+from .propagation import Gathers, pull, push, simulate
 from .scheme import Layer, Medium, Scheme, Storage, halo
+from .slabs import count_slabs
+from .storage import plan_storage, refuse_storage
 from .survey import Survey
 
 M_PER_KM = 1000.0
@@ -104,9 +106,10 @@ def check_start(
     memory: int,
     stored_every: int | None,
     dtype: DTypeLike,
+    boundary: bool = False,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
-    width = halo(order)
+    halo(order)  # known, or an `InputError`
     check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
@@ -117,8 +120,8 @@ def check_start(
         )
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
-    size = np.dtype(dtype).itemsize
-    storage = plan_storage(survey, absorbing, width, size, memory, stored_every)
+    limits = (memory, stored_every, survey.shots, boundary)
+    storage = plan_storage(survey, order, absorbing, dtype, *limits)
     weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
     if weights.shape != survey.shape:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
@@ -146,13 +149,14 @@ class Acoustic(WaveModel):
     `update` is a weight between 0 and 1 for every cell, 0 where the velocity is known:
     m = m₀ + update · (θ − m₀).
 
-    The products need the source field of every shot. It is stored at every n-th step, as rarely as
-    the wavelet's band allows, or recomputed from checkpoints where that exceeds `memory` bytes;
-    `stored_every` prescribes n. 1 gives the derivative of the discrete data to rounding. A run
-    holds two of these fields, that of θ and that of a trial step. Data alone need none of it, and
-    mini-batches of shots that of their own. The shots are dealt out to the
-    `devices`: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
-    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
+    The products need the source field of every shot. It is kept at every n-th step, as rarely as
+    the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
+    the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
+    prescribes n. 1 gives the derivative of the discrete data to rounding. A run holds two of these
+    fields, that of θ and that of a trial step. Data alone need none of it, and mini-batches of
+    shots that of their own. The shots are dealt out to the `devices`, and slabs of a shot where
+    there are several for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was
+    split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, `engine="auto"` computes waves by kernels of our own: in 2D they keep
     a shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why
@@ -168,7 +172,7 @@ class Acoustic(WaveModel):
     )
     ```
 
-    Cost: one propagation for ρ, for Zη and for Zᵀξ each; with checkpoints two for a product.
+    Cost: one propagation for ρ, for Zη and for Zᵀξ each; two for a product where waves run again.
     """
 
     any_mesh: ClassVar[bool] = True
@@ -200,7 +204,7 @@ class Acoustic(WaveModel):
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        self.start, self.update, self.storage = check_start(*arguments)
+        self.start, self.update, self.storage = check_start(*arguments, boundary=True)
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
@@ -209,6 +213,9 @@ class Acoustic(WaveModel):
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
+        if self.mesh is not None:
+            planned = self.distributed(self.mesh)
+            self.storage, self.scheme = planned.storage, planned.scheme
 
     def __call__(self, theta: Array) -> Array:
         medium = Medium(self.slowness(theta), self.layer, self.scheme)
@@ -238,19 +245,25 @@ class Acoustic(WaveModel):
     def restricted(self, selection: Selection) -> "Acoustic":
         """Some of the shots."""
         rows = take_shots(selection)
-        chosen = replace_fields(self, gathers=jax.tree.map(lambda x: x[rows], self.gathers))
-        if self.storage.bytes <= self.memory:
-            return chosen
-        old, size = self.scheme, self.start.dtype.itemsize
-        limits = (self.memory, self.stored_every, len(rows))
-        storage = plan_storage(self.survey, old.absorbing, old.halo, size, *limits)
-        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
-        scheme = scheme._replace(engine=old.engine)
-        return replace_fields(chosen, storage=storage, scheme=scheme)
+        return self._plan(gathers=jax.tree.map(lambda x: x[rows], self.gathers))
 
     def distributed(self, mesh: Mesh) -> "Acoustic":
-        """Each device has some of the shots."""
-        return replace_mesh(self, mesh)
+        """Each device has some of the shots, or a slab of one."""
+        return self._plan(mesh=mesh)
+
+    def _plan(self, **changes: Any) -> "Acoustic":
+        """With other shots or devices, and what is kept planned anew where it has to be."""
+        chosen, old = replace_fields(self, **changes), self.scheme
+        shots = len(chosen.gathers.wavelet)
+        whole = count_slabs(chosen.mesh, shots, self.survey.shape, old) == 1
+        good = whole or not old.boundary  # which slabs do not have
+        fewer = old.recomputes and shots < len(self.gathers.wavelet)
+        if self.storage.bytes <= self.memory and good and not fewer:
+            return chosen
+        limits = (self.memory, self.stored_every, shots, whole)
+        storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
+        scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
+        return replace_fields(chosen, storage=storage, scheme=scheme._replace(engine=old.engine))
 
 
 class WaveProducts(Products):

@@ -278,8 +278,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     What one kernel keeps the others read, so there are all three of them or none.
     """
     scheme, shape = medium.scheme, medium.weight.shape
-    if scheme.segment is not None and mode != "forward":
-        return "the fields are kept at checkpoints"
+    if scheme.recomputes and mode != "forward":
+        return "the waves are not kept, but computed again"
     wanted = ("forward",) if mode == "forward" else MODES[1:]
     numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
     turn = turned(medium)

@@ -9,8 +9,8 @@ So q serves every product at the same m. It is taken at every n-th step and used
 weight n, in both directions alike, so that the products stay transposes of each other.
 
 Shots run one after the other on a CPU, where one fits into the cache, and at once on a GPU. What is
-kept for the products is q, (blocks, shots, …), or the fields at the start of every segment,
-(segments, shots, …). It is read and written where it lies: a copy would cost more than a step.
+kept for the products (storage.py) has time and shots as its leading axes. It is read and written
+where it lies: a copy would cost more than a step.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,12 @@ from jaxtyping import PyTree
 
 from ..core.cuda import Launch
 from ..core.sharding import AXIS
-from ..errors import InputError, warn_once
+from ..errors import warn_once
 from . import kernels
-from .scheme import Fields, Medium, Positions, Scheme, Storage, locate
+from .scheme import Fields, Medium, Positions, Scheme, locate
+from .slabs import SLABS, Slab, spread
+from .storage import Boundary, make_room, read, write
 from .survey import Survey
-
-# A thinned field must sample the highest frequency of the wavelet at least this often a period:
-# at 4 the products differ from those of the whole field by the share stated in docs/waves.md.
-SAMPLES_A_PERIOD = 4.0
 
 
 class Gathers(NamedTuple):
@@ -63,24 +61,28 @@ class Gathers(NamedTuple):
         return cls(jnp.asarray(wavelets, dtype), source, receivers)
 
 
-# The shots are dealt out to the devices of a mesh. Each keeps the source fields of its own shots;
-# only the image is summed over them.
+# The shots are dealt out to the devices of a mesh, and slabs of them where there are fewer. Each
+# device keeps the source fields of its own; only the image is summed over them, and the data of
+# slabs.
 
 
 def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> tuple[Array, PyTree]:
     """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, shots: Gathers) -> tuple[Array, PyTree]:
-        weight = medium.weight
-        shots = shots._replace(source=shots.source.scale(weight, scheme.halo))
+        shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
 
         def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
             fields, samples = medium.rest(len(shots.wavelet)), scheme.cut(shots.wavelet)
             if keep and scheme.segment is not None:
                 kept, data = march_segments(fields, samples, shots, medium, kept, first)
             else:
-                _, kept, data = march(fields, samples, shots, medium, kept, first)
+                fields, kept, data = march(fields, samples, shots, medium, kept, first)
+            if isinstance(kept, Boundary):
+                kept = kept.put_last(fields, scheme, first)
             return kept, scheme.join(data)
 
         def by_kernel(launch: Launch, kept: PyTree, shots: Gathers) -> tuple[PyTree, Array]:
@@ -89,25 +91,25 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
 
         mode = "keep" if keep else "forward"
         kernel = choose(by_kernel, mode, medium, shots) if scheme.engine != "xla" else None
+        count, shape = len(shots.wavelet), medium.weight.shape
         if not keep:
-            kept, data = over_groups(group, None, shots, kernel)
-        elif scheme.segment is None:
-            room = jnp.zeros((scheme.blocks, len(shots.wavelet), *weight.shape), weight.dtype)
-            kept, data = over_groups(group, room, shots, kernel)
+            room = None
+        elif scheme.boundary or scheme.segment is not None:
+            room = make_room(medium, count)
         else:
-            count, fields = scheme.blocks // scheme.segment, medium.rest(len(shots.wavelet))
-            state = (fields.before.u, fields.now)
-            room = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state)
-            kept, data = over_groups(group, room, shots)
+            room = jnp.zeros((scheme.blocks, count, *shape), medium.weight.dtype)
+        kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
-    kept = P(None, AXIS) if keep else P()
-    rho, kept = deal(run, mesh, (P(AXIS), kept), (medium,), (), (shots,))
+    found = ("rows", "kept" if keep else "sum")
+    rho, kept = deal(run, mesh, found, (medium,), (), (shots,))
     return rho[: len(shots.wavelet)], kept
 
 
 def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zη for a perturbation η of m."""
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, eta: Array, kept: PyTree, shots: Gathers) -> Array:
@@ -115,11 +117,11 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
-            if scheme.segment is None:
+            if scheme.boundary or scheme.segment is not None:
+                data = scatter_again(source, shots, medium)
+            else:
                 q, blocks = partial(read, kept, first, count), jnp.arange(scheme.blocks)
                 _, data = scatter(medium.rest(count), q, blocks, source, shots.receivers, medium)
-            else:
-                data = scatter_again(source, shots, medium)
             return carry, scheme.join(data)
 
         def by_kernel(launch: Launch, carry: None, shots: Gathers) -> tuple[None, Array]:
@@ -128,12 +130,14 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
         kernel = choose(by_kernel, "born", medium, shots) if scheme.engine != "xla" else None
         return over_groups(group, None, shots, kernel)[1]
 
-    data = deal(run, mesh, P(AXIS), (medium, eta), (kept,), (shots,))
+    data = deal(run, mesh, "rows", (medium, eta), (kept,), (shots,))
     return data[: len(shots.wavelet)]
 
 
 def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zᵀξ; what falls into the absorbing layer is folded back onto the cells at the edge."""
+    if mesh is not None:
+        medium, mesh = spread(medium, len(shots.wavelet), mesh)
     scheme = medium.scheme
 
     def run(medium: Medium, kept: PyTree, xi: Array, shots: Gathers) -> Array:
@@ -141,9 +145,12 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
             shots, xi = rows
             samples, start = scheme.cut(xi), (medium.rest(len(xi)), total)
             receivers = shots.receivers.scale(medium.weight, scheme.halo)
-            if scheme.segment is None:
-                q = partial(read, kept, first, len(xi))
-                _, total = image(start, q, samples, receivers, medium)
+            if scheme.boundary:
+                recall, last = reconstruct(kept, first, shots, medium)
+                _, total = image(start, recall, samples, receivers, medium, last)
+            elif scheme.segment is None:
+                recall = lambda _, index: (read(kept, first, len(xi), index), None)
+                _, total = image(start, recall, samples, receivers, medium)
             else:
                 _, total = image_again(start, kept, first, samples, receivers, shots, medium)
             return total, None
@@ -156,23 +163,39 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
         part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
-        return part if mesh is None else jax.lax.psum(part, AXIS)
+        return part
 
-    return deal(run, mesh, P(), (medium,), (kept,), (xi, shots))
+    return deal(run, mesh, "sum", (medium,), (kept,), (xi, shots))
 
 
 def deal(
     run: Callable, mesh: Mesh | None, out: PyTree, whole: tuple, kept: tuple, rows: tuple
 ) -> Any:
-    """`run` on each device with its own rows, and what was kept of them, as specified by `out`.
+    """`run` on each device with its own rows, and what was kept of them; medium and shots are the
+    first and the last argument.
 
-    Where the devices do not divide the shots, silent ones fill up the last.
+    What it finds, `out`, are rows, something to keep, or a sum over the devices. Where the devices
+    do not divide the shots, silent ones fill up the last.
     """
     if mesh is None:
         return run(*whole, *kept, *rows)
-    fill = lambda x: jnp.pad(x, ((0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)))
-    specs = (*[P()] * len(whole), *[P(None, AXIS)] * len(kept), *[P(AXIS)] * len(rows))
-    dealt = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    axis, groups = whole[0].scheme.slab_axis, mesh.shape[AXIS]
+
+    def local(medium: Medium, *given: Any) -> Any:
+        if axis is not None:
+            medium = slab = Slab(medium)
+            source, receivers = map(slab.within, given[-1][1:])
+            given = (*given[:-1], given[-1]._replace(source=source, receivers=receivers))
+        summed = {"rows": (SLABS,) if axis is not None else (), "kept": (), "sum": mesh.axis_names}
+        total = lambda kind, x: jax.lax.psum(x, summed[kind]) if summed[kind] else x
+        return jax.tree.map(total, out, run(medium, *given))
+
+    fill = lambda x: jnp.pad(x, ((0, -len(x) % groups), *[(0, 0)] * (x.ndim - 1)))
+    parts = P(None, AXIS) if axis is None else P(None, AXIS, *[None] * axis, SLABS)
+    specs = {"rows": P(AXIS), "kept": parts, "sum": P()}
+    given = (*[P()] * len(whole), *[parts] * len(kept), *[P(AXIS)] * len(rows))
+    found = jax.tree.map(specs.get, out)
+    dealt = jax.shard_map(local, mesh=mesh, in_specs=given, out_specs=found, check_vma=False)
     return dealt(*whole, *kept, *jax.tree.map(fill, rows))
 
 
@@ -224,25 +247,36 @@ def march(
     first step of every block is written to `kept`, (blocks, shots, …), where there is room.
     """
 
-    def block(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
-        (fields, kept), (index, samples) = carry, xs
-        fields, now = step(kept, fields, samples[0])
+    scheme = medium.scheme
+
+    def block(carry: tuple[Fields, Any], xs: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+        index, numbers, samples = xs
+        (fields, kept), now = step(carry, (numbers[0], samples[0]))
         if kept is not None:
             # the step has left u⁻ in the spare buffer
-            before, new, oldest = (wave.u[None][medium.scheme.inside] for wave in fields)
+            before, new, oldest = (wave.u[scheme.inside] for wave in fields)
             q = new - 2 * before + oldest
-            kept = jax.lax.dynamic_update_slice(kept, q, (index, first, *(0,) * (q.ndim - 2)))
-        go = partial(step, kept)
-        fields, later = jax.lax.scan(go, fields, samples[1:], unroll=medium.scheme.inner)
-        return (fields, kept), jnp.concatenate([now[None], later])
+            if isinstance(kept, Boundary):
+                kept = kept.put_frame(q, scheme, index, first)
+            else:
+                corner = (index, first, *(0,) * (q.ndim - 1))
+                kept = jax.lax.dynamic_update_slice(kept, q[None], corner)
+        later = (numbers[1:], samples[1:])
+        carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
+        return carry, jnp.concatenate([now[None], later])
 
-    def step(kept: PyTree, fields: Fields, sample: Array) -> tuple[Fields, Array]:
+    def step(carry: tuple[Fields, Any], xs: tuple[Array, Array]) -> tuple[Any, Array]:
+        (fields, kept), (number, sample) = carry, xs
         seen, force = shots.receivers.read(fields.now.u), (shots.source, sample[:, None])
-        return medium.advance(fields, force=force, after=(seen, kept)), seen
+        if isinstance(kept, Boundary):
+            kept = kept.put_strips(fields.now.u, scheme, number, first)
+        after = (seen, *jax.tree.leaves(kept))
+        return (medium.advance(fields, force=force, after=after), kept), seen
 
-    xs = (jnp.arange(len(samples)), samples)
-    unroll = medium.scheme.unroll
-    (fields, kept), data = jax.lax.scan(block, (fields, kept), xs, unroll=unroll)
+    index = jnp.arange(len(samples))
+    numbers = index[:, None] * scheme.every + jnp.arange(scheme.every)
+    xs = (index, numbers, samples)
+    (fields, kept), data = jax.lax.scan(block, (fields, kept), xs, unroll=scheme.unroll)
     return fields, kept, data
 
 
@@ -253,8 +287,7 @@ def march_segments(
 
     def segment(carry: tuple[Fields, PyTree], xs: Any) -> tuple[tuple[Fields, PyTree], Array]:
         (fields, kept), (number, samples) = carry, xs
-        corner = lambda x: (number, first, *(0,) * (x.ndim - 1))
-        put = lambda room, x: jax.lax.dynamic_update_slice(room, x[None], corner(x))
+        put = lambda room, x: write(room, x, number, first)
         kept = jax.tree.map(put, kept, (fields.before.u, fields.now))
         fields, _, data = march(fields, samples, shots, medium)
         return (fields, kept), data
@@ -262,12 +295,6 @@ def march_segments(
     samples = medium.scheme.group(samples)
     (_, kept), data = jax.lax.scan(segment, (fields, kept), (jnp.arange(len(samples)), samples))
     return kept, data.reshape(-1, *data.shape[2:])
-
-
-def read(kept: Array, first: Array, count: int, index: Array) -> Array:
-    """The fields of `count` shots at one block, read where they are."""
-    corner = (index, first, *(0,) * (kept.ndim - 2))
-    return jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
 
 
 Kept = Callable[[Array], Array]  # from the number of a block to q at its start
@@ -313,30 +340,59 @@ def scatter_again(source: Array, shots: Gathers, medium: Medium) -> Array:
     return jax.lax.scan(both, (rest, rest), samples, unroll=scheme.unroll)[1]
 
 
+Recall = Callable[[Any, Array], tuple[Array, Any]]  # from a state and a block to q at its start
+
+
 def image(
     start: tuple[Fields, Array],
-    incident: Kept,
+    recall: Recall,
     samples: Array,
     receivers: Positions,
     medium: Medium,
+    state: Any = None,
 ) -> tuple[Fields, Array]:
     """The adjoint waves backwards through blocks, and Σ q y⁺ over the blocks and the shots."""
     scheme = medium.scheme
 
-    def block(
-        carry: tuple[Fields, Array], xs: tuple[Array, Array]
-    ) -> tuple[tuple[Fields, Array], None]:
-        (fields, total), (index, samples) = carry, xs
+    def block(carry: tuple[Fields, Array, Any], xs: tuple[Array, Array]) -> tuple[Any, None]:
+        (fields, total, state), (index, samples) = carry, xs
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
-        total = total + jnp.sum(incident(index) * fields.now.u[scheme.inside], axis=0)
-        return (step(fields, samples[0], total)[0], total), None
+        q, state = recall(state, index)
+        total = total + jnp.sum(q * fields.now.u[scheme.inside], axis=0)
+        return (step(fields, samples[0], total)[0], total, state), None
 
     def step(fields: Fields, sample: Array, total: Array | None = None) -> tuple[Fields, None]:
         force = (receivers, sample)
         return medium.advance(fields, force=force, transposed=True, after=(total,)), None
 
     xs = (jnp.arange(len(samples)), samples)
-    return jax.lax.scan(block, start, xs, reverse=True, unroll=scheme.unroll)[0]
+    carry = (*start, state)
+    return jax.lax.scan(block, carry, xs, reverse=True, unroll=scheme.unroll)[0][:2]
+
+
+def reconstruct(
+    kept: Boundary, first: Array, shots: Gathers, medium: Medium
+) -> tuple[Recall, Fields]:
+    """q from the source waves run backwards in time within their boundary, and the last fields."""
+    scheme, count = medium.scheme, len(shots.wavelet)
+    source = shots.source.scale(medium.weight, scheme.halo)
+    source = source._replace(cells=source.cells - (scheme.absorbing + 1))
+    samples = scheme.cut(shots.wavelet)
+    inner, fields = kept.begin(medium, first, count)
+
+    def step(fields: Fields, xs: tuple[Array, Array]) -> tuple[Fields, None]:
+        number, sample = xs
+        fields = kept.surround(fields, number, first)
+        return inner.advance(fields, force=(source, sample[:, None])), None
+
+    def recall(fields: Fields, index: Array) -> tuple[Array, Fields]:
+        xs = (index * scheme.every + jnp.arange(scheme.every), samples[index])
+        unroll = scheme.every if scheme.inner == scheme.every - 1 else 1
+        fields, _ = jax.lax.scan(step, fields, xs, reverse=True, unroll=unroll)
+        before, new, oldest = (wave.u[scheme.inside] for wave in fields)
+        return kept.join(new - 2 * before + oldest, index, first), fields
+
+    return recall, fields
 
 
 def image_again(
@@ -359,62 +415,9 @@ def image_again(
         rest = medium.rest(count)
         fields = Fields(rest.before._replace(u=before), now, rest.spare)
         _, q, _ = march(fields, signal, shots, medium, room)
-        return image(state, lambda i: q[i], samples, receivers, medium), None
+        recall = lambda _, index: (q[index], None)
+        return image(state, recall, samples, receivers, medium), None
 
     signal = scheme.group(scheme.cut(shots.wavelet))
     xs = (jnp.arange(len(signal)), signal, scheme.group(samples))
     return jax.lax.scan(segment, start, xs, reverse=True)[0]
-
-
-def plan_storage(
-    survey: Survey,
-    absorbing: int,
-    halo: int,
-    itemsize: int,
-    memory: int,
-    every: int | None,
-    shots: int | None = None,
-) -> Storage:
-    """What the wavelet's band needs if it fits into `memory` bytes, else checkpoints in any case.
-
-    n is 1 or a multiple of 3, for which the loop over time is shortest, and the largest that
-    samples the waves well; `every` prescribes it, and is refused below two samples a period.
-    """
-    shots = survey.shots if shots is None else shots
-    cells = int(np.prod([n + 2 * absorbing for n in survey.shape]))
-    field = shots * itemsize * cells
-    period = 1.0 / (survey.highest_frequency * survey.dt)
-    longest = int(period / SAMPLES_A_PERIOD)
-    if every is not None and every > max(1, longest):
-        advice = f"stored_every={max(1, longest)}, or None"
-        if 2 * every * survey.dt * survey.middle_frequency > 1:
-            what = f"{every} steps are more than half a period of the wavelet"
-            raise InputError("stored_every", what, advice)
-        what = (
-            f"{every} is {period / every:.2g} times in the shortest period, so products are rough"
-        )
-        warn_once(f"stored_every {every} {period:.3g}", f"stored_every: {what}. Try: {advice}.")
-    n = every or max(1, longest - longest % 3)
-    if (needed := -(-survey.steps // n) * field) <= memory:
-        return Storage(n, None, needed)
-    blocks = -(-survey.steps // n)
-    padded = int(np.prod([side + 2 * (absorbing + halo) for side in survey.shape]))
-    two_fields = 2 * shots * itemsize * padded
-    segments = max(1, round(float(np.sqrt(blocks * field / two_fields))))
-    length = -(-blocks // segments)
-    needed = -(-blocks // length) * two_fields + length * field
-    return Storage(n, length, needed)
-
-
-def refuse_storage(storage: Storage, memory: int, shots: int) -> None:
-    """Raise `InputError` where the products need more than `memory` bytes."""
-    if storage.bytes > memory:
-        advice = f"memory={storage.bytes:_}, or fewer cells or steps"
-        if shots > 1:
-            advice += ", or mini-batches of shots: batch=ng.MiniBatch(size, of='functions')"
-        what = f"{_format_bytes(memory)} hold neither the source field of {shots} shots nor its "
-        raise InputError("memory", what + f"checkpoints ({_format_bytes(storage.bytes)})", advice)
-
-
-def _format_bytes(count: float) -> str:
-    return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{count / 2**20:.3g} MiB"

@@ -135,11 +135,26 @@ class Strip(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """Every n-th response, or the fields at the start of every segment of `segment` blocks."""
+    """What is kept of the source waves, one of the ways of storage.py."""
 
     every: int
-    segment: int | None
+    segment: int | None  # blocks between two checkpoints
     bytes: int
+    boundary: bool = False
+
+    def __str__(self) -> str:
+        """What is kept, how large it is and what a product costs."""
+        kept = f"the source waves at every {self.every} steps" if self.every > 1 else "all waves"
+        if self.boundary:
+            kept = "the boundary of the source waves"
+        elif self.segment is not None:
+            kept = f"checkpoints of the source waves, {self.segment * self.every} steps apart"
+        runs = "two propagations" if self.boundary or self.segment else "one propagation"
+        return f"{kept}, {print_bytes(self.bytes)}; a product takes {runs}"
+
+
+def print_bytes(count: float) -> str:
+    return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{count / 2**20:.3g} MiB"
 
 
 class Scheme(NamedTuple):
@@ -166,11 +181,13 @@ class Scheme(NamedTuple):
     inner: int
     strip: int  # cells across one: the layer, and what its stencils reach
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
+    boundary: bool = False
+    slab_axis: int | None = None  # that of the fields which is cut, where devices share a shot
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
         """That of a survey, with as many blocks as fill up whole segments."""
-        every, segment, _ = storage
+        every, segment, _, boundary = storage
         group, large = segment or 1, np.prod(survey.shape) > LARGE
         unroll = BUFFERS if every == 1 and large else 1
         inner = max(1, every - 1) if large else 1
@@ -178,7 +195,14 @@ class Scheme(NamedTuple):
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
-        return cls(*given, halo(order), blocks, unroll, inner, absorbing + halo(order))
+        strip = absorbing + halo(order)
+        made = cls(*given, halo(order), blocks, unroll, inner, strip)
+        return made._replace(boundary=boundary)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether products run the source waves again."""
+        return self.boundary or self.segment is not None
 
     @property
     def inside(self) -> tuple:

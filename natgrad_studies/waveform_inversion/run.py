@@ -207,8 +207,7 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     stored = cast(WaveModel, experiment.whole.model).storage
     say(
         f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on "
-        f"{experiment.engine.place}, source field stored every {stored.every} steps, "
-        f"{stored.bytes / 2**30:.2g} GiB"
+        f"{experiment.engine.place}, keeping {stored}"
     )
     folder = kept.folder or Path(settings.output) / "runs"
     folder.mkdir(parents=True, exist_ok=True)
