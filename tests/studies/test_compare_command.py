@@ -73,7 +73,7 @@ def test_a_comparison_leaves_numbers_and_a_page_and_can_be_resumed(small, tmp_pa
     numbers = json.loads((output / "results.json").read_text())
     assert list(numbers["runs"]) == ["L2", "L-BFGS"]
     assert numbers["winners"]["iterations"] in numbers["runs"]
-    assert "Who wins" in (output / "index.html").read_text()
+    assert "The winner at a quarter" in (output / "index.html").read_text()
     main(["resume", str(output), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["winners"]["propagations"] in numbers["runs"]
