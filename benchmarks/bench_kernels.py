@@ -45,7 +45,7 @@ CASES: dict[str, tuple] = {
     "3D double": ((40, 51, 77), 10, 8, "float64", False, 2, 60),
 }
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
-CHECK_SECONDS, TIME_SECONDS, TOTAL_SECONDS = 100.0, 80.0, 190.0
+CHECK_SECONDS, TIME_SECONDS, TOTAL_SECONDS = 100.0, 80.0, 175.0
 TOGETHER = min(14, os.cpu_count() or 1)  # checks
 # engine: the module that it needs, settings of the model
 ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
