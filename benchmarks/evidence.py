@@ -94,7 +94,11 @@ ASIDE = "--sections salt Marmousi folded-7 --starts medium hard --methods GD H1 
 ONE = "--sections faulted --starts medium"
 FEWER = "--shots 2 --budgets 50 100 150 --devices 1"
 PROBLEMS = "--only problems --shots 2 --devices 1"
-OURS = "--sections folded faulted salt"
+OURS = "--problems " + " ".join(
+    f"{name}:{start}"
+    for name in ("folded", "faulted", "salt")
+    for start in ("easy", "medium", "hard")
+)
 SHORT = "L2 GD LBFGS --budgets 50 100 150"
 HARD = "--problems salt:hard Marmousi:hard faulted:hard"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
