@@ -94,6 +94,11 @@ ASIDE = "--sections salt Marmousi folded-7 --starts medium hard --methods GD H1 
 ONE = "--sections faulted --starts medium"
 FEWER = "--shots 2 --budgets 50 100 150 --devices 1"
 PROBLEMS = "--only problems --shots 2 --devices 1"
+OURS = "--problems " + " ".join(
+    f"{name}:{start}"
+    for name in ("folded", "faulted", "salt")
+    for start in ("easy", "medium", "hard")
+)
 SHORT = "L2 GD LBFGS --budgets 50 100 150"
 HARD = "--problems salt:hard Marmousi:hard faulted:hard"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
@@ -159,7 +164,7 @@ PARTS = (
     Part("records_adaptive", f"{FRONTS} --period 50 --adaptive 4", 240),
     Part("trust", _bench("trust", f"--only problems {ASIDE} {FEWER}"), 400, 2),
     Part("trust_strategies", _bench("trust", f"--only strategies {ONE} {FEWER}"), 200, 2),
-    Part("trust_twelve", _bench("trust", f"{PROBLEMS} --methods {SHORT}"), 700, 2),
+    Part("trust_sections", _bench("trust", f"{PROBLEMS} {OURS} --methods {SHORT}"), 500, 2),
     Part("trust_hard", _bench("trust", f"{PROBLEMS} {HARD} --methods GD L2 LBFGS"), 300, 2),
     Part("trust_long", _bench("trust", PROBLEMS), 2700, 2),
     Part("wave_easy", MARMOUSI, 240, 2),
