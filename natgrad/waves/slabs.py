@@ -24,7 +24,7 @@ from ..core.sharding import AXIS
 from .scheme import Fields, Layer, Medium, Positions, Scheme, Strip
 
 SLABS = "slabs"
-LEAST = 2**17  # cells of a slab: where there are fewer, a device waits longer than it computes
+LEAST = 2**17  # cells of a slab, lest devices mostly wait for each other; not measured
 
 
 def count_slabs(mesh: Mesh | None, shots: int, shape: Sequence[int], scheme: Scheme) -> int:
