@@ -24,7 +24,7 @@ class Settings(StudySettings):
     preset: Preset = "demo"
     """The defaults of all other settings: a small run, or the full one."""
     output: Path = Path("results/darcy")
-    """Folder for results.json, figures and index.html."""
+    """Folder for results.json and index.html."""
     cells: int = 32
     """Cells per side of the inversion's grid, a multiple of 8; p is its square."""
     variants: Annotated[tuple[str, ...], Among(tuple(EVERY))] = ("wells",)

@@ -21,7 +21,7 @@ class Settings(StudySettings):
     preset: Preset = "demo"
     """The defaults of all other settings: a small run, or the full one."""
     output: Path = Path("results/gaussian-mixture")
-    """Folder for results.json, figures and index.html."""
+    """Folder for results.json and index.html."""
     metrics: Annotated[tuple[str, ...], Among(METRICS, optional=True)] = METRICS
     """Metrics beside gradient descent and both W₂, among L2, FR, H1, Hm1, dotH1, dotHm1."""
     points: Annotated[int, Between(10, 1000)] = 70

@@ -21,7 +21,7 @@ class Settings(StudySettings):
     preset: Preset = "demo"
     """The defaults of all other settings: a small run, or the full one."""
     output: Path = Path("results/metric-cost")
-    """Folder for results.json, figures and index.html."""
+    """Folder for results.json and index.html."""
     metrics: Annotated[tuple[str, ...], Among(METRICS)] = (
         "L2",
         "FR",

@@ -24,7 +24,7 @@ class Settings(StudySettings):
     """The defaults of all other settings: a small run, all methods on a smaller grid and network,
     or the paper's problem."""
     output: Path = Path("results/poisson-pinn")
-    """Folder for results.json, figures and index.html."""
+    """Folder for results.json and index.html."""
     fidelity: Fidelity = "ours"
     """ours: damped natural gradients with backtracking. authors: what the paper's authors ran,
     SciPy's Newton-CG with G as its Hessian, no damping and their operators."""

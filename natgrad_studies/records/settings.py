@@ -32,7 +32,7 @@ class Settings(StudySettings):
     cores; all of them at full size, a minute each on an accelerator; or the same, so many runs at a
     time as end in nine minutes."""
     output: Path = Path("results/records")
-    """Folder for results.json, figures and index.html."""
+    """Folder for results.json and index.html."""
     problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "reaction")
     """Which problems."""
     methods: Annotated[tuple[str, ...], Among(METHODS)] = ("LM", "LBFGS")

@@ -25,7 +25,7 @@ class Settings(StudySettings):
     preset: Preset = "demo"
     """The defaults of all other settings: a small run, the reduced size, or the paper's size."""
     output: Path = Path("results/waveform-inversion")
-    """Folder for results.json, figures, index.html and the checkpoints. Run again into the same
+    """Folder for results.json, index.html and the checkpoints. Run again into the same
     folder, a study that was interrupted goes on where it was."""
     velocity: Path | None = None
     """File of the true model in m/s with axes (x, z): .npy, .npz or SEG-Y; a section of our own
