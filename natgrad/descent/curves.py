@@ -6,6 +6,7 @@ solution of Zη = −ζ with the damping and the factorisation of the natural gr
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ LINEAR = {
     *("reduce_sum", "cumsum"),
 }
 BILINEAR = {"mul", "dot_general"}
+PRODUCT = ("dimension_numbers", "precision", "preferred_element_type")
 CALLS = {"jit", "pjit", "closed_call"}
 RATES = {"tanh": (1.0, 0.0, -1.0), "logistic": (0.0, 1.0, -1.0), "exp": (0.0, 1.0)}
 SMOOTH = ("sin", "cos", "integer_pow", "square", *RATES)
@@ -169,27 +171,11 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
 
 
 def _convolve(x: Array, y: Array, params: dict[str, Any]) -> Array:
-    """Σᵢ xᵢ yⱼ₋ᵢ for each j: of numbers, or of arrays with the dimension numbers of a product.
-
-    The smaller one is spread to yⱼ₋ᵢ at [i, j], zero for i > j: rows of y and as many zeros, cut
-    one entry too short. The sum over i is then one of those that a product of arrays contracts.
-    """
-    numbers, swap = params.get("dimension_numbers"), x.size < y.size
-    rest, small = (y, x) if swap else (x, y)
-    n, shape = len(small), small.shape[1:]
-    row = jnp.concatenate([small, jnp.zeros_like(small)])
-    rows = jnp.broadcast_to(row, (n, *row.shape)).reshape(-1, *shape)
-    spread = rows[: n * (2 * n - 1)].reshape(n, 2 * n - 1, *shape)[:, :n]
-    if numbers is None:
-        return jnp.sum(rest[:, None] * spread, axis=0)
-    (left, right), (batch, other) = numbers
-    after = lambda dims, *first: (*first, *(d + 1 for d in dims))
-    numbers = (after(left, 0), after(right, 0)), (after(batch), after(other))
-    kept = {name: params[name] for name in ("precision", "preferred_element_type")}
-    product = lambda x, y: jax.lax.dot_general(x, y, numbers, **kept)
-    if swap:
-        return jax.vmap(product, (1, None))(spread, rest)
-    return jax.vmap(product, (None, 1))(rest, spread)
+    """Σᵢ xᵢ yⱼ₋ᵢ for each j: of numbers, or of arrays with the dimension numbers of a product."""
+    kept = {name: params[name] for name in params if name in PRODUCT}
+    product = partial(jax.lax.dot_general, **kept) if kept else jnp.multiply
+    terms = lambda j: [product(x[i], y[j - i]) for i in range(j + 1)]
+    return jnp.stack([reduce(jnp.add, terms(j)) for j in range(len(x))])
 
 
 def _compose(name: str, y: Array, x: Array, power: int) -> Array:
