@@ -333,6 +333,6 @@ def test_a_model_that_asks_for_kernels_says_why_xla_runs(monkeypatch):
     assert propagation.choose(lambda: None, "born", quiet, model.gathers) is None
     sparse = quiet.scheme._replace(segment=4)
     thin = Medium(model.slowness(model.start), model.layer, sparse)
-    assert "checkpoints" in kernels.find("born", thin, *model.gathers[1:])
+    assert "computed again" in kernels.find("born", thin, *model.gathers[1:])
     with pytest.raises(ng.InputError, match="engine"):
         make("cuda")
