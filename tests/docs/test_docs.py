@@ -43,6 +43,9 @@ def blocks(page: Path, package: str | None = None) -> str:
     python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
     imports = lambda p, code: f"import {p}" in code or f".{p} import" in code
     needed = lambda code: next((p for p in OPTIONAL if imports(p, code)), None)
+    if page.parent.name == "tutorials":  # one program, from its first block to its last
+        whole = "\n".join(python)
+        return whole if needed(whole) == package else ""
     return "\n".join(code for code in python if needed(code) == package)
 
 

@@ -71,7 +71,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
     numbers = json.loads((settings.output / "results.json").read_text())
     assert numbers["runs"]["LBFGS"]["ssim"][-1] == pytest.approx(result.runs[1].similarity[-1])
     assert len(summary(result)[0].rows) == 2
-    assert any("GiB" in line for line in lines)
+    assert any("iB" in line for line in lines)
 
 
 @pytest.mark.slow
