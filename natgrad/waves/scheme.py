@@ -196,8 +196,7 @@ class Scheme(NamedTuple):
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
         strip = absorbing + halo(order)
-        made = cls(*given, halo(order), blocks, unroll, inner, strip)
-        return made._replace(boundary=boundary)
+        return cls(*given, halo(order), blocks, unroll, inner, strip, boundary=boundary)
 
     @property
     def recomputes(self) -> bool:
