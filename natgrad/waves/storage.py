@@ -29,8 +29,9 @@ from ..errors import InputError, warn_once
 from .scheme import Fields, Layer, Medium, Scheme, Storage, print_bytes
 from .survey import Survey
 
-# A thinned field must sample the highest frequency of the wavelet at least this often a period:
-# at 4 the products differ from those of the whole field by the share stated in docs/waves.md.
+# A thinned field must sample the highest frequency f of the wavelet at least this often a period.
+# Two would do in the wavelet's band. The images of the samples begin at 4f − f, and a direction
+# scatters waves of f into them only by changes shorter than c/(2f), which no data in the band show.
 SAMPLES_A_PERIOD = 4.0
 
 
