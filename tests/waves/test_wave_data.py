@@ -288,7 +288,7 @@ def test_dead_traces_are_uniform_densities():
     misfit = waves.TraceWasserstein(recorded, every=4)
     value, slope = jax.jit(jax.value_and_grad(misfit))(recorded)
     assert np.all(np.isfinite(slope))
-    assert value == 0
+    assert value < 1e-30  # a squared distance, of rounding
 
 
 @pytest.mark.parametrize(
