@@ -4,13 +4,11 @@ Each case is a process of its own, with the import of natgrad and nothing compil
 once more with the programs of the first on disk (`ng.cache`). The README's example runs to its end,
 networks make one iteration.
 
-    python benchmarks/bench_cold_start.py --only README-L2 compare
+    python benchmarks/bench_cold_start.py --only "README, L²" "README, W₂"
 """
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -77,7 +75,7 @@ CASES: dict[str, Callable[[], Run]] = {
 
 
 def measure(name: str, folder: str) -> list[float]:
-    """In a process of its own: seconds, CPU seconds, those of the run alone, programs, warm s."""
+    """In a process of its own: seconds, CPU seconds, those of the import, programs compiled."""
     began = time.perf_counter() - time.process_time()  # close to the start of the process
     import jax
     import jax.monitoring
