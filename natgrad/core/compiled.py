@@ -67,9 +67,10 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
 def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable[..., Result]]:
     """Arguments ↦ `function` compiled for them: hastily where it has little to do, on a CPU.
 
-    Three quarters of the seconds that a CPU takes to compile go into faster code, which a program
-    of a few hundred numbers does not need: it takes a quarter longer at most. What is chosen
-    depends on shapes alone, so that runs can be repeated to the last bit.
+    Most of the seconds that a CPU takes to compile go into faster code, which a small program does
+    not need: an iteration of the README's example in W₂ takes 0.9 ms instead of 0.7. Loops over
+    grids can be ten times slower, hence `LITTLE_WORK`. What is chosen depends on shapes alone, so
+    that runs can be repeated to the last bit.
 
     Cost: the function is traced once for both forms.
     """
