@@ -115,6 +115,7 @@ PARTS = (
     Part("unstructured", _bench("unstructured"), 120, 2, peers=("scikit-fem", *SPARSE)),
     Part("examples", _bench("examples", EXAMPLES), 180, 2),
     # seconds
+    Part("cold_start", _bench("cold_start"), 240, 2),
     Part("direction", _bench("direction", "--sides 70 140"), 300, 2),
     Part("gram", _bench("gram"), 120),
     Part("million", _bench("million"), 120, 2),

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Never
@@ -18,7 +19,7 @@ from .core.outcomes import BUDGETS
 from .core.settings import check_instance
 from .descent.methods import Method
 from .descent.minimize import Callback, minimize
-from .descent.progress import label_runs
+from .descent.progress import label_runs, show_busy
 from .descent.run import HeldOut
 from .descent.stop import Stop
 from .errors import InputError, refuse_unknown
@@ -220,15 +221,17 @@ def compare(
     compiling = False
     for number, (name, (own, method)) in enumerate(entries.items(), 1):
         place = None if folder is None else Path(folder) / f"{number:02}-{plain(name)}.npz"
+        label = f"{name}, {number} of {len(entries)}"
         try:
             resumes = place is not None and place.exists()
             slow = own.model.on_host and _time_evaluation(own, theta0) > QUICK
             compiling |= slow
             if not (slow or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
-                minimize(own, theta0, method, stop=once, progress=False, **settings)
+                with nullcontext() if progress is False else show_busy(f"{label}: compiling"):
+                    minimize(own, theta0, method, stop=once, progress=False, **settings)
             shown = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
-            with label_runs(name):
+            with label_runs(label):
                 results[name] = minimize(own, theta0, method, stop=stop, **shown, **settings)
         except Exception as error:
             failures[name] = error

@@ -99,17 +99,18 @@ def _carry_momentum(
 
 
 class _Series(NamedTuple):
-    """x₀, x₁, … of x₀ + x₁τ + …, along a new leading axis."""
+    """x₀, x₁, … of x₀ + x₁τ + …"""
 
-    stack: Array
+    terms: list[Array]
 
 
 def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
     """The coefficients of function(x₀ + x₁τ + … + xₙτⁿ) up to τⁿ, along a new leading axis.
 
-    Nested `jax.jvp`s double a program with every order. Here each operation is replaced by one on
-    whole stacks of coefficients: what is linear acts on the stack, a product of two series is one
-    convolution, a function of one number is a polynomial in x − x₀.
+    Nested `jax.jvp`s double a program with every order. Here each operation is replaced by those on
+    its coefficients: what is linear acts on each of them, a product of two series is a convolution,
+    a function of one number is a polynomial in x − x₀. Stacks of coefficients would take fewer
+    operations, but half of a program that is compiled for a CPU would then put them together.
 
     >>> expand(jnp.exp, jnp.array([0.0, 1.0, 0.0]))
     Array([1. , 1. , 0.5], dtype=float32)
@@ -119,11 +120,8 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
     """
     length = len(curve)
 
-    def lift(x: Any) -> Array:
-        if isinstance(x, _Series):
-            return x.stack
-        rest = jnp.zeros((length - 1, *jnp.shape(x)), jnp.result_type(x))
-        return jnp.concatenate([jnp.asarray(x)[None], rest])
+    def lift(x: Any) -> list[Any]:
+        return x.terms if isinstance(x, _Series) else [x, *[jnp.zeros_like(x)] * (length - 1)]
 
     def apply(equation: Any, values: list[Any]) -> list[Any]:
         """The results of one operation: a series each, or a constant."""
@@ -143,15 +141,17 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
             return evaluate(inner.jaxpr, inner.consts, values)
         moves = lambda v: jnp.issubdtype(v.aval.dtype, jnp.inexact)
         if not any(map(moves, equation.outvars)):
-            return run(*(x.stack[0] if isinstance(x, _Series) else x for x in values))
+            return run(*(x.terms[0] if isinstance(x, _Series) else x for x in values))
         if name in LINEAR or (name in BILINEAR and not all(varying)):
             mapped = list(map(moves, equation.invars)) if name in LINEAR else varying
-            stacks = [lift(x) if m else x for x, m in zip(values, mapped, strict=True)]
-            found = jax.vmap(run, in_axes=[0 if m else None for m in mapped])(*stacks)
-            return list(map(_Series, found))
+            terms = [lift(x) if m else [x] * length for x, m in zip(values, mapped, strict=True)]
+            found = [run(*arrays) for arrays in zip(*terms, strict=True)]
+            return [_Series(list(result)) for result in zip(*found, strict=True)]
         if name in BILINEAR:
-            x, y = (x.stack for x in values)
-            return [_Series(_convolve(x, y, params))]
+            x, y = (x.terms for x in values)
+            kept = {name: params[name] for name in params if name in PRODUCT}
+            product = partial(jax.lax.dot_general, **kept) if kept else jnp.multiply
+            return [_Series(_convolve(x, y, product))]
         if name in SMOOTH:
             ((x,),) = values
             return [_Series(_compose(name, run(x[0])[0], x, params.get("y", 2)))]
@@ -166,19 +166,20 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
         return list(map(read, jaxpr.outvars))
 
     closed, shape = jax.make_jaxpr(function, return_shape=True)(curve[0])
-    found = evaluate(closed.jaxpr, closed.consts, [_Series(curve)])
-    return jax.tree.unflatten(jax.tree.structure(shape), map(lift, found))
+    found = evaluate(closed.jaxpr, closed.consts, [_Series(list(curve))])
+    stacks = [jnp.stack(lift(x)) for x in found]
+    return jax.tree.unflatten(jax.tree.structure(shape), stacks)
 
 
-def _convolve(x: Array, y: Array, params: dict[str, Any]) -> Array:
-    """Σᵢ xᵢ yⱼ₋ᵢ for each j: of numbers, or of arrays with the dimension numbers of a product."""
-    kept = {name: params[name] for name in params if name in PRODUCT}
-    product = partial(jax.lax.dot_general, **kept) if kept else jnp.multiply
+def _convolve(
+    x: Sequence[Array], y: Sequence[Array], product: Callable[..., Array] = jnp.multiply
+) -> list[Array]:
+    """Σᵢ xᵢ yⱼ₋ᵢ for each j."""
     terms = lambda j: [product(x[i], y[j - i]) for i in range(j + 1)]
-    return jnp.stack([reduce(jnp.add, terms(j)) for j in range(len(x))])
+    return [reduce(jnp.add, terms(j)) for j in range(len(x))]
 
 
-def _compose(name: str, y: Array, x: Array, power: int) -> Array:
+def _compose(name: str, y: Array, x: Sequence[Array], power: int) -> list[Array]:
     """The series f(x) = Σₘ f⁽ᵐ⁾(x₀)/m! (x − x₀)ᵐ of a function of one number, with y = f(x₀)."""
     orders, factors = range(1, len(x)), []
     if name in SMOOTH[:2]:
@@ -199,11 +200,12 @@ def _compose(name: str, y: Array, x: Array, power: int) -> Array:
             factors.append(slope * value if m > 1 else slope)
             q = (rate * q).deriv() / (m + 1)
     ahead = power_of = x[1:]
-    total = factors[0] * ahead
+    total = [factors[0] * term for term in ahead]
     for m, factor in enumerate(factors[1:], 1):
-        power_of = _convolve(ahead[:-m], power_of[:-1], {})
-        total = total + jnp.concatenate([jnp.zeros_like(x[:m]), factor * power_of])
-    return jnp.concatenate([y[None], total])
+        power_of = _convolve(ahead[:-m], power_of[:-1])
+        more = [a + factor * b for a, b in zip(total[m:], power_of, strict=True)]
+        total = total[:m] + more
+    return [y, *total]
 
 
 def _differentiate(run: Callable[..., list[Array]], values: list[Any], order: int) -> list[Any]:
@@ -211,7 +213,7 @@ def _differentiate(run: Callable[..., list[Array]], values: list[Any], order: in
     one, moves = jnp.ones(()), lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
 
     def at(tau: Array) -> list[Array]:
-        follow = lambda x: x.stack[0] + offset(x.stack[1:], tau)
+        follow = lambda x: x.terms[0] + offset(jnp.stack(x.terms[1:]), tau)
         return run(*(follow(x) if isinstance(x, _Series) else x for x in values))
 
     def extend(lower: Callable[[Array], list[list[Array]]], n: int) -> Any:
@@ -224,5 +226,5 @@ def _differentiate(run: Callable[..., list[Array]], values: list[Any], order: in
     functions: Any = lambda tau: [list(filter(moves, at(tau)))]
     for n in range(1, order + 1):
         functions = extend(functions, n)
-    found = map(jnp.stack, zip(*functions(jnp.zeros(())), strict=True))
+    found = map(list, zip(*functions(jnp.zeros(())), strict=True))
     return [_Series(next(found)) if moves(x) else x for x in at(jnp.zeros(()))]

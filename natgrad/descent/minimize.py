@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.archive import reading
-from ..core.compiled import is_traced
+from ..core.compiled import is_traced, jit_by_work
 from ..core.operators import dot
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
@@ -212,6 +212,7 @@ class _Loop:
     asks: bool  # whether any process has callbacks
     draw: Draw | None
     held_out: HeldOut | None
+    program: Callable[..., Any] | None = None  # an iteration, where it is one program
     unchecked: bool = False  # L-BFGS hands on no evaluation, so its state is checked at the end
 
     def run_to_the_end(
@@ -276,9 +277,9 @@ class _Loop:
             limit = self.stop.propagations
             left = np.inf if limit is None else limit - sum(run.counts)
             limits = np.array([self.stop.gradient, left])
-            numbers, (structure, kinds), local, theta, state = _iterate(
-                problem, method, run.theta, run.state, self.bounds, limits
-            )
+            given = (problem, method, run.theta, run.state, self.bounds, limits)
+            self.program = self.program or _choose_program(*given)
+            numbers, (structure, kinds), local, theta, state = self.program(*given)
             host = iter(np.asarray(numbers))  # in one transfer
             take = lambda kind: next(host).astype(kind) if isinstance(kind, np.dtype) else kind
             loss, norm, reference, seen, record = structure.unflatten(map(take, kinds))
@@ -387,7 +388,6 @@ class _Loop:
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
 
 
-@eqx.filter_jit
 def _iterate(
     problem: Problem,
     method: Method,
@@ -410,6 +410,9 @@ def _iterate(
     numbers = jnp.stack([jnp.asarray(x, float) for x in leaves if eqx.is_array_like(x)])
     kept = dataclasses.replace(local, **dict.fromkeys(local.system))
     return numbers, (structure, kinds), kept, theta, state
+
+
+_choose_program = jit_by_work(_iterate)
 
 
 @eqx.filter_jit

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
 from jaxtyping import PyTree
-from scipy.optimize import minimize as scipy_minimize
 
 from ..core.outcomes import Counts
 from ..core.settings import Number, count, setting
@@ -70,7 +70,7 @@ class ProximalStep(Step):
         fall = -float(path.slope)
         first = fall / (max(float(curvature), 0.0) + fall / tau) if fall > 0 else tau
         start = inner.start(first)
-        found = scipy_minimize(
+        found = scipy.optimize.minimize(
             inner.value_and_gradient,
             start,
             jac=True,

@@ -24,10 +24,11 @@ from ..core.selection import Selection
 from ..core.settings import Public
 from ..core.sharding import to_host
 from ..errors import InputError
-from ..grids import Domain, Grid
+from ..grids import Domain
 
 # Numbers and words for `info.metric`; "converged" = 0 marks a solve that a metric gave up.
 Report = dict[str, Array | str]
+GRIDS = "ng.Grid(0.0, 1.0, 64); on an ng.fem.Space a metric of ng.fem"  # what metrics take
 
 
 class Geometry:
@@ -244,13 +245,6 @@ POSITIVE = frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag})
 def positive_operator(product: Callable[[PyTree], PyTree], like: PyTree) -> AdjointOperator:
     """x ↦ Ax for a symmetric positive (semi)definite A on vectors like `like`."""
     return AdjointOperator(product, product, like, like, POSITIVE)
-
-
-def check_grid(grid: object) -> None:
-    """Raise `InputError` unless this is a regular grid."""
-    if not isinstance(grid, Grid):
-        advice = "ng.Grid(0.0, 1.0, 64); on an ng.fem.Space a metric of ng.fem"
-        raise InputError("grid", f"is a {type(grid).__name__}", advice)
 
 
 def check_on_grid(grid: Domain, state: PyTree) -> None:

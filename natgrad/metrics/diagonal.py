@@ -10,9 +10,11 @@ from jax import Array
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
+from ..core.settings import check_instance
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
+    GRIDS,
     FlatMetric,
     Geometry,
     Metric,
@@ -21,7 +23,6 @@ from .base import (
     admissible_density,
     check_densities,
     check_density,
-    check_grid,
     check_on_grid,
     check_pair,
     find_floor,
@@ -88,7 +89,7 @@ class L2(DiagonalMetric, FlatMetric):
 
     def __check_init__(self):
         if self.grid is not None:
-            check_grid(self.grid)
+            check_instance("grid", self.grid, Grid, GRIDS)
 
     def entries(self, rho: Array) -> Array:
         return jnp.asarray(1.0 if self.grid is None else self.grid.cell_volume)
@@ -127,7 +128,7 @@ class FisherRao(DiagonalMetric):
     floor: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        check_grid(self.grid)
+        check_instance("grid", self.grid, Grid, GRIDS)
 
     def at(self, rho: Array) -> "DiagonalGeometry":
         return _FisherRaoGeometry(self, rho)

@@ -12,15 +12,16 @@ from jax.tree_util import Partial
 
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection, Sublattice
+from ..core.settings import check_instance
 from ..core.sharding import replace_mesh
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
+    GRIDS,
     FlatMetric,
     Geometry,
     Metric,
     PyTree,
-    check_grid,
     check_on_grid,
     positive_operator,
 )
@@ -41,7 +42,7 @@ class _SpectralMetric(FlatMetric):
     _homogeneous: eqx.AbstractClassVar[bool]
 
     def __init__(self, grid: Grid, s: int):
-        check_grid(grid)
+        check_instance("grid", grid, Grid, GRIDS)
         if isinstance(s, bool) or not isinstance(s, (int, np.integer)):
             raise InputError(
                 "s", f"{s!r} is not an integer", "an integer such as 1 or -1 (0 is L²)"

@@ -15,13 +15,13 @@ from ..core.settings import check_instance
 from ..errors import InputError
 from ..grids import Grid
 from .base import (
+    GRIDS,
     Metric,
     PyTree,
     Report,
     admissible_density,
     check_densities,
     check_density,
-    check_grid,
     check_on_grid,
     check_pair,
     find_floor,
@@ -71,7 +71,7 @@ class Mobility(PotentialMetric):
         floor: float | None = None,
         elliptic: Elliptic = Elliptic(),
     ):
-        check_grid(grid)
+        check_instance("grid", grid, Grid, GRIDS)
         if not (isinstance(exponent, (int, float)) and 0 <= exponent < math.inf):
             raise InputError("exponent", f"{exponent!r} is not a number ≥ 0", "0.5 for W₂")
         if floor is not None and not 0 <= floor < 1:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
 from jax.scipy.special import ndtri
-from scipy.stats import qmc
 
 from ..core.settings import Public, check_integer, check_number
 from ..errors import InputError
@@ -55,13 +55,13 @@ class Shape(Public, abc.ABC):
     def sobol(self, n: int, seed: int = 0) -> Array:
         """The first n points of a scrambled Sobol sequence (SciPy's)."""
         check_integer(n, "n", 1)
-        sequence = qmc.Sobol(self.coordinates, rng=np.random.default_rng(seed))
+        sequence = scipy.stats.qmc.Sobol(self.coordinates, rng=np.random.default_rng(seed))
         return _place(self, sequence.random_base2(math.ceil(math.log2(n)))[:n])
 
     def latin_hypercube(self, n: int, seed: int = 0) -> Array:
         """n points, one in each of n equal slices along every axis of the cube."""
         check_integer(n, "n", 1)
-        design = qmc.LatinHypercube(self.coordinates, rng=np.random.default_rng(seed))
+        design = scipy.stats.qmc.LatinHypercube(self.coordinates, rng=np.random.default_rng(seed))
         return _place(self, design.random(n))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.signal import butter, sosfilt
 
 from ..core.archive import read_arrays, replace_file
 from ..core.settings import Public
@@ -286,4 +286,5 @@ def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
     if not 0 < corner < 0.5 / dt:
         what = f"{corner!r} Hz is not between 0 and half the sampling rate, {0.5 / dt:g} Hz"
         raise InputError("corner", what, "a frequency of the wavelet's band")
-    return np.asarray(sosfilt(butter(6, corner, fs=1.0 / dt, output="sos"), signal, axis=-1))
+    sections = scipy.signal.butter(6, corner, fs=1.0 / dt, output="sos")
+    return np.asarray(scipy.signal.sosfilt(sections, signal, axis=-1))

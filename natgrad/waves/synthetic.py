@@ -8,7 +8,7 @@ section. All randomness is in the numbers of layers, folds and faults that `seed
 from collections.abc import Callable
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
+import scipy
 
 from ..errors import InputError
 
@@ -92,7 +92,7 @@ def smoothed(
         raise InputError("keep", what, "the rows of water, keep=6")
     if edges not in ("nearest", "reflect"):
         raise InputError("edges", f"{edges!r} is unknown", "'nearest' or 'reflect'")
-    initial = gaussian_filter(velocity, cells, mode=edges)
+    initial = scipy.ndimage.gaussian_filter(velocity, cells, mode=edges)
     initial[..., :keep] = velocity[..., :keep]
     return initial
 

@@ -116,6 +116,20 @@ def test_the_live_display_shows_every_view(monkeypatch):
     assert "999" not in printed
 
 
+def test_a_comparison_says_what_it_compiles(monkeypatch):
+    shown(monkeypatch, terminal=True)
+    seen, add = [], progress.BOARD._add
+    note = lambda entry: (seen.append(getattr(entry, "what", None) or entry.name), add(entry))
+    monkeypatch.setattr(progress.BOARD, "_add", note)
+    step = ng.Backtracking()
+    methods = {"steepest": ng.GradientDescent(step=step), "L-BFGS": ng.LBFGS(10)}
+    names = ["steepest, 1 of 2", "L-BFGS, 2 of 2"]
+    ng.compare(PROBLEM, START, methods, stop=ng.Stop(iterations=5))
+    assert seen == [entry for name in names for entry in (f"{name}: compiling", name)]
+    ng.compare(PROBLEM, START, methods, stop=ng.Stop(iterations=5), progress=False)
+    assert len(seen) == 4
+
+
 def test_logs_are_quiet_unless_asked(monkeypatch):
     file = shown(monkeypatch, terminal=False)
     run()
