@@ -1,5 +1,6 @@
 """The CUDA kernels of waves on a GPU: whether they compute what XLA does, and how fast.
 
+    python benchmarks/bench_kernels.py compile                 # without a GPU, where NVRTC is
     python benchmarks/bench_kernels.py check [--out folder]    # about three minutes
     python benchmarks/bench_kernels.py time [--out folder]     # about three minutes
 
@@ -240,6 +241,25 @@ def check_all(file: Path) -> Iterator[list]:
             yield [f"{verdict} {case}", mode, *numbers, wrong]
 
 
+def compile_all() -> Iterator[list]:
+    """The kernels of every check by NVRTC (pip install nvidia-cuda-nvrtc), for a Hopper GPU."""
+    import jax
+
+    from natgrad.core.cuda import Launch, Usage
+    from natgrad.waves import kernels, scheme
+
+    jax.config.update("jax_enable_x64", True)
+    kernels.find_device = kernels.Device
+    Launch.usage = lambda self, _: [Usage(0, 0, int(len(self.cubin()) > 0))]
+    for case in CASES:
+        model = make(case, "xla")
+        medium = scheme.Medium(model.slowness(model.start), model.layer, model.scheme)
+        for mode in MODES:
+            found = kernels.find(mode, medium, model.gathers.source, model.gathers.receivers)
+            wrong = found if isinstance(found, str) else ""
+            yield [f"{'FAIL' if wrong else 'PASS'} {case}", mode, wrong]
+
+
 def time_all(file: Path) -> Iterator[list]:
     began = time.monotonic()
     keys = [("copy", "copy")] + [(engine, "3D") for engine in ENGINES]
@@ -268,7 +288,7 @@ def write(file: Path, row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("check", "time", "child-check", "child-time"))
+    parser.add_argument("what", choices=("compile", "check", "time", "child-check", "child-time"))
     parser.add_argument("words", nargs="*", help="of a process of its own")
     parser.add_argument("--out", type=Path, default=Path("."), help="the folder of kernels.jsonl")
     arguments = parser.parse_args()
@@ -282,6 +302,9 @@ def main() -> None:
             print(f"{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
             os._exit(1)  # nothing comes after that line
         return None
+    if arguments.what == "compile":
+        columns = ["case", "mode", "what went wrong"]
+        return show_table("compiled", columns, compile_all(), "Kernels by NVRTC")
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "kernels.jsonl"
     if arguments.what == "check":
