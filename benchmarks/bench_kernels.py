@@ -1,5 +1,6 @@
 """The CUDA kernels of waves on a GPU: whether they compute what XLA does, and how fast.
 
+    python benchmarks/bench_kernels.py compile                 # without a GPU, where NVRTC is
     python benchmarks/bench_kernels.py check [--out folder]    # about three minutes
     python benchmarks/bench_kernels.py time [--out folder]     # about three minutes
 
@@ -27,7 +28,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ CASES: dict[str, tuple] = {
     "3D double": ((40, 51, 77), 10, 8, "float64", False, 2, 60),
 }
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
-CHECK_SECONDS, TIME_SECONDS, TOTAL_SECONDS = 100.0, 80.0, 175.0
+CHECK_SECONDS, TIME_SECONDS, TOTAL_SECONDS = 100.0, 80.0, 160.0
 TOGETHER = min(14, os.cpu_count() or 1)  # checks
 # engine: the module that it needs, settings of the model
 ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -208,11 +209,14 @@ def child(*words: str, seconds: float) -> tuple[list[dict[str, Any]], str]:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=seconds
         )
-        out, wrong = done.stdout, done.stderr if done.returncode else ""
+        out, ended = done.stdout, f"ended with code {done.returncode}"  # a crash says no more
+        wrong = (done.stderr.strip() or ended) if done.returncode else ""
     except subprocess.TimeoutExpired as error:
         given = error.stdout or b""
-        out, wrong = given if isinstance(given, str) else given.decode(), f"over {seconds:.0f} s"
-    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        out = given if isinstance(given, str) else given.decode(errors="replace")
+        wrong = f"over {seconds:.0f} s"
+    # a process that was ended may have left half a line
+    found = [json.loads(line) for line in out.splitlines() if line[:1] + line[-1:] == "{}"]
     lines = [line for line in wrong.splitlines() if line.strip()]
     return found, lines[-1][:300] if lines else ""
 
@@ -229,11 +233,31 @@ def check_all(file: Path) -> Iterator[list]:
 
     keys = [(case, mode) for case in CASES for mode in MODES]
     with ThreadPoolExecutor(TOGETHER) as pool:
-        for (case, mode), found, wrong in pool.map(one, keys):
+        for done in as_completed([pool.submit(one, key) for key in keys]):
+            (case, mode), found, wrong = done.result()
             verdict = "PASS" if found.get("ok") else "FAIL"
             write(file, {"case": case, "mode": mode, "verdict": verdict, "wrong": wrong} | found)
             numbers = [found.get(name) for name in ("error", "apart", "limit")]
             yield [f"{verdict} {case}", mode, *numbers, wrong]
+
+
+def compile_all() -> Iterator[list]:
+    """The kernels of every check by NVRTC (pip install nvidia-cuda-nvrtc), for a Hopper GPU."""
+    import jax
+
+    from natgrad.core.cuda import Launch, Usage
+    from natgrad.waves import kernels, scheme
+
+    jax.config.update("jax_enable_x64", True)
+    kernels.find_device = kernels.Device
+    Launch.usage = lambda self, _: [Usage(0, 0, int(len(self.cubin()) > 0))]
+    for case in CASES:
+        model = make(case, "xla")
+        medium = scheme.Medium(model.slowness(model.start), model.layer, model.scheme)
+        for mode in MODES:
+            found = kernels.find(mode, medium, model.gathers.source, model.gathers.receivers)
+            wrong = found if isinstance(found, str) else ""
+            yield [f"{'FAIL' if wrong else 'PASS'} {case}", mode, wrong]
 
 
 def time_all(file: Path) -> Iterator[list]:
@@ -264,7 +288,7 @@ def write(file: Path, row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("check", "time", "child-check", "child-time"))
+    parser.add_argument("what", choices=("compile", "check", "time", "child-check", "child-time"))
     parser.add_argument("words", nargs="*", help="of a process of its own")
     parser.add_argument("--out", type=Path, default=Path("."), help="the folder of kernels.jsonl")
     arguments = parser.parse_args()
@@ -278,6 +302,9 @@ def main() -> None:
             print(f"{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
             os._exit(1)  # nothing comes after that line
         return None
+    if arguments.what == "compile":
+        columns = ["case", "mode", "what went wrong"]
+        return show_table("compiled", columns, compile_all(), "Kernels by NVRTC")
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "kernels.jsonl"
     if arguments.what == "check":

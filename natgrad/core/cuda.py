@@ -160,8 +160,10 @@ def register(name: str, platform: str, execute: Callable[[Call], None]) -> None:
 
     def handle(pointer: Any) -> int | None:
         frame = pointer.contents
-        if frame.extension:
-            extension = Extension.from_address(frame.extension)
+        at = frame.extension
+        while at:
+            extension = Extension.from_address(at)
+            at = extension.next
             if extension.type == METADATA:  # XLA asks, once, which version this was written for
                 told = extension.metadata.contents
                 told.version.major, told.version.minor = ffi_version()

@@ -135,7 +135,8 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
         around = threads // nz * chunk + 2 * reach
     words = task.itemsize // 4
     needed = words * (8 * patch + 8 * rounds + 24) + 36
-    if min(255, device.registers // threads // 8 * 8) < needed:
+    # a thread's share as ptxas counts it: warps in fours, registers in eights
+    if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
         return "too many registers"
     # A wrap from one row of patches to the next should look to the banks like one more group.
     fits = [s for s in range(groups + 2, groups + 10) if (4 * patch * s - 2 * groups) % 32 == 0]
