@@ -224,6 +224,10 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
     ```python
     ng.load_result("run.npz", like=theta0).history["loss"]
     ```
+
+    Args:
+        path: The file.
+        like: A θ of the same structure.
     """
     place = Path(path)
     values, arrays = read_archive(place, KIND)

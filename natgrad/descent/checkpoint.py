@@ -35,6 +35,10 @@ class Checkpoint(Public):
     Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
     file is written beside the old one and moved over it. To know the problem takes two evaluations
     and two products with each of Z, Zᵀ and A; resuming, one evaluation at θ. None are counted.
+
+    Args:
+        path: The file.
+        seconds: Shortest time between two writes.
     """
 
     path: Path

@@ -213,6 +213,10 @@ class HeldOut(Public):
     ng.minimize(pinn.problem, net, method, held_out=others)
     ng.minimize(pinn.problem, net, method, held_out=ng.descent.HeldOut(others, every=50))
     ```
+
+    Args:
+        problem: A problem of the same θ: other points, other data.
+        every: Iterations between two evaluations.
     """
 
     problem: Problem

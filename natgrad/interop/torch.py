@@ -45,6 +45,11 @@ class TorchModel(HostModel):
 
     Cost: one evaluation for each θ that is tried, whose graph serves all products there; a product
     is one or two passes back through it. A run holds two graphs, of θ and of a trial step.
+
+    Args:
+        function: A function of tensors, or a module.
+        *inputs: What it is called with after θ.
+        device: The device of PyTorch it works on, where that is not θ's.
     """  # noqa: E501
 
     function: "Function" = eqx.field(static=True)
