@@ -199,7 +199,9 @@ def compare(
     ```
 
     Every method makes one iteration before its run, which compiles it, unless the model is outside
-    JAX and takes longer than 0.1 s; seconds then include compiling. A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
+    JAX and takes longer than 0.1 s; seconds then include compiling.
+
+    A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
     `failures`; if none can, the reason of the first is raised. After Ctrl-C the comparison until
     then is `error.natgrad_comparison`.
 
