@@ -238,7 +238,7 @@ class ModelStep(Step):
 
     Cost: one evaluation per trial, and one linearised product, which `CG` and `LSMR` have made.
     Reference: Steihaug, SIAM J. Numer. Anal. 20 (1983); Conn, Gould and Toint, Trust-Region
-    Methods, SIAM 2000. [What else was tried](trust.md).
+    Methods, SIAM 2000. [What else was tried](../trust_measured.md).
 
     Args:
         shrink: Factor on τ after a trial that fails.
