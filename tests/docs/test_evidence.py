@@ -145,7 +145,8 @@ def test_the_picture_of_the_readme_is_that_of_the_evidence():
     picture = readme_picture.PICTURE.read_text(encoding="utf-8")
     errors = [error for pair in readme_picture.networks().values() for error in pair]
     counts = [str(count) for count, _ in readme_picture.inversions().values()]
-    assert len(errors) == 14 and len(counts) == 5
+    assert len(errors) == 14
+    assert len(counts) == 5
     for label in (*errors, *counts, *readme_picture.METHODS.values()):
         assert re.search(rf">{re.escape(label)}(, not reached)?</text>", picture), label
 

@@ -115,6 +115,7 @@ def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
     printed = capsys.readouterr().out
     assert "--iterations INT" in printed
     assert "{None}" not in printed
+    assert "(default: )" not in printed
     assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
     assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
 
