@@ -88,7 +88,8 @@ def _all_commands(arguments: list[str]) -> Any:
     asked = arguments[0] if arguments else ""
     types = [_study_type(arguments)]
     for name, command in COMMANDS.items():
-        about = _describe(command.__doc__, command.EXAMPLES if name == asked else ())
+        first = command.__doc__.partition("\n")[0]
+        about = _describe(command.__doc__, command.EXAMPLES) if name == asked else first
         types.append(Annotated[command, tyro.conf.subcommand(name, description=about)])
     return reduce(or_, types)
 
