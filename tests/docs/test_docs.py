@@ -37,7 +37,9 @@ STARTS = ("natgrad ", "make ", "python ", "--")
 
 # packages that a block may import without natgrad depending on them
 OPTIONAL = ("torch", "deepwave", "optax", "optimistix", "skfem")
-FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
+FILE = re.compile(
+    r"`(?:\w+ )?((?:natgrad|natgrad_studies|tests|docs|examples|benchmarks)/[\w/]+\.\w+)"
+)
 
 
 def blocks(page: Path, package: str | None = None) -> str:
