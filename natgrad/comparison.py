@@ -1,4 +1,4 @@
-"""Several methods on one problem, held side by side: who is ahead after so much work."""
+"""Several methods on one problem side by side: which is ahead after the same work."""
 
 import re
 import time
@@ -185,7 +185,7 @@ def compare(
     mesh: Mesh | None = None,
     **unknown: Never,
 ) -> Comparison:
-    """Minimise from θ₀ by every method under one budget, and see who wins.
+    """Minimise from θ₀ by every method under one budget, and see which wins.
 
     ```python
     methods = {

@@ -147,7 +147,7 @@ class Result:
             return None
         return (
             f"loss {self.loss:.1e}, held-out {seen[-1]:.1e}: θ fits the points that it was fitted "
-            "to and not what is between them; take more points, or draw them anew"
+            "to and not what is between them; take more points, or redraw them"
         )
 
     @property

@@ -2,7 +2,7 @@
 
 A method works in two halves, so that a loop can test the gradient before anything is spent on a
 step: `linearise` makes f, ∂_θ f and the prepared system at θ, `try_step` solves it for one λ and
-takes a step. `step` is both, for loops of one's own.
+takes a step. `step` is both, for your own loops.
 """
 
 import abc
@@ -141,13 +141,13 @@ class Method(Public, eqx.Module):
         return self
 
     def after(self: AnyMethod, result: Result) -> AnyMethod:
-        """This method for a run that goes on where another has ended, with what it has learnt."""
+        """This method for a run that continues another, with what that has learnt."""
         return self
 
     def step(
         self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
     ) -> tuple[PyTree, State, Record]:
-        """One iteration, rejected tries included: for loops of one's own.
+        """One iteration, rejected tries included: for your own loops.
 
         Under `eqx.filter_jit` and `eqx.filter_vmap` for models in JAX.
 

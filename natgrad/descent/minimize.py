@@ -96,8 +96,8 @@ def minimize(
             (see `ng.descent.HeldOut`), and `result.best` is the iterate with the smallest. Without
             one it is that with the smallest loss, or, under batches, the last.
         callbacks: Functions of a `Progress`, called after every iteration; True ends the run.
-        checkpoint: A path or a `Checkpoint`. The run is kept in that file and goes on from it; a
-            run that had spent its budget or reached its goal goes on if `stop` now asks for more.
+        checkpoint: A path or a `Checkpoint`. The run is kept in that file and resumes from it; a
+            run that had spent its budget or reached its goal continues if `stop` asks for more.
         snapshots: The most iterates to keep in `result.iterates`, spread evenly over the run. By
             default all are kept if θ has at most 16 numbers, and none otherwise.
         progress: Whether the run is shown live. By default it is on a terminal, after two seconds;

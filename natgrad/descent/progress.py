@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on: live by rich, or by a line now and then without it."""
+"""What is shown of a run in progress: live with rich, or by an occasional line without it."""
 
 import sys
 import threading

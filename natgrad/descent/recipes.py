@@ -4,7 +4,7 @@
 |---|---|
 | `levenberg_marquardt` | the default: fixed points, p or k up to some thousand |
 | `gauss_newton` | to compare with: a fixed damping may wait long on a plateau |
-| `spring` | points drawn anew in every iteration |
+| `spring` | points redrawn in every iteration |
 | `nystrom` | p > k, and more than some thousand points |
 | `matrix_free` | neither G nor the kernel matrix fits |
 
@@ -47,7 +47,7 @@ def gauss_newton(metric: Metric, **settings: Any) -> NaturalGradient:
 
 
 def spring(metric: Metric, **settings: Any) -> NaturalGradient:
-    """`levenberg_marquardt` with momentum, which averages over points drawn anew.
+    """`levenberg_marquardt` with momentum, which averages over redrawn points.
 
     Reference: Goldshlager, Abrahamsen and Lin, J. Comput. Phys. 516 (2024).
 

@@ -52,7 +52,7 @@ class Run:
         self.iteration = self.completed = self.agreeing = self.accepted = 0
         self.rows: list[dict[str, float]] = []
         self.counts = self.before = Counts(0, 0, 0)  # before the iteration that was begun last
-        self.began = time.perf_counter()  # earlier for a run taken up again
+        self.began = time.perf_counter()  # earlier for a resumed run
 
     def measure_seconds(self) -> float:
         """How long the run has taken; in every process what the leader's clock says."""

@@ -62,7 +62,7 @@ class Path:
     def trial(self, tau: Array, first: Array | None = None) -> Trial:
         """θ(τ), with the decrease that the gradient promises for it.
 
-        The terms of a curve must shrink at the `first` length tried, which is τ unless told.
+        The terms of a curve must shrink at the `first` length tried, which is τ by default.
         """
         straight = self.flat + tau.astype(self.flat.dtype) * self.eta
         ahead = straight

@@ -145,7 +145,7 @@ class Collocation(RowModel):
         }
 
     def restricted(self, selection: Selection) -> "Collocation":
-        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
+        what = "a MiniBatch selects from the state, and collocation points are redrawn"
         raise InputError("batch", what, "Resampled(draw)")
 
     def distributed(self, mesh: Mesh) -> "Collocation":

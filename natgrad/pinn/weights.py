@@ -41,7 +41,7 @@ class Causal(Weighting):
 
         wᵢ = exp(−ε Σ_{j<i} Lⱼ),      Lⱼ = mean |r|² over slab j.
 
-    ε begins as the first of `tolerances` and goes on to the next once all wᵢ exceed `threshold`.
+    ε begins as the first of `tolerances` and moves to the next once all wᵢ exceed `threshold`.
 
     ```python
     ng.Resampled(weights=ng.pinn.Causal("interior", slabs=32, span=(0.0, 1.0)))
@@ -56,7 +56,7 @@ class Causal(Weighting):
         slabs: Number of slabs in time.
         span: First and last time.
         tolerances: The values of ε, smallest first.
-        threshold: Smallest weight at which ε goes on to the next.
+        threshold: Smallest weight at which ε moves to the next.
     """
 
     block: str = eqx.field(static=True)

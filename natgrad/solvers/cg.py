@@ -23,7 +23,7 @@ from ..core.settings import Number, count, setting
 from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System, Trail
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
-TOLERANCE = 1e-6  # unless told
+TOLERANCE = 1e-6  # by default
 UNSEEN = 16  # a curvature of so many eps, relative to the largest met, is none
 
 

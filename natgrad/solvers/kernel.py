@@ -123,7 +123,7 @@ class NystromKernel(DenseSolver):
 
         (K̂ + λI)⁻¹ → U(Λ + λ)⁻¹Uᵀ + (I − UUᵀ)/(λ_r + λ).
 
-    For batches that are drawn anew, where an exact direction of a sample is worth less than many
+    For redrawn batches, where an exact direction of a sample is worth less than many
     samples; exact for `rank` ≥ k. `info.truncation` is √(λ_r/λ₁).
 
     ```python

@@ -251,7 +251,7 @@ class Recycled(Preconditioner):
     loss. No step is recorded in mini-batches, as two gradients are then of two functions, nor for a
     `CG` with a tolerance, which every direction is to be solved to, nor with `secants=False`.
 
-    As many `pairs` are kept as 512 MiB hold, from 20 to 200, unless told.
+    By default as many `pairs` are kept as fit into 512 MiB, from 20 to 200.
 
     ```python
     ng.CG(max_iterations=5, preconditioner=ng.solvers.Recycled(pairs=20, secants=False))

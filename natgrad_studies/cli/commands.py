@@ -59,7 +59,7 @@ def starting_settings(study: Study, preset: str | None, config: str | None) -> A
 
 
 def _run_study(settings: Any, output: Output) -> None:
-    """Run the study, or go on with it, into its folder; print its tables and where the page is."""
+    """Run the study into its folder, or resume it; print its tables and where the page is."""
     study = study_of(settings)
     settings.check()
     output.line(f"{study.name}, preset {settings.preset}, into {settings.output}")
@@ -82,7 +82,7 @@ def _run_study(settings: Any, output: Output) -> None:
 
 @contextmanager
 def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
-    """Get ready to compute; say how to go on after a stop, and what the disk refuses."""
+    """Get ready to compute; say how to resume after a stop, and report errors of the disk."""
     from natgrad.report import ResultFolder
 
     from ..running import prepare_process
@@ -140,7 +140,7 @@ class Compare:
     """Print one JSON object on stdout, and progress on stderr."""
 
     def run(self, output: Output) -> None:
-        """Run the comparison and print who wins."""
+        """Run the comparison and print which metric wins."""
         if self.study not in STUDIES:
             raise UsageError(unknown("study", self.study, list(STUDIES)))
         config = None if self.config is None else str(self.config)
@@ -153,7 +153,7 @@ class Compare:
 
 
 def _run_comparison(settings: CompareSettings, output: Output) -> None:
-    """Run the comparison, or go on with it; print its tables and where the page is."""
+    """Run the comparison, or resume it; print its tables and where the page is."""
     settings.check()
     output.line(f"metrics on {settings.study}, into {settings.output}")
     with _computing(NAME, settings, output):

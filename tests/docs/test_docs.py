@@ -37,9 +37,8 @@ STARTS = ("natgrad ", "make ", "python ", "--")
 
 # packages that a block may import without natgrad depending on them
 OPTIONAL = ("torch", "deepwave", "optax", "optimistix", "skfem")
-FILE = re.compile(
-    r"`(?:\w+ )?((?:natgrad|natgrad_studies|tests|docs|examples|benchmarks)/[\w/]+\.\w+)"
-)
+FOLDERS = "natgrad|natgrad_studies|tests|docs|examples|benchmarks"
+FILE = re.compile(rf"`(?:\w+ )?((?:{FOLDERS})/[\w/]+\.\w+)")
 
 
 def blocks(page: Path, package: str | None = None) -> str:
