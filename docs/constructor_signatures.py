@@ -14,6 +14,9 @@ class ConstructorSignatures(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         found = [(cls, _fields(cls)) for cls in _classes(pkg)]
         kind = griffe.ParameterKind.positional_or_keyword
+        for function in _functions(pkg):
+            if "unknown" in function.parameters:  # what is refused is no argument
+                del function.parameters["unknown"]
         for cls, fields in found:
             if fields:
                 given = (
@@ -32,6 +35,14 @@ def _classes(module: griffe.Object) -> Iterator[griffe.Class]:
             yield member
         elif isinstance(member, griffe.Module):
             yield from _classes(member)
+
+
+def _functions(module: griffe.Object) -> Iterator[griffe.Function]:
+    for member in module.members.values():
+        if isinstance(member, griffe.Function):
+            yield member
+        elif isinstance(member, griffe.Module):
+            yield from _functions(member)
 
 
 def _fields(cls: griffe.Class) -> list[griffe.Attribute]:

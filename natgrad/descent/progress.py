@@ -116,7 +116,8 @@ class View:
     def _share(self) -> float:
         spent = (self._iteration, self.propagations, time.monotonic() - self._began)
         limits = (self.limits.iterations, self.limits.propagations, self.limits.seconds)
-        return max((a / b for a, b in zip(spent, limits, strict=True) if b), default=0.0)
+        pairs = zip(spent, limits, strict=True)
+        return max((a / b for a, b in pairs if b and b < UNLIMITED), default=0.0)
 
     def parts(self) -> list[str]:
         """The run in phrases, the most important first."""
