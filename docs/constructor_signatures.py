@@ -1,28 +1,57 @@
-"""A griffe extension for the API page: constructors that Python generates from fields.
+"""A griffe extension for the API pages: constructors that Python generates from fields.
 
 Equinox modules and named tuples have no `__init__` in the source, so a reader of the source
-(which griffe is) sees none. This writes one from the annotated fields.
+(which griffe is) sees none. This writes one from the annotated fields, inherited ones first.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
 
 
 class ConstructorSignatures(griffe.Extension):
-    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        fields = [member for member in cls.members.values() if _is_field(member)]
-        if not fields or "__init__" in cls.members or "dataclass" in str(cls.decorators):
-            return
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        found = [(cls, _fields(cls)) for cls in _classes(pkg)]
         kind = griffe.ParameterKind.positional_or_keyword
-        parameters = griffe.Parameters(
-            griffe.Parameter("self", kind=kind),
-            *(
-                griffe.Parameter(f.name, annotation=f.annotation, kind=kind, default=_default(f))
-                for f in fields
-            ),
-        )
-        cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+        for function in _functions(pkg):
+            if "unknown" in function.parameters:  # what is refused is no argument
+                del function.parameters["unknown"]
+        for cls, fields in found:
+            if fields:
+                given = (
+                    griffe.Parameter(
+                        field.name, annotation=field.annotation, kind=kind, default=_default(field)
+                    )
+                    for field in fields
+                )
+                parameters = griffe.Parameters(griffe.Parameter("self", kind=kind), *given)
+                cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+
+
+def _classes(module: griffe.Object) -> Iterator[griffe.Class]:
+    for member in module.members.values():
+        if isinstance(member, griffe.Class):
+            yield member
+        elif isinstance(member, griffe.Module):
+            yield from _classes(member)
+
+
+def _functions(module: griffe.Object) -> Iterator[griffe.Function]:
+    for member in module.members.values():
+        if isinstance(member, griffe.Function):
+            yield member
+        elif isinstance(member, griffe.Module):
+            yield from _functions(member)
+
+
+def _fields(cls: griffe.Class) -> list[griffe.Attribute]:
+    """The arguments of the constructor, or none where the source has one."""
+    line = [cls, *cls.mro()]
+    if any("__init__" in base.members or "dataclass" in str(base.decorators) for base in line):
+        return []
+    fields = {m.name: m for base in reversed(line) for m in base.members.values() if _is_field(m)}
+    return list(fields.values())
 
 
 def _is_field(member: griffe.Object | griffe.Alias) -> bool:

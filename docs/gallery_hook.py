@@ -1,8 +1,8 @@
-"""A hook of mkdocs: runs examples and tutorials and adds their figures to the site.
+"""A hook of mkdocs: runs examples, tutorials and the quick start for their figures.
 
 Each `examples/<name>.py` has a function `main(..., output)` that writes `<name>.png`; the pages
-find it as `gallery/<name>.png`. The Python blocks of a tutorial write its figure. No figure is
-kept in the repository.
+find it as `gallery/<name>.png`. The Python blocks of the quick start and of a tutorial write the
+figures that the page shows. No figure is kept in the repository.
 """
 
 import contextlib
@@ -39,7 +39,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-TUTORIALS = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
+FIGURE = re.compile(r"^!\[.*\]\((\w+\.png)\)$", re.M)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 # methods are compared by seconds, of code as a user gets it
@@ -57,10 +58,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in ARGUMENTS:
         figure = _figure(name, (EXAMPLES / f"{name}.py").stat().st_mtime)
         files.append(File.generated(config, f"gallery/{name}.png", content=figure))
-    for page in sorted(TUTORIALS.glob("*.md")):
-        if f"({page.stem}.png)" in (text := page.read_text(encoding="utf-8")):
-            figure = _tutorial(text, page.stem)
-            files.append(File.generated(config, f"tutorials/{page.stem}.png", content=figure))
+    for page in (DOCS / "quickstart.md", *sorted((DOCS / "tutorials").glob("*.md"))):
+        for name, figure in _draw(page.read_text(encoding="utf-8"), page.stem).items():
+            place = (page.parent / name).relative_to(DOCS).as_posix()
+            files.append(File.generated(config, place, content=figure))
     return files
 
 
@@ -75,9 +76,11 @@ def _figure(name: str, modified: float) -> bytes:
 
 
 @functools.cache
-def _tutorial(text: str, name: str) -> bytes:
-    """The figure that the blocks of a tutorial write."""
+def _draw(text: str, name: str) -> dict[str, bytes]:
+    """The figures that a page shows, written by its blocks."""
+    if not (shown := FIGURE.findall(text)):
+        return {}
     jax.config.update("jax_disable_most_optimizations", False)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         exec(compile("\n".join(PYTHON.findall(text)), name, "exec"), {"__name__": name})
-        return Path(f"{name}.png").read_bytes()
+        return {figure: Path(figure).read_bytes() for figure in shown}

@@ -1,96 +1,113 @@
-"""The picture of the README: `python docs/readme_picture.py` writes docs/paths.svg.
+"""The picture of the README: `python docs/readme_picture.py` writes docs/gains.svg.
 
-Two means of a mixture on a line, least squares, one start, five metrics. The background is
-transparent and the text grey, so that it can be read on a light and on a dark page.
+It draws tables of docs/evidence, the files of `make evidence`. The background is transparent and
+the text grey, so that it can be read on a light and on a dark page.
 """
 
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import matplotlib
-import numpy as np
+from evidence_hook import table
 
-import natgrad as ng
-from natgrad.plot import METRIC_LINES, PALETTE
+from natgrad.plot import PALETTE
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-START, TRUTH = (3.0, 2.5), (1.0, -1.0)
-TEXT = "#7d8590"
+PICTURE = Path(__file__).with_name("gains.svg")
+TEXT, OURS, RIVAL = "#7d8590", PALETTE["vermilion"], PALETTE["sky"]  # text at 4.0 : 1 or more
 STYLE = {
-    "font.size": 10,
+    "font.size": 11.5,
     "svg.fonttype": "none",
     "svg.hashsalt": "natgrad",
     "text.color": TEXT,
     "axes.labelcolor": TEXT,
     "axes.edgecolor": TEXT,
+    "axes.titlesize": 12.5,
+    "axes.titlecolor": TEXT,
     "xtick.color": TEXT,
     "ytick.color": TEXT,
+    "ytick.major.size": 0,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.spines.left": False,
 }
-
-jax.config.update("jax_enable_x64", True)
-grid = ng.Grid(-6.0, 6.0, 240)
-
-
-def bump(mean, width):
-    x = (grid.points[:, 0] - mean) / width
-    return jnp.exp(-0.5 * x**2) / (width * jnp.sqrt(2 * jnp.pi))
-
-
-def mixture(means):
-    return 0.6 * bump(means[0], 1.0) + 0.4 * bump(means[1], 0.4)
-
-
-problem = ng.Problem(mixture, ng.LeastSquares(mixture(jnp.array(TRUTH)), grid))
-METHODS = {
-    "gradient": (ng.GradientDescent(), PALETTE["grey"]),
-    "L²": (ng.NaturalGradient(ng.L2(grid)), METRIC_LINES["L2"][0]),
-    "Fisher–Rao": (ng.NaturalGradient(ng.FisherRao(grid)), METRIC_LINES["FR"][0]),
-    "Ḣ⁻¹": (ng.NaturalGradient(ng.HomogeneousSobolev(grid, -1)), METRIC_LINES["Hm1"][0]),
-    "W₂": (ng.NaturalGradient(ng.Wasserstein(grid)), METRIC_LINES["W2"][0]),
+METHODS = {  # rows of the study of permeability, in the coordinates of the prior
+    "L², prior": "natgrad, L²",
+    "Newton, prior": "Newton–CG",
+    "L-BFGS, long, prior": "L-BFGS, 60 pairs",
+    "L-BFGS, 10 pairs, prior": "L-BFGS, 10 pairs",
+    "gradient descent, prior": "gradient descent",
 }
 
 
-def run(method: ng.descent.Method) -> tuple[np.ndarray, np.ndarray]:
-    """The path of θ and the losses along it."""
-    path = [np.array(START)]
-    keep = lambda progress: path.append(np.asarray(progress.theta)) and None
-    result = ng.minimize(problem, jnp.array(START), method, callbacks=[keep])
-    return np.stack(path), result.history["loss"]
+def networks() -> dict[str, tuple[str, str]]:
+    """For each equation the error of Levenberg–Marquardt and of L-BFGS, the widest gap first."""
+    errors: dict[str, dict[str, str]] = {}
+    for problem, method, error, *_ in table("records_one_core", "in_short")["rows"]:
+        errors.setdefault(problem, {})[method] = error
+    pairs = {problem: (found["LM"], found["LBFGS"]) for problem, found in errors.items()}
+    return dict(sorted(pairs.items(), key=lambda item: float(item[1][0]) / float(item[1][1])))
 
 
-def landscape(axis: np.ndarray) -> np.ndarray:
-    """The loss at all pairs of means."""
-    pairs = jnp.stack(jnp.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    value = jax.vmap(lambda means: problem.value(means, problem.model(means)))
-    return np.asarray(jax.jit(value)(pairs)).reshape(len(axis), -1)
+def inversions() -> dict[str, tuple[int, bool]]:
+    """For each method its factorisations, and whether it has reached the noise with them."""
+    found = table("darcy", "pressure_known_in_all_128²_cells")
+    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    by_name = {row["method"]: row for row in rows}
+    return {
+        name: (int(by_name[key]["fact."]), by_name[key]["end"] == "noise")
+        for key, name in METHODS.items()
+    }
+
+
+def draw_networks(ax: Any) -> None:
+    pairs = networks()
+    for y, (ours, rival) in enumerate(pairs.values()):
+        ax.plot([float(ours), float(rival)], [y, y], color=TEXT, linewidth=1, alpha=0.6)
+        for value, colour, side in ((ours, OURS, "right"), (rival, RIVAL, "left")):
+            ax.plot(float(value), y, "o", color=colour, markersize=8)
+            shift = -8 if side == "right" else 8
+            place = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(value, (float(value), y), ha=side, fontsize=10, **place)
+    short = [problem.partition(",")[0] for problem in pairs]
+    labels = [
+        cut if short.count(cut) == 1 else whole for cut, whole in zip(short, pairs, strict=True)
+    ]
+    ax.set_yticks(range(len(pairs)), labels)
+    ax.invert_yaxis()
+    ax.set(xscale="log", xlim=(3e-11, 1e3), xlabel="relative error")
+    ax.set_xticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
+    ax.set_title("Networks: error after 60 s", loc="left")
+    ax.plot([], [], "o", color=OURS, label="natgrad")
+    ax.plot([], [], "o", color=RIVAL, label="L-BFGS")
+    ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 0.0), labelcolor=TEXT)
+
+
+def draw_inversions(ax: Any) -> None:
+    for y, (count, reached) in enumerate(inversions().values()):
+        colour = RIVAL if y else OURS
+        ax.barh(y, count, color=colour, height=0.55, alpha=1.0 if reached else 0.35)
+        text = str(count) if reached else f"{count}, not reached"
+        shift, side = (6, "left") if reached else (-6, "right")
+        place = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(text, (count, y), ha=side, fontsize=10, **place)
+    ax.set_yticks(range(len(METHODS)), list(METHODS.values()))
+    ax.invert_yaxis()
+    ax.set(xlabel="factorisations of the PDE")
+    ax.set_title("Inversion: cost of the fit", loc="left")
 
 
 def draw(path: Path) -> None:
-    axis = np.linspace(-3.5, 4.5, 65)
     with matplotlib.rc_context(STYLE):
-        figure, (plane, curves) = plt.subplots(
-            1, 2, figsize=(9, 4.0), layout="constrained", width_ratios=(1.1, 1)
+        figure, axes = plt.subplots(
+            1, 2, figsize=(9.6, 4.2), layout="constrained", width_ratios=(1.3, 1)
         )
-        levels = np.geomspace(1e-3, 0.3, 16)
-        plane.contourf(
-            axis, axis, landscape(axis).T, levels, cmap="bone", extend="both", norm="log"
-        )
-        plane.set(xlabel="mean of the wide bump", ylabel="mean of the narrow bump", aspect="equal")
-        for name, (method, colour) in METHODS.items():
-            points, losses = run(method)
-            plane.plot(*points.T, ".-", color=colour, markersize=4, linewidth=1.8)
-            curves.semilogy(losses, color=colour, label=name, linewidth=1.8)
-        plane.plot(*START, "o", color="white", markeredgecolor="black", markersize=8)
-        plane.plot(*TRUTH, "*", color="white", markeredgecolor="black", markersize=14)
-        curves.set(xlabel="iteration", ylabel="loss", ylim=(1e-12, 1), xlim=(0, 60))
-        curves.legend(frameon=False, labelcolor=TEXT)
+        draw_networks(axes[0])
+        draw_inversions(axes[1])
         figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    draw(Path(__file__).with_name("paths.svg"))
+    draw(PICTURE)

@@ -72,6 +72,12 @@ class MiniBatch(Batch):
     ```
 
     Reference: section 3.5.2 of the paper, whose η lacks the minus sign.
+
+    Args:
+        size: Number of entries, or the stride of a sublattice.
+        of: What is drawn: "points", "functions" or "sublattice".
+        seed: Seed of the selections.
+        select: The `Problem` on given rows, in place of the general rule.
     """
 
     size: int = eqx.field(static=True)

@@ -1,4 +1,4 @@
-"""Several methods on one problem, held side by side: who is ahead after so much work."""
+"""Several methods on one problem side by side: which is ahead after the same work."""
 
 import re
 import time
@@ -186,7 +186,7 @@ def compare(
     mesh: Mesh | None = None,
     **unknown: Never,
 ) -> Comparison:
-    """Minimise from θ₀ by every method under one budget, and see who wins.
+    """Minimise from θ₀ by every method under one budget, and see which wins.
 
     ```python
     methods = {
@@ -199,15 +199,27 @@ def compare(
     found.winner("seconds"), found.results["W₂"].theta, found.report("comparison.html")
     ```
 
-    An entry is a method, or a pair (problem, method) with a problem of the same loss whose state
-    the method measures. Every method makes one iteration before its run, which compiles, unless the
-    model is outside JAX and takes longer than 0.1 s; then seconds are with compiling. In a `folder`
-    every run keeps its checkpoint: the same call goes on there after an interruption. The other
-    arguments are those of `minimize`.
+    Every method makes one iteration before its run, which compiles it, unless the model is outside
+    JAX and takes longer than 0.1 s; seconds then include compiling.
 
     A method that cannot run, such as Fisher–Rao where the state is negative, is listed among the
     `failures`; if none can, the reason of the first is raised. After Ctrl-C the comparison until
     then is `error.natgrad_comparison`.
+
+    Args:
+        problem: What is minimised.
+        theta0: The starting point of every run.
+        methods: By name a method, or a pair (problem, method) with a problem of the same loss whose
+            state the method measures.
+        stop: The budget of each run.
+        bounds: As in `minimize`.
+        held_out: As in `minimize`.
+        folder: Where every run keeps its checkpoint: the same call resumes there after an
+            interruption.
+        callbacks: As in `minimize`.
+        snapshots: As in `minimize`.
+        progress: As in `minimize`.
+        mesh: As in `minimize`.
     """
     if unknown:
         refuse_unknown(unknown, compare)

@@ -174,7 +174,7 @@ class Devices(NamedTuple):
             raise PeerError(
                 f"mesh: another process of this run has died or cannot be reached ({error}). Try: "
                 "its log; then start all processes again, with any number of them. A run with a "
-                "checkpoint goes on from there."
+                "checkpoint resumes from there."
             ) from error
 
     def _gather(self, value: np.ndarray) -> Array:

@@ -10,7 +10,13 @@ from typing import Any, NoReturn
 
 
 class InputError(ValueError):
-    """A mistake in what the caller passed in; failures of algorithms are values instead."""
+    """A mistake in what the caller passed in; failures of algorithms are values instead.
+
+    Args:
+        argument: Name of the argument at fault.
+        problem: What is wrong with it.
+        advice: What to try instead.
+    """
 
     def __init__(self, argument: str, problem: str, advice: str):
         self.argument = argument

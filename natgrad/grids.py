@@ -57,6 +57,12 @@ class Grid(Public):
     grid = ng.Grid(lower=(0.0, 0.0), upper=(1.0, 2.0), shape=(32, 64))
     grid.points.shape, grid.cell_volume     # (32, 64, 2), 1/1024
     ```
+
+    Args:
+        lower: Lower end of the box, one number for each dimension.
+        upper: Upper end of the box.
+        shape: Number of unknowns along each axis, at least 2.
+        boundary: Boundary condition, see the table.
     """
 
     lower: tuple[float, ...]

@@ -90,6 +90,12 @@ def history(
     ```
 
     The scale is logarithmic where all values are positive. Returns the axes.
+
+    Args:
+        results: One result, or several by name.
+        column: A column of the history.
+        against: "iterations", "propagations" or "seconds".
+        ax: Axes of matplotlib to draw into.
     """
     named = _name_results(results)
     ax = _axes(ax)
@@ -122,6 +128,12 @@ def path(
     ```
 
     Cost: points² evaluations of the loss where a problem is given. Returns the axes.
+
+    Args:
+        results: One result, or several by name.
+        problem: The problem, for the level sets.
+        points: Points a side for the level sets.
+        ax: Axes of matplotlib to draw into.
     """
     named = _name_results(results)
     ways = {name: _two_parameter_path(result) for name, result in named.items()}
@@ -160,6 +172,13 @@ def fields(
 
     Fields of two dimensions are images with one colour scale, the first axis of the array to the
     right; fields of one dimension are lines. Returns the array of axes, new ones with a colour bar.
+
+    Args:
+        result: A result with snapshots.
+        of: A function of θ to show in its place.
+        grid: The grid of the field, for its axes.
+        count: Number of iterates.
+        axes: Axes of matplotlib to draw into.
     """
     kept = list(_iterates(result).items())
     check_integer(count, "count", 1, example=4)
@@ -236,7 +255,12 @@ def figure_style() -> Iterator[None]:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write the figure, as PNG unless the name says otherwise, and close it."""
+    """Write the figure, as PNG unless the name says otherwise, and close it.
+
+    Args:
+        figure: A figure of matplotlib.
+        path: The file.
+    """
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:] or "png")
     replace_file(path, content.getvalue())

@@ -38,6 +38,12 @@ class Problem(Public, eqx.Module):
     it may read what has changed meanwhile; with JAX's cache, `jax_compilation_cache_dir`, it is
     compiled again only if its program is another. Programs are kept; on Linux they are let go
     before they are too many for the process.
+
+    Args:
+        model: A `Model`, or a function θ ↦ ρ written in JAX.
+        loss: f(ρ).
+        objective: F(θ), in place of a loss.
+        regulariser: R(θ), added to the loss.
     """
 
     model: Model
@@ -135,6 +141,10 @@ class LeastSquares(_Loss):
     """f(ρ) = ½ ∫ |ρ − ρ*|² dx, or ½ Σ |ρ − ρ*|² where no grid is given.
 
     `grid` is a `Grid`, or a finite element space `ng.fem.Space`.
+
+    Args:
+        target: ρ*, with the shape of the state.
+        grid: Where the state lives; None for plain sums.
     """
 
     target: PyTree
@@ -154,6 +164,10 @@ class KullbackLeibler(_Loss):
 
     Zero only at ρ = ρ*, for densities of any mass; its Hessian there is the Fisher–Rao metric.
     Infinite where ρ < 0 or ρ = 0 < ρ*, which ends a step.
+
+    Args:
+        target: ρ*, not negative.
+        grid: Where the densities live.
     """
 
     target: Array
@@ -181,6 +195,10 @@ class SquaredDistance(_Loss):
     ```python
     ng.SquaredDistance(target, ng.HomogeneousSobolev(grid, -1))
     ```
+
+    Args:
+        target: ρ*.
+        metric: The metric; it is taken at the target.
     """
 
     target: PyTree

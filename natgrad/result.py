@@ -147,7 +147,7 @@ class Result:
             return None
         return (
             f"loss {self.loss:.1e}, held-out {seen[-1]:.1e}: θ fits the points that it was fitted "
-            "to and not what is between them; take more points, or draw them anew"
+            "to and not what is between them; take more points, or redraw them"
         )
 
     @property
@@ -224,6 +224,10 @@ def load_result(path: str | Path, like: PyTree = None) -> Result:
     ```python
     ng.load_result("run.npz", like=theta0).history["loss"]
     ```
+
+    Args:
+        path: The file.
+        like: A θ of the same structure.
     """
     place = Path(path)
     values, arrays = read_archive(place, KIND)

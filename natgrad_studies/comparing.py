@@ -63,7 +63,7 @@ class CompareSettings:
 
 
 def run_comparison(settings: CompareSettings, say: Callable[[str], None]) -> tuple[Path, Any]:
-    """Run the comparison into its folder, or go on with it; returns the page and the comparison."""
+    """Run the comparison into its folder, or resume it; returns the page and the comparison."""
     import natgrad as ng
     from natgrad.report import ResultFolder, comparison_page, plain, save_page, versions
 

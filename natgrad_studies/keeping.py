@@ -1,4 +1,4 @@
-"""Finished parts of a study on disk, so that one that was stopped goes on after them."""
+"""Finished parts of a study on disk, so that a stopped study resumes after them."""
 
 import io
 import json

@@ -97,6 +97,13 @@ def check_adjoint(
 
     Cost: one linearisation, and for each trial five evaluations, one product Zη and one Zᵀξ.
     Reference: Claerbout, Earth Soundings Analysis (1992), for the dot-product test.
+
+    Args:
+        model: A `Model` of any kind, or a plain function.
+        theta: Where it is tested.
+        trials: Number of random pairs η, ξ.
+        seed: Their seed.
+        verbose: Whether the verdict is printed.
     """
     checked, trials = as_model(model), check_integer(trials, "trials", 1)
     at, theta = _Place(checked, theta), strengthen(theta)
@@ -140,6 +147,13 @@ def check_gradient(
     ```
 
     Cost: one gradient, and for each trial five evaluations of the model.
+
+    Args:
+        problem: The problem.
+        theta: Where it is tested.
+        trials: Number of random η.
+        seed: Their seed.
+        verbose: Whether the verdict is printed.
     """
     check_instance("problem", problem, Problem, "ng.Problem(model, loss)")
     trials = check_integer(trials, "trials", 1)

@@ -200,6 +200,9 @@ def cache(folder: str | Path | None = None) -> Path | None:
     ```
 
     Cost: a file for each program that takes longer than 0.1 s to compile.
+
+    Args:
+        folder: Where to keep the programs.
     """
     if folder is None:
         given: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

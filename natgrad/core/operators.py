@@ -84,6 +84,14 @@ class AdjointOperator(lx.AbstractLinearOperator):
     ```
 
     Cost: that of the functions. `as_matrix` applies `mv` to every basis vector.
+
+    Args:
+        mv: x ↦ L x.
+        rmv: y ↦ Lᵀ y.
+        in_structure: An x, or its shapes and dtypes.
+        out_structure: A y, or its shapes and dtypes.
+        tags: What lineax should know of the operator.
+        on_host: Whether the functions are outside JAX.
     """
 
     _mv: Callable[[PyTree], PyTree]

@@ -30,6 +30,9 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
 
     Arguments and results that are pytrees are flattened leaf by leaf, as `ravel_pytree` does. Cost:
     that of the products, compiled once for each operator; blocks of vectors (`matmat`) by `vmap`.
+
+    Args:
+        operator: A lineax operator.
     """
     advice = "metric.factor(rho), or any of lineax"
     check_instance("operator", operator, lx.AbstractLinearOperator, advice)
@@ -83,6 +86,9 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
     `vmap`, one call for each vector, but derivatives cannot be mapped.
 
     Cost: O(entries) a product, and a copy of the matrix for its transpose.
+
+    Args:
+        operator: A sparse matrix or a `LinearOperator` of SciPy.
     """
     if not is_scipy(operator):
         advice = "a sparse matrix or LinearOperator of SciPy, or lineax.MatrixLinearOperator(array)"

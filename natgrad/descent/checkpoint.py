@@ -22,7 +22,7 @@ KIND = "checkpoint"
 class Checkpoint(Public):
     """Keep a run in the file `path`, written between iterations, at most every `seconds`.
 
-    If the file is there when the run starts, the run goes on from it, and ends with the same
+    If the file exists when the run starts, the run resumes from it, and ends with the same
     iterates as one that was never interrupted. A file of another problem, starting point or
     method is refused; so is a damaged one. A problem is known by what it does: f, ρ and products
     with Z, Zᵀ and A, at θ₀ and at a point away from it.
@@ -35,6 +35,10 @@ class Checkpoint(Public):
     Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
     file is written beside the old one and moved over it. To know the problem takes two evaluations
     and two products with each of Z, Zᵀ and A; resuming, one evaluation at θ. None are counted.
+
+    Args:
+        path: The file.
+        seconds: Shortest time between two writes.
     """
 
     path: Path
@@ -87,7 +91,7 @@ class RunFile:
             run = self.identity._asdict()
             write_archive(path, KIND, {"run": run, **values}, named_leaves(tree))
         except OSError as error:
-            what = f"{path} could not be written ({error.strerror or error}); the run goes on"
+            what = f"{path} could not be written ({error.strerror or error}); the run continues"
             warnings.warn(f"{what}, and the last checkpoint is kept.", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 
@@ -97,7 +101,7 @@ class RunFile:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.flush()
         if error is not None and self.checkpoint.path.exists():
-            error.add_note(f"The run is kept in {self.checkpoint.path}: the same call goes on.")
+            error.add_note(f"The run is kept in {self.checkpoint.path}: the same call resumes it.")
 
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The values and leaves last saved; None if there is no file; `InputError` if not ours."""

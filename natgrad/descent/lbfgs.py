@@ -54,6 +54,9 @@ class LBFGS(Method):
     2 · pairs vectors like θ. Reference: Byrd, Lu, Nocedal and Zhu, SIAM J. Sci. Comput. 16 (1995);
     Morales and Nocedal, ACM Trans. Math. Softw. 38 (2011); Moré and Thuente, ACM Trans. Math.
     Softw. 20 (1994), for the line search.
+
+    Args:
+        pairs: Number of steps that are remembered.
     """
 
     pairs: int = eqx.field(

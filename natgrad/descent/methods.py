@@ -2,7 +2,7 @@
 
 A method works in two halves, so that a loop can test the gradient before anything is spent on a
 step: `linearise` makes f, ∂_θ f and the prepared system at θ, `try_step` solves it for one λ and
-takes a step. `step` is both, for loops of one's own.
+takes a step. `step` is both, for your own loops.
 """
 
 import abc
@@ -141,13 +141,13 @@ class Method(Public, eqx.Module):
         return self
 
     def after(self: AnyMethod, result: Result) -> AnyMethod:
-        """This method for a run that goes on where another has ended, with what it has learnt."""
+        """This method for a run that continues another, with what that has learnt."""
         return self
 
     def step(
         self, problem: Problem, theta: PyTree, state: State, *, bounds: BoundsLike = None
     ) -> tuple[PyTree, State, Record]:
-        """One iteration, rejected tries included: for loops of one's own.
+        """One iteration, rejected tries included: for your own loops.
 
         Under `eqx.filter_jit` and `eqx.filter_vmap` for models in JAX.
 
@@ -367,16 +367,22 @@ class NaturalGradient(LinearMethod):
     ng.NaturalGradient(ng.L2(grid), solver=ng.CG(max_iterations=10), damping=1e-3)
     ```
 
-    `order` > 1 takes the steps along a curve θ(τ) on which the state ρ moves straight ahead to that
-    order (see `natgrad.descent.curves.bend`): worth its few evaluations wherever a step is limited
-    by the curvature of the model, 3 for networks. A `momentum` μ makes the damping pull towards μ
-    times the last direction, (G + λD)(η − μη′) = −∂_θ f − μGη′, which averages over mini-batches.
-
     Compiled once per problem, metric, solver and step: new values of θ, damping, step length or
     target data reuse the program. Methods that differ in step, order or momentum alone share the
     linearisation.
 
     Cost: that of `ng.natural_gradient`, and of the step.
+
+    Args:
+        metric: The metric on states.
+        solver: How the equation is solved; chosen by size and damping by default.
+        damping: A number c for λ = c · trace(G)/p, or a `Damping`.
+        step: How far to go along η.
+        order: Above 1 a step follows a curve θ(τ) on which the state moves straight ahead to that
+            order (`natgrad.descent.curves.bend`). It costs a few evaluations, and pays where the
+            curvature of the model limits the step; 3 for networks.
+        momentum: With μ > 0 damping pulls towards μ times the last direction η′, which averages
+            over mini-batches: (G + λD)(η − μη′) = −∂_θ f − μGη′.
     """
 
     metric: Metric
@@ -428,6 +434,10 @@ class GradientDescent(LinearMethod):
     ```
 
     Cost: one evaluation and one adjoint product, and the step's evaluations.
+
+    Args:
+        step: How far to go along η.
+        damping: λ, a number or a `Damping`.
     """
 
     damping: Damping
@@ -458,6 +468,11 @@ class Newton(LinearMethod):
     Cost: one linearised and one adjoint propagation a product, as for a natural gradient, and the
     second derivatives of the model, which an `ExternalModel` does not have.
     Reference: Nocedal and Wright, Numerical Optimization, section 7.1.
+
+    Args:
+        solver: How the equation is solved; `CG` copes with an indefinite Hessian.
+        damping: A number or a `Damping`, as in `NaturalGradient`.
+        step: How far to go along η.
     """
 
     solver: CG

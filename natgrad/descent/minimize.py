@@ -70,39 +70,39 @@ def minimize(
     ```
 
     The run ends as `stop` says, when no step decreases the loss, or when a callback returns True;
-    `result.status` says which. `bounds = (lower, upper)` are scalars, pytrees like θ, or None;
-    parameters on a bound that a descent would cross are held there, the others move along the
-    projected direction.
+    `result.status` says which. An exception, in a model outside JAX or in a callback, passes
+    through with the run until then as `error.natgrad_result`.
 
-    With a `batch` every iteration sees a random selection of the state. Losses and gradients are
-    then those of the selection, in the history and in every test: a run ends by a test, or because
-    no step was possible, only when ten selections in a row say so, and goes on with the next
-    selection until then; `Stop.gradient` is relative to the largest gradient seen. `result.loss` is
-    that of the whole state, found at the end. A propagation counts as one whatever was selected.
+    With a `batch`, losses and gradients are those of the selection, in the history and in every
+    test: a run ends by a test, or because no step was possible, only when ten selections in a row
+    say so; `Stop.gradient` is relative to the largest gradient seen. `result.loss` is that of the
+    whole state, found at the end. A propagation counts as one whatever was selected.
 
-    The loss of a `held_out` problem, which the run does not see, is recorded every ten iterations
-    (see `ng.descent.HeldOut`). `result.best` is the iterate with the smallest of these; without one
-    that with the smallest loss, or under batches, whose losses cannot be compared, the last.
+    With a `mesh`, θ is whole on each device, and the state is in equal parts along its first axis:
+    shots, collocation points, sources, slabs of a grid. The devices may belong to several processes
+    (`jax.distributed`), which all make this call with the same arguments and all get the result.
+    One of them, the leader, keeps the checkpoint; another number of processes can resume it.
 
-    With a `checkpoint`, a path or a `Checkpoint`, the run is kept in that file and goes on from it
-    if it is there; a run that had used up its budget, or reached its goal, goes on where `stop` now
-    asks for more.
-
-    `result.iterates` has at most `snapshots` iterates θ, spread evenly over the run, by their place
-    in the history. By default it has them all where θ is no more than 16 numbers, and none else.
-
-    On a terminal a run that lasts longer than two seconds is shown live: iteration, loss, gradient
-    norm, step, propagations, time left. `progress=True` shows it in notebooks too, and by a line
-    now and then in logs; `progress=False` never.
-
-    With a `mesh` θ is whole on each of its devices, and the state is in equal parts along its first
-    axis: shots, collocation points, sources, slabs of a grid. The devices may belong to several
-    processes (`jax.distributed`), which all make this call with the same arguments and all get the
-    result. One of them, the leader, keeps the checkpoint, which another number of processes can
-    take up.
-
-    An exception, in a model outside JAX or in a callback, passes through with the run until then as
-    `error.natgrad_result`.
+    Args:
+        problem: What is minimised.
+        theta0: The starting point, any pytree of arrays.
+        method: What an iteration does.
+        bounds: A pair (lower, upper) of scalars, pytrees like θ, or None. Parameters on a bound
+            that a descent would cross are held there; the others move along the projected
+            direction.
+        stop: When to end.
+        batch: A random selection of the state for every iteration: `MiniBatch` or `Resampled`.
+        held_out: A problem that the run does not see. Its loss is recorded every ten iterations
+            (see `ng.descent.HeldOut`), and `result.best` is the iterate with the smallest. Without
+            one it is that with the smallest loss, or, under batches, the last.
+        callbacks: Functions of a `Progress`, called after every iteration; True ends the run.
+        checkpoint: A path or a `Checkpoint`. The run is kept in that file and resumes from it; a
+            run that had spent its budget or reached its goal continues if `stop` asks for more.
+        snapshots: The most iterates to keep in `result.iterates`, spread evenly over the run. By
+            default all are kept if θ has at most 16 numbers, and none otherwise.
+        progress: Whether the run is shown live. By default it is on a terminal, after two seconds;
+            True also shows it in notebooks, and as occasional lines in logs.
+        mesh: Devices to spread the state over.
     """
     if unknown:
         refuse_unknown(unknown, minimize)

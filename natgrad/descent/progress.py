@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on: live by rich, or by a line now and then without it."""
+"""What is shown of a run in progress: live with rich, or by an occasional line without it."""
 
 import sys
 import threading
@@ -116,7 +116,8 @@ class View:
     def _share(self) -> float:
         spent = (self._iteration, self.propagations, time.monotonic() - self._began)
         limits = (self.limits.iterations, self.limits.propagations, self.limits.seconds)
-        return max((a / b for a, b in zip(spent, limits, strict=True) if b), default=0.0)
+        pairs = zip(spent, limits, strict=True)
+        return max((a / b for a, b in pairs if b and b < UNLIMITED), default=0.0)
 
     def parts(self) -> list[str]:
         """The run in phrases, the most important first."""

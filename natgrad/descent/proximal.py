@@ -47,6 +47,12 @@ class ProximalStep(Step):
     Cost: one forward and one adjoint propagation for each inner evaluation; for "information" one
     linearised and one adjoint more. Driven from Python. Reference: section 1 of the paper,
     equations (4) to (6), and section 3.5.1 for the damped forms.
+
+    Args:
+        size: τ.
+        nearness: What keeps θ near the last iterate, see the table.
+        tolerance: Gradient at which the inner solve stops, relative to ‖∂_θ f‖.
+        max_iterations: The most inner iterations.
     """
 
     size: Number = setting("size", positive=True)

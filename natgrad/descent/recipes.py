@@ -4,7 +4,7 @@
 |---|---|
 | `levenberg_marquardt` | the default: fixed points, p or k up to some thousand |
 | `gauss_newton` | to compare with: a fixed damping may wait long on a plateau |
-| `spring` | points drawn anew in every iteration |
+| `spring` | points redrawn in every iteration |
 | `nystrom` | p > k, and more than some thousand points |
 | `matrix_free` | neither G nor the kernel matrix fits |
 
@@ -27,33 +27,54 @@ def levenberg_marquardt(metric: Metric, **settings: Any) -> NaturalGradient:
     ng.minimize(pinn.problem, net, ng.levenberg_marquardt(pinn.metric))
     ```
 
-    `settings` are those of `NaturalGradient`, in place of the recipe's own.
+    Args:
+        metric: The metric on states; `pinn.metric` for a `Collocation`.
+        **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
     """
     own = {"damping": LevenbergMarquardt(decrease=0.1), "step": Backtracking(), "order": 3}
     return NaturalGradient(metric, **(own | settings))
 
 
 def gauss_newton(metric: Metric, **settings: Any) -> NaturalGradient:
-    """Gauss–Newton with a small fixed damping and a line search."""
+    """Gauss–Newton with a small fixed damping and a line search.
+
+    Args:
+        metric: The metric on states.
+        **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
+    """
     own = {"damping": RelativeDamping(1e-9), "step": Backtracking()}
     return NaturalGradient(metric, **(own | settings))
 
 
 def spring(metric: Metric, **settings: Any) -> NaturalGradient:
-    """`levenberg_marquardt` with momentum, which averages over points drawn anew.
+    """`levenberg_marquardt` with momentum, which averages over redrawn points.
 
     Reference: Goldshlager, Abrahamsen and Lin, J. Comput. Phys. 516 (2024).
+
+    Args:
+        metric: The metric on states.
+        **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
     """
     return levenberg_marquardt(metric, **({"momentum": 0.5} | settings))
 
 
 def nystrom(metric: Metric, **settings: Any) -> NaturalGradient:
-    """`levenberg_marquardt` with a randomised approximation of the kernel matrix."""
+    """`levenberg_marquardt` with a randomised approximation of the kernel matrix.
+
+    Args:
+        metric: The metric on states.
+        **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
+    """
     return levenberg_marquardt(metric, **({"solver": NystromKernel(rank=200)} | settings))
 
 
 def matrix_free(metric: Metric, **settings: Any) -> NaturalGradient:
-    """Levenberg–Marquardt by preconditioned conjugate gradients along a curve of order 2."""
+    """Levenberg–Marquardt by preconditioned conjugate gradients along a curve of order 2.
+
+    Args:
+        metric: The metric on states.
+        **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
+    """
     solver = CG(tolerance=1e-3, max_iterations=200, preconditioner=Nystrom(rank=50))
     own = {"solver": solver, "damping": LevenbergMarquardt(), "step": Backtracking(), "order": 2}
     return NaturalGradient(metric, **(own | settings))

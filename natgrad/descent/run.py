@@ -52,7 +52,7 @@ class Run:
         self.iteration = self.completed = self.agreeing = self.accepted = 0
         self.rows: list[dict[str, float]] = []
         self.counts = self.before = Counts(0, 0, 0)  # before the iteration that was begun last
-        self.began = time.perf_counter()  # earlier for a run taken up again
+        self.began = time.perf_counter()  # earlier for a resumed run
 
     def measure_seconds(self) -> float:
         """How long the run has taken; in every process what the leader's clock says."""
@@ -213,6 +213,10 @@ class HeldOut(Public):
     ng.minimize(pinn.problem, net, method, held_out=others)
     ng.minimize(pinn.problem, net, method, held_out=ng.descent.HeldOut(others, every=50))
     ```
+
+    Args:
+        problem: A problem of the same θ: other points, other data.
+        every: Iterations between two evaluations.
     """
 
     problem: Problem

@@ -62,7 +62,7 @@ class Path:
     def trial(self, tau: Array, first: Array | None = None) -> Trial:
         """θ(τ), with the decrease that the gradient promises for it.
 
-        The terms of a curve must shrink at the `first` length tried, which is τ unless told.
+        The terms of a curve must shrink at the `first` length tried, which is τ by default.
         """
         straight = self.flat + tau.astype(self.flat.dtype) * self.eta
         ahead = straight
@@ -159,6 +159,11 @@ class FixedStep(Step):
     ```
 
     Cost: one evaluation.
+
+    Args:
+        size: τ.
+        require_decrease: Whether a step that does not decrease the loss is rejected.
+        limit: The most that θ may move in one step; None for no limit.
     """
 
     size: Number = setting("size", positive=True)
@@ -186,6 +191,12 @@ class Backtracking(Step):
     ```
 
     Cost: one evaluation per trial. Reference: Nocedal and Wright, Numerical Optimization, ch. 3.
+
+    Args:
+        initial: The first τ that is tried.
+        shrink: Factor on τ after a trial that fails.
+        sufficient: Share of the linear decrease that the loss must fall by.
+        max_halvings: Number of times that τ is shrunk before the step is rejected.
     """
 
     initial: Number = setting("initial", 1.0, positive=True)
@@ -227,7 +238,12 @@ class ModelStep(Step):
 
     Cost: one evaluation per trial, and one linearised product, which `CG` and `LSMR` have made.
     Reference: Steihaug, SIAM J. Numer. Anal. 20 (1983); Conn, Gould and Toint, Trust-Region
-    Methods, SIAM 2000. [What else was tried](trust.md).
+    Methods, SIAM 2000. [What else was tried](../trust_measured.md).
+
+    Args:
+        shrink: Factor on τ after a trial that fails.
+        sufficient: Share of the linear decrease that the loss must fall by, without a radius.
+        max_halvings: Number of times that τ is shrunk before the step is rejected.
     """
 
     has_radius: ClassVar[bool] = True

@@ -19,19 +19,20 @@ DEFAULT_ITERATIONS = 100
 class Stop(Public):
     """When to end a run: what it may spend, and what it is to reach. None for no limit.
 
-    | field | the run ends |
-    |---|---|
-    | `iterations`, `propagations`, `seconds` | when so much is spent; without any, 100 iterations |
-    | `gradient` | when ‖∂_θ f‖ ≤ `gradient` · ‖∂_θ f(θ₀)‖ |
-    | `step` | when a step is no longer than `step` · max(1, ‖θ‖) |
-    | `loss` | when the loss is no larger |
-
     ```python
     ng.Stop(iterations=200)
     ng.Stop(propagations=400, seconds=3600.0, loss=1e-6)
     ```
 
-    Propagations are forward, linearised and adjoint ones together.
+    Without any budget a run has 100 iterations.
+
+    Args:
+        iterations: Iterations that a run may spend.
+        propagations: Forward, linearised and adjoint propagations, together.
+        seconds: Wall-clock seconds.
+        gradient: The run ends when ‖∂_θ f‖ ≤ `gradient` · ‖∂_θ f(θ₀)‖.
+        step: The run ends when a step is no longer than `step` · max(1, ‖θ‖).
+        loss: The run ends when the loss is no larger.
     """
 
     iterations: int | None = None

@@ -70,7 +70,11 @@ class RelativeDamping(Damping):
 
 
 class AbsoluteDamping(Damping):
-    """A fixed λ, in the units of G."""
+    """A fixed λ, in the units of G.
+
+    Args:
+        value: λ, not negative.
+    """
 
     value: Number = setting("damping")
     trace_samples: ClassVar[int] = 0
@@ -92,6 +96,10 @@ class ParameterDamping(Damping):
     Cost: with a matrix-free solver one product with D per iteration. With a direct solver a matrix
     is factorised once, O(p³), and an operator made dense and factorised in every direction; then
     one triangular solve with Y, O(kp²).
+
+    Args:
+        operator: D: a matrix, its diagonal, or a lineax operator.
+        strength: λ.
     """
 
     operator: ParameterOperator  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -122,6 +130,12 @@ class LevenbergMarquardt(Damping):
     ```python
     ng.NaturalGradient(metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
     ```
+
+    Args:
+        initial: The first λ.
+        decrease: Factor on λ after an easy step.
+        increase: Factor on λ after a hard or rejected step.
+        floor: Smallest λ, as a share of trace(G).
     """
 
     initial: Number = setting("initial", 1e-3, positive=True)

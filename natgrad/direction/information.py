@@ -31,6 +31,11 @@ def information_operator(problem: Problem, theta: PyTree, *, metric: Metric) -> 
     the products are called from Python, by SciPy say; lineax would compile them.
 
     Cost: one evaluation of the model now; a linearised and an adjoint product and one with A each.
+
+    Args:
+        problem: What is minimised; its model alone counts.
+        theta: Where G is taken.
+        metric: The metric on states.
     """
     found = _put_together(problem, theta, metric, gram_at)
     structure, on_host = found.like, problem.model.on_host
@@ -47,6 +52,11 @@ def information_factor(problem: Problem, theta: PyTree, *, metric: Metric) -> Ad
     ```
 
     Cost: one evaluation of the model now; one product of it and one with L, or Lᵀ, each.
+
+    Args:
+        problem: What is minimised; its model alone counts.
+        theta: Where Y is taken.
+        metric: The metric on states.
     """
     found = _put_together(problem, theta, metric, factor_at)
     return AdjointOperator(

@@ -53,6 +53,14 @@ def natural_gradient(
 
     Cost: that of Z (see `Explicit` and `Pointwise`), of p products with L, and of the solver; with
     a matrix-free solver one evaluation, one adjoint product, and those of its iterations.
+
+    Args:
+        problem: What is minimised.
+        theta: Where the direction is taken.
+        metric: The metric on states.
+        solver: How the equation is solved; chosen by size and damping by default.
+        damping: A number c for λ = c · trace(G)/p, or a `Damping`.
+        mesh: Devices to spread the state over.
     """
     if unknown:
         refuse_unknown(unknown, natural_gradient)
@@ -100,6 +108,11 @@ def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Ar
     ```
 
     Cost: that of Z, p products with L, and kp².
+
+    Args:
+        problem: What is minimised; its model alone counts.
+        theta: Where G is taken.
+        metric: The metric on states.
     """
     setup = set_up(problem, theta, metric, Auto())
     return (_information_matrix if problem.model.on_host else _information_matrix_compiled)(setup)

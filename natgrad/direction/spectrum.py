@@ -182,6 +182,18 @@ def information_spectrum(
 
     Reference: Bui-Thanh, Ghattas, Martin and Stadler, SIAM J. Sci. Comput. 35 (2013); Spantini et
     al., SIAM J. Sci. Comput. 37 (2015); Halko, Martinsson and Tropp, SIAM Review 53 (2011).
+
+    Args:
+        problem: What is minimised; its model alone counts.
+        theta: Where G is taken.
+        metric: The metric on states.
+        rank: Number of eigenpairs.
+        prior: A metric on θ for D; the identity without one.
+        strength: s.
+        power_iterations: Products with G that refine the basis.
+        oversampling: Random combinations beyond `rank`.
+        seed: Seed of the random numbers.
+        batch_size: Products that run as one; None for as many as fit.
     """
     rank = check_integer(rank, "rank", 1)
     oversampling = check_integer(oversampling, "oversampling", 0)

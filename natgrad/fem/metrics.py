@@ -50,6 +50,9 @@ class L2(_MeshMetric, FlatMetric):
     ```
 
     Cost: O(k); a covector is whitened by W M⁻¹c, some tens of products with M on the host.
+
+    Args:
+        space: The finite element space of the state.
     """
 
     space: Space
@@ -199,6 +202,11 @@ class Sobolev(_Sobolev):
 
     Cost: a solve with K + M, for s = 1 only to whiten; see `Wasserstein`.
     Reference: section 2.2 of the paper.
+
+    Args:
+        space: The finite element space of the state.
+        s: 1 or −1.
+        elliptic: How the elliptic equation is solved.
     """
 
     with_mass = True
@@ -216,6 +224,11 @@ class HomogeneousSobolev(_Sobolev):
 
     Cost: a solve with K, for s = 1 only to whiten; see `Wasserstein`.
     Reference: section 2.3 of the paper.
+
+    Args:
+        space: The finite element space of the state.
+        s: 1 or −1.
+        elliptic: How the elliptic equation is solved.
     """
 
     with_mass = False
@@ -238,6 +251,11 @@ class Wasserstein(_EquationMetric):
     Cost, on the host: a factorisation O(k^1.5) and O(k log k) for each tangent in 2D, O(k²) and
     O(k^1.33) in 3D; O(k) for both by multigrid. There is no `squared_distance`.
     Reference: section 2.5 of the paper.
+
+    Args:
+        space: The finite element space of the density.
+        floor: Smallest density, as a share of the largest.
+        elliptic: How the elliptic equation is solved.
     """
 
     with_mass = False

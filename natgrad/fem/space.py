@@ -34,6 +34,10 @@ class Space(Public, eqx.Module):
 
     W u = √w u(x_q) and D_a u = √(w a) ∇u(x_q) at quadrature points give M = WᵀW and
     K_a = D_aᵀD_a without a square root of a matrix. Cost: O(k) for every product.
+
+    Args:
+        mesh: A mesh of scikit-fem, or a `Basis`.
+        boundary: "neumann", or "dirichlet" for functions that vanish on the boundary.
     """
 
     points: Array

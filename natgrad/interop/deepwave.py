@@ -32,6 +32,17 @@ class Deepwave(OutsideWaves):
     ```
 
     Cost: one propagation for ρ and for Zᵀξ each, two for Zη.
+
+    Args:
+        survey: As for `waves.Acoustic`, like the other arguments that it shares.
+        velocity: The starting model, in m/s.
+        update: Weight of every cell, 0 where the velocity is known.
+        order: Order in space, 4 or 8.
+        absorbing: Cells of the absorbing layer.
+        memory: Bytes for stored fields.
+        stored_every: Steps between two stored fields.
+        device: The device of PyTorch.
+        dtype: Precision of the waves.
     """
 
     def __init__(

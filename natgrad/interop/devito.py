@@ -33,6 +33,16 @@ class Devito(OutsideWaves):
     ```
 
     Cost: one propagation for ρ, for Zη and for Zᵀξ each, shot by shot; compiling at first.
+
+    Args:
+        survey: As for `waves.Acoustic`, like the other arguments.
+        velocity: The starting model, in m/s.
+        update: Weight of every cell, 0 where the velocity is known.
+        order: Order in space, 4 or 8.
+        absorbing: Cells of the absorbing layer.
+        memory: Bytes for stored fields.
+        stored_every: Steps between two stored fields.
+        dtype: Precision of the waves.
     """
 
     def __init__(

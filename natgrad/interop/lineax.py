@@ -34,6 +34,9 @@ def as_lineax_solver(solver: Solver) -> lx.AbstractLinearSolver:
     Y may be of any shape and rank; `stats` has its rank and condition number, as far as the solver
     knows them, and the iterations. Direct solvers form Y, by `as_matrix`, and factorise it in every
     solve; `CG` and `LSMR` take products. Cost: that of the solver.
+
+    Args:
+        solver: A solver of natgrad.
     """
     check_instance("solver", solver, Solver)
     return LeastSquaresSolver(solver)

@@ -79,6 +79,12 @@ def scale_by_natural_gradient(
 
     Cost: that of `ng.natural_gradient`, without the gradient. The solvers are given ∂_θ f alone, so
     rounding errors grow with the square of the condition number of Y, as for an objective of θ.
+
+    Args:
+        model: `model(params)` or `model(params, batch)`, the state.
+        metric: The metric on states.
+        solver: As in `ng.natural_gradient`.
+        damping: As in `ng.natural_gradient`.
     """
     optax = import_optional("optax")
     check_method(metric, solver)

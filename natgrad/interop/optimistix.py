@@ -27,6 +27,12 @@ class NaturalDescent(Public, optx.AbstractDescent):
 
     `model(y)` is the state that the metric measures. Cost: that of `ng.natural_gradient` for each
     accepted step.
+
+    Args:
+        model: y ↦ the state.
+        metric: The metric on states.
+        solver: As in `ng.natural_gradient`.
+        damping: As in `ng.natural_gradient`.
     """
 
     model: Model = eqx.field(converter=as_model)
@@ -66,6 +72,16 @@ class NaturalGradientDescent(Public, optx.AbstractGradientDescent):
 
     `search` is any of optimistix that evaluates the function alone: backtracking by default, or
     `optx.LearningRate(0.1)`.
+
+    Args:
+        model: y ↦ the state.
+        metric: The metric on states.
+        rtol: Relative tolerance at which optimistix stops.
+        atol: Absolute tolerance at which optimistix stops.
+        solver: As in `ng.natural_gradient`.
+        damping: As in `ng.natural_gradient`.
+        search: A search of optimistix that needs values only.
+        norm: The norm of the tolerances.
     """
 
     rtol: float

@@ -31,7 +31,7 @@ class TorchModel(HostModel):
     | `TorchModel(function, *inputs)` | an array, or a dict or tuple of them | `function(θ, *inputs)` |
 
     θ, the inputs and what comes back are copied, so that the function may write into its tensors; a
-    function that works on another device than θ is told so, `device="cuda"`. Parameters of a module
+    function that works on another device than θ needs that device, `device="cuda"`. Parameters of a module
     that require no gradient stay as they are. The function must give the same state whenever it is
     called: dropout and batch normalisation in training mode are refused.
 
@@ -45,6 +45,11 @@ class TorchModel(HostModel):
 
     Cost: one evaluation for each θ that is tried, whose graph serves all products there; a product
     is one or two passes back through it. A run holds two graphs, of θ and of a trial step.
+
+    Args:
+        function: A function of tensors, or a module.
+        *inputs: What it is called with after θ.
+        device: The device of PyTorch it works on, where that is not θ's.
     """  # noqa: E501
 
     function: "Function" = eqx.field(static=True)

@@ -285,6 +285,10 @@ class Blocks(Metric):
     ```
 
     Cost: the sum of the parts.
+
+    Args:
+        *metrics: Metrics in the order of a tuple or list.
+        **named: Metrics by the keys of a dict.
     """
 
     metrics: dict[Any, Metric]

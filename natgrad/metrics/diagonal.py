@@ -83,6 +83,9 @@ class L2(DiagonalMetric, FlatMetric):
     ```
 
     Cost: O(k). Reference: section 2.1 of the paper.
+
+    Args:
+        grid: The grid of the state; None for plain sums.
     """
 
     grid: Grid | None = eqx.field(static=True, default=None)
@@ -122,6 +125,10 @@ class FisherRao(DiagonalMetric):
     ```
 
     Cost: O(k). Reference: section 2.4 of the paper.
+
+    Args:
+        grid: The grid of the density.
+        floor: Smallest density that is told apart, as a share of the largest.
     """
 
     grid: Grid = eqx.field(static=True)

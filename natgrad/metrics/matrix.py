@@ -97,6 +97,9 @@ class MatrixMetric(_GivenMetric):
     factorised as one (L is triangular, up to an ordering) and stays sparse: products take time in
     the entries of A, or of L for the solvers that need it. The whole gradient then reaches the
     solver as it is, see `FactorMetric`.
+
+    Args:
+        A: A symmetric positive (semi)definite matrix, dense or sparse.
     """
 
     _argument: ClassVar[str] = "A"
@@ -145,6 +148,9 @@ class FactorMetric(_GivenMetric):
     ```
 
     Cost: O(k³) once and O(k²) a product for a matrix, that of the products for an operator.
+
+    Args:
+        L: A dense matrix, a lineax operator, or a sparse matrix or operator of SciPy.
     """
 
     _argument: ClassVar[str] = "L"

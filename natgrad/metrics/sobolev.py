@@ -125,6 +125,10 @@ class Sobolev(_SpectralMetric):
     ```
 
     Cost: O(k log k), one transform. Reference: section 2.2 of the paper.
+
+    Args:
+        grid: The grid of the state.
+        s: Order of the norm, an integer of either sign.
     """
 
     _homogeneous = False
@@ -145,6 +149,10 @@ class HomogeneousSobolev(_SpectralMetric):
     ```
 
     Cost: O(k log k), one transform. Reference: section 2.3 of the paper.
+
+    Args:
+        grid: The grid of the state.
+        s: Order of the norm, an integer of either sign.
     """
 
     _homogeneous = True

@@ -57,6 +57,12 @@ class Mobility(PotentialMetric):
 
     Cost: O(k) for k cells, set-up and every product, by multigrid or in 1D; see `Elliptic` for
     the direct methods on small grids. Reference: section 2.5 and remark 2.3 of the paper.
+
+    Args:
+        grid: The grid of the density.
+        exponent: k in a = ρ^{2k}.
+        floor: Smallest mobility, as a share of the largest.
+        elliptic: How the elliptic equation is solved.
     """
 
     grid: Grid = eqx.field(static=True)
@@ -234,6 +240,11 @@ class Wasserstein(Mobility):
     ```
 
     Cost: that of `Mobility`. Reference: section 2.5 of the paper.
+
+    Args:
+        grid: The grid of the density.
+        floor: Smallest density, as a share of the largest.
+        elliptic: How the elliptic equation is solved.
     """
 
     def __init__(

@@ -33,6 +33,11 @@ class Explicit(Model):
     ```python
     ng.models.Explicit(lambda theta: theta["a"] * x + theta["b"], mode="forward")
     ```
+
+    Args:
+        function: θ ↦ ρ, written in JAX.
+        mode: How Z is made: "auto", "forward" or "reverse".
+        memory: Bytes of tangents that are held at once.
     """
 
     function: Callable[[PyTree], PyTree]
@@ -85,6 +90,12 @@ class Sourcewise(Model):
     ```
 
     Cost: that of `function`, vmapped over the sources; Z, `mode` and `memory` as for `Explicit`.
+
+    Args:
+        function: `function(theta, source)`, the state of one source.
+        sources: One entry for each source along the leading axis.
+        mode: How Z is made: "auto", "forward" or "reverse".
+        memory: Bytes of tangents that are held at once.
     """
 
     function: Callable[[PyTree, PyTree], PyTree]

@@ -63,13 +63,6 @@ class HostProducts(Products):
 class ExternalModel(HostModel):
     """Code outside JAX (PyTorch, a finite element or wave code, NumPy) as a model.
 
-    | argument | called as | returns |
-    |---|---|---|
-    | `forward` | `forward(theta)` | the state ρ(θ) |
-    | `jvp` | `jvp(theta, eta)` | Zη, like the state |
-    | `vjp` | `vjp(theta, xi)` | Zᵀξ, like θ |
-    | `linearize` | `linearize(theta)` | any object; the products get it in place of θ |
-
     θ, η and ξ are NumPy arrays, or pytrees of them if θ or the state is one; so are the results,
     which are copied, so that the outside code may use its arrays again. `linearize` is called once
     for each iteration, so that a factorisation or a stored wave field serves all products there.
@@ -86,6 +79,12 @@ class ExternalModel(HostModel):
     ```
 
     Cost: that of the calls, which are driven from Python. A dense solver takes min(p, k) products.
+
+    Args:
+        forward: `forward(theta)` returns the state ρ(θ).
+        jvp: `jvp(theta, eta)` returns Zη, like the state.
+        vjp: `vjp(theta, xi)` returns Zᵀξ, like θ.
+        linearize: `linearize(theta)` returns any object; the products get it in place of θ.
     """
 
     starts_from_state: ClassVar[bool] = True

@@ -60,6 +60,10 @@ class SparseLU(Public):
 
     Cost on a grid of n = m² cells: O(m³) work and O(m² log m) memory once, O(m² log m) a solve.
     Reference: Li, An overview of SuperLU, ACM Trans. Math. Softw. 31 (2005).
+
+    Args:
+        matrix: A square sparse matrix of SciPy.
+        symmetric: Whether it is symmetric.
     """
 
     leading_axes = True  # several right-hand sides at once

@@ -92,6 +92,17 @@ class ImplicitModel(Model):
     Cost: one solve for the state, and one for each product. A dense Z takes min(p, k) solves, many
     right-hand sides at once. Reference: section 3.3 of the paper, Algorithm 2; Plessix, A review of
     the adjoint-state method, Geophys. J. Int. 167 (2006).
+
+    Args:
+        residual: h(ρ, θ), written in JAX.
+        solve: θ ↦ ρ, where you have a solver of your own.
+        initial: Where Newton's method starts: an array, or a function of θ.
+        linear: Whether h is affine in ρ.
+        observe: ρ ↦ what the model returns.
+        linear_solver: A lineax solver for the compiled solves.
+        tags: What lineax should know of ∂_ρh.
+        preconditioner: `preconditioner(rho, theta)`, a lineax operator near (∂_ρh)⁻¹.
+        factorise: `factorise(rho, theta)`, for solves on the host.
     """
 
     solves: ClassVar[bool] = True

@@ -143,6 +143,12 @@ class Pointwise(RowModel):
     ```
 
     A mini-batch evaluates only the chosen points.
+
+    Args:
+        function: u(θ, x) at one point.
+        points: The points, of shape `(*state, d)`.
+        memory: Bytes of Z that are held at once.
+        mesh: Devices that share the points; `minimize(mesh=)` sets it.
     """
 
     function: Callable[[PyTree, Array], Array]

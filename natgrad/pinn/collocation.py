@@ -40,6 +40,12 @@ class Residual(Public, eqx.Module):
     ```python
     ng.Residual(lambda net, x: ng.laplacian(lambda y: net(y)[0], x) + source(x), inside)
     ```
+
+    Args:
+        function: The residual `function(theta, x)` at one point.
+        points: The points of the block, of shape `(n, d)`.
+        weight: Weight of the block in the loss, or one for each point.
+        metric: Metric of the block in place of Gauss–Newton's.
     """
 
     function: Callable[[PyTree, Array], Array]
@@ -113,6 +119,10 @@ class Collocation(RowModel):
     bytes of Z are held at once, see `Pointwise`.
 
     Cost: Z takes one reverse pass at each point, see `Pointwise`.
+
+    Args:
+        memory: Bytes of Z that are held at once.
+        **blocks: A `Residual` for each block, by the name of your choice.
     """
 
     blocks: dict[str, Residual]
@@ -135,7 +145,7 @@ class Collocation(RowModel):
         }
 
     def restricted(self, selection: Selection) -> "Collocation":
-        what = "a MiniBatch selects from the state, and collocation points are drawn anew"
+        what = "a MiniBatch selects from the state, and collocation points are redrawn"
         raise InputError("batch", what, "Resampled(draw)")
 
     def distributed(self, mesh: Mesh) -> "Collocation":
@@ -251,6 +261,11 @@ def derivative(u: Field, x: Array, *axes: int) -> Array:
     ```
 
     Cost: 2 evaluations of u for each order, multiplied; equal parts of several are shared.
+
+    Args:
+        u: The function, of one point.
+        x: The point, of shape `(d,)`.
+        *axes: The axis of each derivative in turn.
     """
     check_point(x)
     if not axes:
@@ -271,6 +286,10 @@ def laplacian(u: Field, x: Array) -> Array:
     ```
 
     Cost: about 2d + 1 evaluations of u.
+
+    Args:
+        u: The function, of one point.
+        x: The point, of shape `(d,)`.
     """
     check_point(x)
 

@@ -30,6 +30,11 @@ def periodic(x: Array, periods: Mapping[int, float], harmonics: int | Sequence[i
     ```
 
     Reference: Dong and Ni, J. Comput. Phys. 435 (2021).
+
+    Args:
+        x: One point.
+        periods: The period of each periodic axis.
+        harmonics: The multiples k, or their number.
     """
     check_point(x)
     if odd := [i for i in periods if i not in range(x.size)]:
@@ -57,6 +62,10 @@ def fourier_features(x: Array, frequencies: Array) -> Array:
     ```
 
     Reference: Tancik and others, NeurIPS 2020.
+
+    Args:
+        x: One point.
+        frequencies: B, of shape `(m, d)`.
     """
     check_point(x)
     if jnp.ndim(frequencies) != 2 or jnp.shape(frequencies)[1] != x.size:
@@ -78,6 +87,11 @@ def vanishing(x: Array, lower: Ends, upper: Ends) -> Array:
     ```
 
     Reference: Lagaris, Likas and Fotiadis, IEEE Trans. Neural Networks 9 (1998).
+
+    Args:
+        x: One point.
+        lower: Lower face of each axis, None for no condition there.
+        upper: Upper face of each axis, None for no condition there.
     """
     check_point(x)
     if not len(lower) == len(upper) == x.size:

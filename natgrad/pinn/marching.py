@@ -91,6 +91,19 @@ def march(
     the last accepted step; all run the same compiled program. Times are those of the window, so the
     equation must not depend on time by itself. `checkpoint` is a folder with a file for each
     window; `options` are further ones of `minimize`, for each window.
+
+    Args:
+        u: u(θ, x), what is handed on.
+        start: Its value at time 0.
+        points: Where windows meet, at time 0.
+        pinn: The equation and boundary conditions on one window.
+        theta0: Where the first window starts.
+        windows: Number of windows.
+        length: Length of a window in time.
+        method: Metric ↦ method, such as a recipe.
+        weight: Weight of the block "start".
+        checkpoint: A folder for the checkpoints.
+        **options: Further arguments of `minimize`.
     """
     check_instance("pinn", pinn, Collocation)
     check_integer(windows, "windows", 1)

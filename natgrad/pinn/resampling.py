@@ -56,6 +56,12 @@ class Resampled(Batch):
     before, is kept in a checkpoint. Losses and gradients of the history are those at the points of
     the iteration, and the tests of `minimize` are those of mini-batches; `result.loss` is that at
     the points of the problem itself, with its own weights.
+
+    Args:
+        draw: key ↦ new points; None for points that stay.
+        period: Iterations between two draws.
+        seed: Seed of the keys.
+        weights: Rules for the weights, one or several.
     """
 
     draw: Callable[..., Drawn] | None = None
@@ -225,6 +231,12 @@ def residual_adaptive(
 
     Cost: one evaluation of the residual at the candidates each time.
     Reference: Wu and others, Comput. Methods Appl. Mech. Eng. 403 (2023), without weights.
+
+    Args:
+        candidates: key ↦ candidates for each block.
+        count: Number of points that are taken of each block.
+        power: k: how strongly large residuals attract points.
+        floor: c: the share of uniform points.
     """
     check_integer(count, "count", 1)
     settings = {"power": check_number(power, "power", positive=True)}

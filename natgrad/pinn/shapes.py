@@ -84,6 +84,10 @@ class Box(Shape):
     inside, edge = box.sobol(1024), box.boundary.sobol(256)
     start, walls = box.face(0, 0).sobol(128), box.sides(1).uniform(key, 128)
     ```
+
+    Args:
+        lower: Lower end along each axis.
+        upper: Upper end along each axis.
     """
 
     lower: tuple[float, ...]
@@ -157,6 +161,9 @@ class Union(Shape):
 
     Of n points a shape of share s gets ⌊ns⌋ or ⌈ns⌉, on average ns: a mean over the points is an
     unbiased mean over the union.
+
+    Args:
+        shapes: The parts.
     """
 
     shapes: tuple[Shape, ...]
@@ -190,6 +197,10 @@ class Ball(Shape):
     disc = ng.pinn.Ball((0.0, 0.0), 1.0)
     inside, circle = disc.sobol(1024), disc.boundary.sobol(128)
     ```
+
+    Args:
+        centre: Its centre.
+        radius: Its radius.
     """
 
     centre: tuple[float, ...]
@@ -220,7 +231,11 @@ class Ball(Shape):
 
 @dataclass(frozen=True)
 class Sphere(Shape):
-    """The boundary of a ball: a circle in two dimensions."""
+    """The boundary of a ball: a circle in two dimensions.
+
+    Args:
+        ball: The ball that it bounds.
+    """
 
     ball: Ball
 

@@ -81,6 +81,12 @@ def stages(
     `checkpoint` is a folder with a file for each stage; `options` are further ones of `minimize`.
 
     Reference: Wang and Lai, J. Comput. Phys. 504 (2024).
+
+    Args:
+        pairs: For each stage its `Collocation` and its network.
+        method: Metric ↦ method, such as a recipe.
+        checkpoint: A folder for the checkpoints.
+        **options: Further arguments of `minimize`.
     """
     if not pairs:
         raise InputError("pairs", "there are none", "[(pinn, net), (pinn, other)]")

@@ -41,7 +41,7 @@ class Causal(Weighting):
 
         wᵢ = exp(−ε Σ_{j<i} Lⱼ),      Lⱼ = mean |r|² over slab j.
 
-    ε begins as the first of `tolerances` and goes on to the next once all wᵢ exceed `threshold`.
+    ε begins as the first of `tolerances` and moves to the next once all wᵢ exceed `threshold`.
 
     ```python
     ng.Resampled(weights=ng.pinn.Causal("interior", slabs=32, span=(0.0, 1.0)))
@@ -49,6 +49,14 @@ class Causal(Weighting):
 
     Cost: one evaluation of the block in every iteration.
     Reference: Wang, Sankaran and Perdikaris, Comput. Methods Appl. Mech. Eng. 421 (2024).
+
+    Args:
+        block: Name of the block.
+        axis: The coordinate that is time.
+        slabs: Number of slabs in time.
+        span: First and last time.
+        tolerances: The values of ε, smallest first.
+        threshold: Smallest weight at which ε moves to the next.
     """
 
     block: str = eqx.field(static=True)
@@ -113,6 +121,9 @@ class Balanced(Weighting):
     Cost: the rows of Z, never all at once, every time.
     Reference: Wang, Yu and Perdikaris, J. Comput. Phys. 449 (2022): the trace of the blocks of the
     neural tangent kernel.
+
+    Args:
+        every: Iterations between two updates.
     """
 
     every: int = eqx.field(static=True, default=100)

@@ -1,6 +1,6 @@
 """Pages of results: text, tables, figures and interactive plots in one HTML file.
 
-`result.report(path)` and `comparison.report(path)` write such pages. A study of one's own builds
+`result.report(path)` and `comparison.report(path)` write such pages. Your own study builds
 its `Page` from the same parts, and keeps it in a `ResultFolder`; `write_report` puts the pages of
 several runs into one file.
 

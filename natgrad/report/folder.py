@@ -184,7 +184,7 @@ def load_page(folder: Path) -> Page:
         if content["natgrad"] != "page" or content["version"] != VERSION:
             found = f"{content['natgrad']}, version {content['version']}"
             problem = f"{path} is a {found}, not a page of version {VERSION}"
-            raise InputError("folder", problem, f"natgrad resume {folder}, which writes it anew")
+            raise InputError("folder", problem, f"natgrad resume {folder}, which writes it again")
         sections = [
             Section(
                 entry["title"],

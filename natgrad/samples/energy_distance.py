@@ -24,6 +24,9 @@ class EnergyDistance(Public, eqx.Module):
 
     Cost: O((N + M) N d) for N samples and M data, O(NM) memory.
     Reference: Székely, Rizzo, Energy statistics, J. Stat. Plan. Inference 143 (2013).
+
+    Args:
+        data: The data y, of shape `(M, d)`.
     """
 
     data: Array = eqx.field(converter=jnp.array)

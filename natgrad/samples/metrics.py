@@ -140,10 +140,6 @@ class Wasserstein(_DualMetric):
     limit; E|v|², which is `ng.L2()` over N, charges them. It is an upper bound, and exact for a
     monotone map in one dimension.
 
-    - `centres`: m, by default 200 or all; every N/m-th sample is taken, in the given order.
-    - `bandwidth`: h, by default 1.2 √d σ with σ² the mean variance of a coordinate.
-    - `ridge`: λ = ridge/N, times the mean energy of one Gaussian.
-
     ```python
     ng.samples.Wasserstein()
     ng.samples.Wasserstein(centres=500)
@@ -151,6 +147,11 @@ class Wasserstein(_DualMetric):
 
     Cost: O(Nm²d + m³) set-up, O(Nmd) a product, O(Nm) memory.
     Reference: Arbel, Gretton, Li, Montúfar, Kernelized Wasserstein natural gradient, ICLR 2020.
+
+    Args:
+        centres: m, by default 200 or all; every N/m-th sample is taken, in the given order.
+        bandwidth: h, by default 1.2 √d σ with σ² the mean variance of a coordinate.
+        ridge: λ = ridge/N, times the mean energy of one Gaussian.
     """
 
     linear = True
@@ -176,14 +177,17 @@ class Sobolev(_DualMetric):
     noise is what limits h from below, the more so the larger s is: for s = 1 look at more than
     one `bandwidth`. The unit of length is that of x: 1 − Δ compares with it.
 
-    - `bandwidth`: h, by default 2.5 σ N^{−1/(d+5+s)} with σ² the mean variance of a coordinate.
-    - `centres`, `ridge`: as in `Wasserstein`.
-
     ```python
     ng.samples.Sobolev(-1)
     ```
 
     Cost: O(Nmd + m³) set-up, O(Nmd) a product, O(Nm) memory.
+
+    Args:
+        s: −1, 0 or 1.
+        centres: As in `Wasserstein`.
+        bandwidth: h, by default 2.5 σ N^{−1/(d+5+s)} with σ² the mean variance of a coordinate.
+        ridge: As in `Wasserstein`.
     """
 
     linear = False
@@ -243,6 +247,10 @@ class FisherRao(DiagonalMetric):
     ```
 
     Cost: O(N).
+
+    Args:
+        proposal: log q at the samples, where they were not drawn from ρ_θ.
+        centred: Whether the mean score is subtracted.
     """
 
     proposal: Array | None = eqx.field(

@@ -23,7 +23,7 @@ from ..core.settings import Number, count, setting
 from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System, Trail
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
 
-TOLERANCE = 1e-6  # unless told
+TOLERANCE = 1e-6  # by default
 UNSEEN = 16  # a curvature of so many eps, relative to the largest met, is none
 
 
@@ -105,6 +105,12 @@ class CG(KrylovSolver):
 
     Reference: Algorithm 3 of the paper; Hestenes and Stiefel 1952; Steihaug, SIAM J. Numer. Anal.
     20 (1983), for the radius; Nash and Sofer, Oper. Res. Lett. 9 (1990), for stopping by the gain.
+
+    Args:
+        tolerance: Relative residual at which to stop; None for the rule above, 0 for a fixed count.
+        max_iterations: The most iterations of one direction.
+        preconditioner: `Recycled`, `Diagonal`, `Nystrom`, a matrix or operator near (G + λD)⁻¹, or
+            None.
     """
 
     keeps_trail: ClassVar[bool] = True

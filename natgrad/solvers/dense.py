@@ -174,6 +174,9 @@ class PivotedQR(DenseSolver):
     and stops at the rank.
 
     Cost: 2kp² + 4p²·rank. Reference: appendix B.2 of the paper.
+
+    Args:
+        rtol: Smallest pivot that counts, relative to the first.
     """
 
     rtol: Number | None = setting("rtol", positive=True, optional=True)
@@ -205,6 +208,9 @@ class SVD(DenseSolver):
     Singular values below `rtol` times the first are dropped (default max(k, p)·eps).
 
     Cost: a QR of Y, then about 20 p³. Reference: section 3.2 of the paper.
+
+    Args:
+        rtol: Smallest singular value that counts, relative to the largest.
     """
 
     rtol: Number | None = setting("rtol", positive=True, optional=True)

@@ -123,7 +123,7 @@ class NystromKernel(DenseSolver):
 
         (K̂ + λI)⁻¹ → U(Λ + λ)⁻¹Uᵀ + (I − UUᵀ)/(λ_r + λ).
 
-    For batches that are drawn anew, where an exact direction of a sample is worth less than many
+    For redrawn batches, where an exact direction of a sample is worth less than many
     samples; exact for `rank` ≥ k. `info.truncation` is √(λ_r/λ₁).
 
     ```python
@@ -133,6 +133,10 @@ class NystromKernel(DenseSolver):
     Cost: 4kp·rank, against k²p of `Kernel`, and 10k·rank². Reference: Frangella, Tropp and Udell,
     SIAM J. Matrix Anal. Appl. 44 (2023); for physics-informed networks Guzmán-Cordero et al.,
     arXiv:2505.12149.
+
+    Args:
+        rank: Number of random combinations.
+        seed: Seed of the random numbers.
     """
 
     rank: int = eqx.field(static=True)

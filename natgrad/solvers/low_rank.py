@@ -192,6 +192,14 @@ class RandomizedSVD(LowRankSolver):
     Reference: Halko, Martinsson and Tropp, SIAM Review 53 (2011); Musco and Musco, NeurIPS 2015;
     for a floor in place of what is cut Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44
     (2023); the end of the paper's appendix B.4.
+
+    Args:
+        rank: Number of directions that are wanted accurately.
+        power_iterations: Products with YYᵀ that refine the basis.
+        oversampling: Random combinations beyond `rank`.
+        rtol: Smallest singular value that counts, relative to the largest.
+        seed: Seed of the random numbers.
+        batch_size: Products that run as one; None for as many as fit.
     """
 
     rank: int = eqx.field(static=True)
@@ -267,6 +275,13 @@ class Hutchinson(LowRankSolver):
 
     Cost: m products Zᵀξ (and m products Zη for "column_space"), m with L, (k + p)m²; each λ one Zη
     and one Zᵀξ, for the residual. Reference: appendices B.3 and B.4 of the paper; Hutchinson 1990.
+
+    Args:
+        samples: Number m of covectors.
+        probes: How they are drawn: "signs" or "column_space".
+        rtol: Smallest singular value that counts, relative to the largest.
+        seed: Seed of the random numbers.
+        batch_size: Products that run as one; None for as many as fit.
     """
 
     samples: int = eqx.field(static=True)

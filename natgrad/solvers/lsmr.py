@@ -50,6 +50,11 @@ class LSMR(KrylovSolver):
 
     Reference: Fong and Saunders, SIAM J. Sci. Comput. 33 (2011); for the two starts of the
     bidiagonalisation Paige and Saunders, ACM Trans. Math. Softw. 8 (1982).
+
+    Args:
+        tolerance: Relative residual at which to stop; None for 10⁻⁶, 0 for a fixed count.
+        max_iterations: The most iterations of one direction.
+        preconditioner: As for `CG`; none by default.
     """
 
     def __check_init__(self):

@@ -52,6 +52,10 @@ class Diagonal(Preconditioner):
 
     Cost: m adjoint products a direction. Reference: Bekas, Kokiopoulou and Saad, Appl. Numer.
     Math. 57 (2007), for estimates of a diagonal.
+
+    Args:
+        samples: Number m of adjoint products.
+        seed: Seed of the random signs.
     """
 
     uses: ClassVar[Parts] = ("factor",)
@@ -99,6 +103,10 @@ class Nystrom(Preconditioner):
 
     Cost: `rank` linearised and as many adjoint products a direction, and rank · p numbers.
     Reference: Frangella, Tropp and Udell, SIAM J. Matrix Anal. Appl. 44 (2023).
+
+    Args:
+        rank: Number of eigenpairs.
+        seed: Seed of the random numbers.
     """
 
     rank: int = eqx.field(static=True, default=20)
@@ -243,7 +251,7 @@ class Recycled(Preconditioner):
     loss. No step is recorded in mini-batches, as two gradients are then of two functions, nor for a
     `CG` with a tolerance, which every direction is to be solved to, nor with `secants=False`.
 
-    As many `pairs` are kept as 512 MiB hold, from 20 to 200, unless told.
+    By default as many `pairs` are kept as fit into 512 MiB, from 20 to 200.
 
     ```python
     ng.CG(max_iterations=5, preconditioner=ng.solvers.Recycled(pairs=20, secants=False))
@@ -253,6 +261,10 @@ class Recycled(Preconditioner):
     Reference: Morales and Nocedal, Automatic preconditioning by limited memory quasi-Newton
     updating, SIAM J. Optim. 10 (2000), and for steps of both kinds in turn, Enriched methods for
     large-scale unconstrained optimization, Comput. Optim. Appl. 21 (2002).
+
+    Args:
+        pairs: The most pairs that are kept; None for as many as fit.
+        secants: Whether steps of the run are learnt from.
     """
 
     pairs: int | None = eqx.field(static=True, default=None)

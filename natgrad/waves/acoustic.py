@@ -39,13 +39,20 @@ def squared_slowness(velocity: ArrayLike) -> Any:
     ```python
     theta0 = ng.waves.squared_slowness(velocity)
     ```
+
+    Args:
+        velocity: c in m/s.
     """
     velocity = velocity if isinstance(velocity, jax.Array) else np.asarray(velocity)
     return (M_PER_KM / velocity) ** 2
 
 
 def velocity_of(theta: ArrayLike) -> Any:
-    """c = m^(−1/2) in m/s."""
+    """c = m^(−1/2) in m/s.
+
+    Args:
+        theta: m in s²/km².
+    """
     theta = theta if isinstance(theta, jax.Array) else np.asarray(theta)
     return M_PER_KM / theta**0.5
 
@@ -173,6 +180,18 @@ class Acoustic(WaveModel):
     ```
 
     Cost: one propagation for ρ, for Zη and for Zᵀξ each; two for a product where waves run again.
+
+    Args:
+        survey: Sources, receivers, wavelet and grid.
+        velocity: The starting model, in m/s, of the survey's shape.
+        update: Weight of every cell, 0 where the velocity is known; 1 by default.
+        order: Order of the stencil in space, 4 or 8.
+        absorbing: Cells of the absorbing layer; 0 for none.
+        memory: Bytes for stored wave fields.
+        stored_every: Steps between two stored fields; as the wavelet allows by default.
+        devices: Devices that share the shots.
+        engine: "auto", "kernels" or "xla".
+        dtype: Precision of the waves.
     """
 
     any_mesh: ClassVar[bool] = True

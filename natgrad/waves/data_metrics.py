@@ -99,6 +99,9 @@ class Shifted(Positive):
     ```
 
     Reference: Yang, Engquist, Sun and Hamfeldt, Geophysics 83 (2018).
+
+    Args:
+        shift: Shift of the wave, in units of its lowest value.
     """
 
     shift: Number = setting("shift", 1.2, above=1.0)
@@ -126,6 +129,10 @@ class Softplus(Positive):
 
     Reference: Engquist and Yang, Optimal transport based seismic inversion: beyond cycle
     skipping, Comm. Pure Appl. Math. 75 (2022).
+
+    Args:
+        sharpness: b.
+        floor: What is added to every sample.
     """
 
     sharpness: Number = setting("sharpness", 1.0, positive=True)
@@ -175,6 +182,13 @@ class DataWasserstein(Metric):
     iteration and one solve in each product; for traces O(k) without set-up.
     Reference: section 4.3 of the paper; Engquist and Yang, Seismic imaging and optimal transport,
     Comm. Inf. Syst. 19 (2019).
+
+    Args:
+        grid: `survey.gather_grid` or `survey.trace_grid`.
+        every: Samples in time that are averaged to one.
+        normalisation: σ: `Shifted` or `Softplus`.
+        reference: Data that set the constants of σ; the current wave by default.
+        elliptic: How the elliptic equation is solved.
     """
 
     grid: Grid = eqx.field(static=True)

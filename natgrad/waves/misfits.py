@@ -42,6 +42,11 @@ class TraceWasserstein(Public, eqx.Module):
 
     Cost: O(n log n) for each trace. References: Engquist, Froese and Yang, Comm. Math. Sci. 14
     (2016); Yang, Engquist, Sun and Hamfeldt, Geophysics 83 (2018).
+
+    Args:
+        recorded: The recorded traces.
+        every: Samples in time that are averaged to one.
+        normalisation: σ: `Softplus`.
     """
 
     quantiles: Array

@@ -34,6 +34,14 @@ class Survey(Public, eqx.Module):
     ```python
     survey = ng.waves.Survey.line((306, 120), 25.0, dt=0.0025, steps=1600, shots=21, frequency=6.0)
     ```
+
+    Args:
+        shape: Cells of the model along each axis, depth last.
+        spacing: Size of a cell in metres.
+        dt: Time step in seconds.
+        sources: Positions of the sources in metres, one shot each.
+        receivers: Positions of the receivers in metres.
+        wavelet: The source in time, for all shots or for each.
     """
 
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -202,6 +210,10 @@ class Shots(Public, eqx.Module):
     shots = ng.waves.Shots(survey, traces).scaled()
     problem = ng.Problem(model, ng.LeastSquares(shots.data, survey.gather_grid))
     ```
+
+    Args:
+        survey: The survey.
+        data: Its traces.
     """
 
     survey: Survey
@@ -268,6 +280,12 @@ def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) 
     ```python
     ng.waves.ricker(6.0, dt=0.0025, steps=1600)
     ```
+
+    Args:
+        frequency: Peak frequency f in Hz.
+        dt: Time step in seconds.
+        steps: Number of samples.
+        delay: Time of the peak in seconds.
     """
     if not (np.isfinite(frequency) and frequency > 0):
         raise InputError("frequency", f"{frequency!r} is not positive", "frequency=6.0, in Hz")
@@ -282,6 +300,11 @@ def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
     A causal Butterworth filter of order 6. It commutes with the steps in time, so that filtered
     data are, to rounding, the data of the filtered wavelet; a filter without phase would reach
     beyond both ends of the record.
+
+    Args:
+        signal: Samples along the last axis.
+        dt: Time step in seconds.
+        corner: Corner frequency in Hz.
     """
     if not 0 < corner < 0.5 / dt:
         what = f"{corner!r} Hz is not between 0 and half the sampling rate, {0.5 / dt:g} Hz"

@@ -33,6 +33,12 @@ def folded_layers(
     ```
 
     Cost: 16 evaluations a cell.
+
+    Args:
+        shape: Cells along x and z.
+        spacing: Size of a cell in metres.
+        water: Depth of the sea in metres.
+        seed: Seed of the layers.
     """
     return _section(shape, spacing, water, _folds, seed)
 
@@ -50,6 +56,12 @@ def faulted_layers(
     ```
 
     Cost: 16 evaluations a cell.
+
+    Args:
+        shape: Cells along x and z.
+        spacing: Size of a cell in metres.
+        water: Depth of the sea in metres.
+        seed: Seed of the layers.
     """
     return _section(shape, spacing, water, _faults, seed)
 
@@ -67,6 +79,12 @@ def salt_body(
     ```
 
     Cost: 16 evaluations a cell.
+
+    Args:
+        shape: Cells along x and z.
+        spacing: Size of a cell in metres.
+        water: Depth of the sea in metres.
+        seed: Seed of the layers.
     """
     return _section(shape, spacing, water, _salt, seed)
 
@@ -83,6 +101,12 @@ def smoothed(
     ```python
     initial = ng.waves.smoothed(velocity, 8.0, keep=6)
     ```
+
+    Args:
+        velocity: The model.
+        cells: Standard deviation in cells.
+        keep: Cells in depth that stay as they are.
+        edges: "nearest" or "reflect".
     """
     velocity = _model(velocity)
     if not (np.isfinite(cells) and cells >= 0):
@@ -105,6 +129,10 @@ def coarsened(velocity: np.ndarray, factor: int) -> np.ndarray:
 
     >>> coarsened(np.array([[1500.0, 1500.0], [3000.0, 3000.0]]), 2).round(1).tolist()
     [[1897.4]]
+
+    Args:
+        velocity: The model, in m/s.
+        factor: Cells a side that become one.
     """
     velocity = _model(velocity)
     if not (int(factor) == factor and 1 <= factor <= min(velocity.shape)):

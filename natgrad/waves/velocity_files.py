@@ -47,6 +47,14 @@ def load_velocity(
     ```
 
     Cost: the file and its float64 copy in memory.
+
+    Args:
+        path: The file.
+        axes: Order of the axes in the file.
+        unit: "m/s" or "km/s".
+        shape: Shape in the file, for raw numbers and SEG-Y volumes.
+        dtype: Type of raw numbers.
+        key: Name of the array in an `.npz`.
     """
     if unit not in UNITS:
         raise InputError("unit", f"{unit!r} is unknown", "'m/s' or 'km/s'")

@@ -20,6 +20,7 @@ from ..settings import fill, input_error, read_toml, unknown
 from .output import Output, UsageError
 
 S = TypeVar("S")
+UNSET = arg(help_behavior_hint="")  # the help says what an empty tuple stands for
 
 
 # --- study ---------------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ def starting_settings(study: Study, preset: str | None, config: str | None) -> A
 
 
 def _run_study(settings: Any, output: Output) -> None:
-    """Run the study, or go on with it, into its folder; print its tables and where the page is."""
+    """Run the study into its folder, or resume it; print its tables and where the page is."""
     study = study_of(settings)
     settings.check()
     output.line(f"{study.name}, preset {settings.preset}, into {settings.output}")
@@ -81,7 +82,7 @@ def _run_study(settings: Any, output: Output) -> None:
 
 @contextmanager
 def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
-    """Get ready to compute; say how to go on after a stop, and what the disk refuses."""
+    """Get ready to compute; say how to resume after a stop, and report errors of the disk."""
     from natgrad.report import ResultFolder
 
     from ..running import prepare_process
@@ -104,7 +105,12 @@ def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Compare:
-    """Run several metrics on the problem of a study under one budget, and see which wins."""
+    """Run several metrics on a study's problem under one budget, and see which wins.
+
+    In darcy and waveform-inversion the metrics have the study's own solvers and step rules. The
+    other two studies repeat steps of the paper, which differ from metric to metric; here all
+    metrics have one rule, so that only the metric differs.
+    """
 
     EXAMPLES: ClassVar = (
         "natgrad compare gaussian-mixture",
@@ -114,12 +120,12 @@ class Compare:
 
     study: Positional[Annotated[str, arg(metavar="STUDY")]]
     """The study whose problem it is."""
-    metrics: tuple[str, ...] = ()
+    metrics: Annotated[tuple[str, ...], UNSET] = ()
     """Keys of the study's metrics (natgrad list), and LBFGS; all of them by default."""
-    solvers: tuple[str, ...] = ()
+    solvers: Annotated[tuple[str, ...], UNSET] = ()
     """Some of auto, cholesky, qr, pivoted-qr, svd, kernel, cg, lsmr; the study's by default."""
     iterations: int | None = None
-    """Iterations that every run may spend. Without any budget it is the study's."""
+    """Iterations that every run may spend. Without any budget, the study's own applies."""
     propagations: int | None = None
     """Propagations of the model that every run may spend."""
     seconds: float | None = None
@@ -134,7 +140,7 @@ class Compare:
     """Print one JSON object on stdout, and progress on stderr."""
 
     def run(self, output: Output) -> None:
-        """Run the comparison and print who wins."""
+        """Run the comparison and print which metric wins."""
         if self.study not in STUDIES:
             raise UsageError(unknown("study", self.study, list(STUDIES)))
         config = None if self.config is None else str(self.config)
@@ -147,7 +153,7 @@ class Compare:
 
 
 def _run_comparison(settings: CompareSettings, output: Output) -> None:
-    """Run the comparison, or go on with it; print its tables and where the page is."""
+    """Run the comparison, or resume it; print its tables and where the page is."""
     settings.check()
     output.line(f"metrics on {settings.study}, into {settings.output}")
     with _computing(NAME, settings, output):
@@ -169,7 +175,7 @@ def _run_comparison(settings: CompareSettings, output: Output) -> None:
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped; a finished one gets its report anew."""
+    """Continue a run that was stopped, or write the report of a finished one again."""
 
     EXAMPLES: ClassVar = ("natgrad resume results/waveform-inversion",)
 

@@ -21,7 +21,7 @@ class Output:
     def __init__(self, as_json: bool):
         self.as_json, self._is_done = as_json, False
         self.go_on: Callable[[], str | None] = lambda: None
-        """The command that goes on after a stop, asked for when it is needed."""
+        """The command that resumes the run after a stop, asked for when it is needed."""
 
     def line(self, text: str) -> None:
         """A line of text, at once, unless the program is to end."""
@@ -74,7 +74,7 @@ class Output:
         if (progress := sys.modules.get("natgrad.descent.progress")) is not None:
             progress.BOARD.close()  # threads that are left would keep it open
         command = self.go_on()
-        line = "stopped" if command is None else f"stopped; go on with: {command}"
+        line = "stopped" if command is None else f"stopped; resume with: {command}"
         print(line, file=sys.stderr, flush=True)
         self.done(error=line)
 

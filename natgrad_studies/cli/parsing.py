@@ -6,6 +6,7 @@ from contextlib import redirect_stderr
 from dataclasses import fields, make_dataclass
 from functools import reduce
 from importlib.metadata import version
+from inspect import cleandoc
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -23,6 +24,7 @@ EXAMPLES = (
     "natgrad study gaussian-mixture --preset demo --output results/mixture",
     "natgrad resume results/mixture",
     "natgrad report results/mixture --output mixture.html",
+    "natgrad --version",
 )
 
 
@@ -86,7 +88,8 @@ def _all_commands(arguments: list[str]) -> Any:
     asked = arguments[0] if arguments else ""
     types = [_study_type(arguments)]
     for name, command in COMMANDS.items():
-        about = _describe(command.__doc__, command.EXAMPLES if name == asked else ())
+        first = command.__doc__.partition("\n")[0]
+        about = _describe(command.__doc__, command.EXAMPLES) if name == asked else first
         types.append(Annotated[command, tyro.conf.subcommand(name, description=about)])
     return reduce(or_, types)
 
@@ -148,7 +151,8 @@ def _value(arguments: list[str], flag: str) -> str | None:
 
 def _describe(about: str | None, examples: Any) -> str:
     lines = "".join(f"\n  {example}" for example in examples)
-    return f"{about}\n\nExamples:{lines}" if lines else str(about)
+    about = cleandoc(about or "")
+    return f"{about}\n\nExamples:{lines}" if lines else about
 
 
 def _in_one_line(box: str) -> str:

@@ -161,7 +161,7 @@ def _batches(result: StudyResult) -> list[Section]:
             f"{'; '.join(metrics)}."
         )
     if others:
-        told.append(f"Drawn anew from the whole square and its boundary: {'; '.join(others)}.")
+        told.append(f"Redrawn from the whole square and its boundary: {'; '.join(others)}.")
     parts: list[Part] = [
         " ".join([*told, "The losses shown are those on all points, evaluated off the clock."]),
         curves,

@@ -287,7 +287,7 @@ def value_batch(pinn: Pinn) -> MiniBatch:
 
 
 def resample(pinn: Pinn) -> Resampled:
-    """Points drawn anew in every iteration from the whole square and its boundary.
+    """Points redrawn in every iteration from the whole square and its boundary.
 
     As many in all as in a mini-batch; a fifth of them on the boundary.
     """

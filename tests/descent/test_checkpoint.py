@@ -75,7 +75,7 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_whole_iteration(tmp_path):
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         run("LM", checkpoint=path, callbacks=[interrupt])
-    assert f"kept in {path}: the same call goes on" in stopped.value.__notes__[0]
+    assert f"kept in {path}: the same call resumes it" in stopped.value.__notes__[0]
     assert read_archive(path, "checkpoint")[0]["iteration"] == 3
     assert_same(run("LM"), run("LM", checkpoint=path))
 

@@ -90,6 +90,11 @@ def test_time_left_is_that_of_the_budget_that_ends_first_and_leaves_compiling_ou
     view.update(4, 1.0, {})
     assert view.seconds_left() == pytest.approx(6.0)
     assert View("", Limits()).seconds_left() is None
+    endless = View("", Limits(iterations=10**9))
+    endless.update(1, 1.0, {})
+    time.now += 3
+    endless.update(2, 1.0, {})
+    assert endless.seconds_left() is None
 
 
 @pytest.mark.parametrize("descend", [run, lambda **settings: run(ng.LBFGS(10), **settings)])

@@ -4,6 +4,7 @@ command there could be run, and every file that a page names is there."""
 import ast
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,8 @@ STARTS = ("natgrad ", "make ", "python ", "--")
 
 # packages that a block may import without natgrad depending on them
 OPTIONAL = ("torch", "deepwave", "optax", "optimistix", "skfem")
-FILE = re.compile(r"`(?:\w+ )?((?:natgrad|tests|docs|examples|benchmarks)/[\w/]+\.\w+)")
+FOLDERS = "natgrad|natgrad_studies|tests|docs|examples|benchmarks"
+FILE = re.compile(rf"`(?:\w+ )?((?:{FOLDERS})/[\w/]+\.\w+)")
 
 
 def blocks(page: Path, package: str | None = None) -> str:
@@ -123,6 +126,40 @@ def test_public_names_stay_what_they_are_when_their_modules_are_imported():
     assert {*ng.__all__} <= {*dir(ng)}
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ng.nonsense  # noqa: B018
+
+
+def reference() -> dict[str, Any]:
+    """The objects of the API pages, by their dotted names."""
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    names = [name for page in pages for name in re.findall(r"^::: (.+)$", page.read_text(), re.M)]
+    assert len(names) == len(set(names)), "a name is on two pages"
+    found: dict[str, Any] = {}
+    for name in names:
+        module, _, own = name.rpartition(".")
+        if own not in ("Deepwave", "Devito", "NaturalGradientDescent", "NaturalDescent"):
+            found[name] = getattr(importlib.import_module(module), own)
+    return found
+
+
+def test_the_api_pages_have_every_public_name_with_all_its_arguments():
+    found = reference()
+    named = {id(value) for value in found.values()}
+    for module in (ng, ng.pinn, ng.waves, ng.fem, ng.samples):
+        # base classes and what only natgrad makes
+        unlisted = {"March", "Stages", "Staged", "Weighting"}
+        names = set(module.__all__) - unlisted
+        assert all(id(getattr(module, name)) in named for name in names), module
+    made_by_natgrad = (ng.Result, ng.Comparison, ng.Status, ng.models.Counts)
+    for name, value in found.items():
+        is_report = name.startswith("natgrad.report.") or name.endswith(("Report", "Taylor"))
+        if is_report or value in made_by_natgrad or not callable(value):
+            continue
+        _, _, listed = (inspect.getdoc(value) or "").partition("\nArgs:\n")
+        documented = re.findall(r"^    \*{0,2}(\w+): \S", listed, re.M)
+        parameters = inspect.signature(value).parameters.values()
+        # `_` and `**given` are those of classes without settings, which refuse all
+        expected = [p.name for p in parameters if p.name not in ("unknown", "_", "given")]
+        assert documented == expected, name
 
 
 def test_the_contract_of_the_public_api():

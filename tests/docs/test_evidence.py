@@ -16,6 +16,7 @@ from pathlib import Path
 import evidence
 import evidence_hook
 import pytest
+import readme_picture
 from evidence_hook import DIRECTIVE, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +138,17 @@ def test_a_file_is_as_its_part_has_written_it(path: Path):
     assert found["digest"] == evidence.digest(found), "was changed by hand"
     assert found["command"] == part.said, "is of another command"
     assert {"commit", "date", "machine", "versions", "seconds", "tables"} <= set(found)
+
+
+def test_the_picture_of_the_readme_is_that_of_the_evidence():
+    """What `python docs/readme_picture.py` would write on its points and bars."""
+    picture = readme_picture.PICTURE.read_text(encoding="utf-8")
+    errors = [error for pair in readme_picture.networks().values() for error in pair]
+    counts = [str(count) for count, _ in readme_picture.inversions().values()]
+    assert len(errors) == 14
+    assert len(counts) == 5
+    for label in (*errors, *counts, *readme_picture.METHODS.values()):
+        assert re.search(rf">{re.escape(label)}(, not reached)?</text>", picture), label
 
 
 def test_figures_of_others_have_a_source():

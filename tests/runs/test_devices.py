@@ -245,7 +245,7 @@ def test_a_dead_process_is_an_error_soon_and_one_process_goes_on(tmp_path):
     message, notes, theta = json.loads(line)
     assert "another process of this run has died" in message
     assert "Try: its log" in message
-    assert any("the same call goes on" in note for note in notes)
+    assert any("the same call resumes it" in note for note in notes)
     assert not (tmp_path / "run1.npz").exists()  # the leader writes
     problem, start, method = PROBLEMS["transport"]()
     stop = ng.Stop(iterations=5, gradient=0.0)

@@ -115,6 +115,7 @@ def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
     printed = capsys.readouterr().out
     assert "--iterations INT" in printed
     assert "{None}" not in printed
+    assert "(default: )" not in printed
     assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
     assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
 
@@ -388,7 +389,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, monkeypat
 
     monkeypatch.setattr(pinn_run, "run_method", stopped_at_the_second)
     assert _exit_code("study", "poisson-pinn", "--config", str(config)) == 130
-    assert capsys.readouterr().err == f"stopped; go on with: natgrad resume '{folder}'\n"
+    assert capsys.readouterr().err == f"stopped; resume with: natgrad resume '{folder}'\n"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert [path.name for path in (folder / "runs").iterdir()] == ["Adam.npz"]
 
@@ -417,7 +418,7 @@ def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, ca
     arguments = ("--workers", "1", "--output", str(tmp_path / "out"), "--json")
     assert _exit_code("study", "gaussian-mixture", *arguments) == 143
     printed = capsys.readouterr()
-    line = f"stopped; go on with: natgrad resume {tmp_path / 'out'}"
+    line = f"stopped; resume with: natgrad resume {tmp_path / 'out'}"
     assert printed.err.endswith(line + "\n")
     assert json.loads(printed.out) == {"error": line}
     time.sleep(0.4)

@@ -97,7 +97,7 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.endswith(f"stopped; go on with: natgrad resume {settings.output}\n")
+    assert said.endswith(f"stopped; resume with: natgrad resume {settings.output}\n")
     assert "Traceback" not in said
     assert (settings.output / "runs" / "L2.npz").exists()
     assert not (settings.output / "index.html").exists()

@@ -57,6 +57,13 @@ class Elliptic(Public):
     ```python
     ng.Wasserstein(grid, elliptic=ng.metrics.Elliptic("multigrid", precision="single"))
     ```
+
+    Args:
+        method: One of the table, or "auto".
+        tolerance: Relative error of G.
+        precision: "double", "mixed" or "single".
+        max_iterations: The most iterations of one solve.
+        on_host: Whether "auto" may factorise on the host.
     """
 
     method: Literal["auto"] | Method = "auto"
