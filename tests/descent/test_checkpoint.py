@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp

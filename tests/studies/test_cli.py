@@ -431,6 +431,10 @@ def test_sigterm_leaves_threads_and_cancels_what_waits(tmp_path, monkeypatch, ca
 def test_a_signal_that_comes_to_no_safe_point_raises_in_the_end():
     due = threading.Event()
 
+    def wait_for_it() -> None:
+        due.set()
+        time.sleep(600)
+
     class Stop(stopping.Stop):
         def _wait(self, seconds):
             if seconds is not None:
@@ -444,8 +448,7 @@ def test_a_signal_that_comes_to_no_safe_point_raises_in_the_end():
         with pytest.raises(KeyboardInterrupt):
             stopping.check_ending()
         with pytest.raises(KeyboardInterrupt):
-            due.set()
-            time.sleep(600)
+            wait_for_it()
         assert stop.caused()
         assert stop.code == 143
     assert not stopping.ENDING.is_set()

@@ -73,9 +73,7 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
 
 
 @pytest.mark.slow
-def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(
-    tiny, tmp_path, monkeypatch, capsys
-):
+def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, monkeypatch, capsys):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
 
@@ -90,11 +88,12 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(
 
     # ignored where the tests run in the background
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with monkeypatch.context() as patch:
         patch.setenv("NATGRAD_CACHE", "")
         patch.setattr(stopping, "GRACE", 3600.0)
         patch.setattr(study.Log, "__call__", stopped_at_the_second)
-        main(["study", "waveform-inversion", "--config", str(config)])
+        with pytest.raises(SystemExit) as ended:
+            main(["study", "waveform-inversion", "--config", str(config)])
     signal.signal(signal.SIGINT, before)
     assert ended.value.code == 130
     said = capsys.readouterr().err
