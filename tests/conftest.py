@@ -45,8 +45,8 @@ REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 
 # A program takes a dozen memory maps, and beyond Linux's 65,530 the process crashes. Caches are
-# cleared between files only: within a test, what is compiled would hang on the tests before it.
-natgrad.core.compiled.MOST_MAPS = 0.95
+# cleared between files, if one alone does not need them all: within a test, what is compiled would hang on the tests before it.
+natgrad.core.compiled.MOST_MAPS = 0.8
 
 
 @pytest.fixture(autouse=True, scope="module")
