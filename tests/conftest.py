@@ -45,7 +45,8 @@ REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 
 # A program takes a dozen memory maps, and beyond Linux's 65,530 the process crashes. Caches are
-# cleared between files, if one alone does not need them all: within a test, what is compiled would hang on the tests before it.
+# cleared between files, and within one at the last moment only: what a test compiles should not
+# hang on the tests before it.
 natgrad.core.compiled.MOST_MAPS = 0.8
 
 
