@@ -1,12 +1,9 @@
 """Checkpoints and saved results: the same run after any interruption, refusals, whole files."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +17,7 @@ import killed_run
 import natgrad as ng
 from natgrad.core.archive import read_archive, replace_file, write_archive
 from natgrad.core.settings import replace_fields
-from problems_for_tests import assert_same
+from problems_for_tests import assert_same, with_slow
 
 GRID = ng.Grid((-1.0,), (1.0,), (40,))
 THETA0 = {"centre": jnp.array(0.5), "rest": (jnp.array([0.7, 0.2]),)}
@@ -238,33 +235,13 @@ def test_what_is_no_path_is_refused(given, message, tmp_path):
         ng.Checkpoint(tmp_path / "a", seconds=-1.0)
 
 
-def start(path: Path) -> subprocess.Popen:
-    command = [sys.executable, killed_run.__file__, str(path)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def ends_the_same(path: Path, kills: int, seed: int) -> None:
-    """Kill at random moments after a first checkpoint, as often, and let the last one finish."""
-    random = np.random.default_rng(seed)
-    for _ in range(kills):
-        process, before = start(path), path.stat().st_mtime_ns if path.exists() else 0
-        while process.poll() is None:
-            if path.exists() and path.stat().st_mtime_ns != before:
-                time.sleep(float(random.uniform(0.0, 1.0)))
-                break
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert start(path).communicate(timeout=120)[0].strip() == killed_run.run(None)
-
-
-def test_a_killed_run_ends_in_the_same_theta(tmp_path):
-    ends_the_same(tmp_path / "run.npz", kills=1, seed=0)
-
-
-@pytest.mark.slow
-def test_fifty_killed_runs_end_in_the_same_theta(tmp_path):
-    ends_the_same(tmp_path / "run.npz", kills=50, seed=1)
+@pytest.mark.parametrize("kills", with_slow([1, 20], slow=[20]))
+def test_a_killed_run_ends_in_the_same_theta(tmp_path, kills):
+    command = [sys.executable, killed_run.__file__, str(tmp_path / "run.npz"), str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ends = done.stdout.splitlines()
+    assert set(ends) == {killed_run.run(None)}
 
 
 # --- saved results and the file format ------------------------------------------------------------

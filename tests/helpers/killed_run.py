@@ -1,5 +1,13 @@
-"""A run for the tests of checkpoints to kill: `python killed_run.py PATH`; prints θ in the end."""
+"""A run for the tests of checkpoints to kill: `python killed_run.py PATH KILLS`.
 
+SIGKILL goes to KILLS processes, one after the other, at random moments after a first checkpoint of
+theirs; each goes on where the last one was, or begins anew where that one had come to the end.
+Prints θ of all that came to it. They are forks of this process, so that nothing is imported twice.
+"""
+
+import os
+import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,5 +43,42 @@ def run(path: Path | None, pause: float = 0.0) -> str:
     return f"{[float(x).hex() for x in result.theta]} {result.iterations}"
 
 
+def start(path: Path) -> int:
+    """The run in a process of its own; returns its number."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        print(run(path, pause=0.03), flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def killed(child: int, path: Path, draw: random.Random) -> bool:
+    """Whether the process was still there to be killed, a while after its first checkpoint."""
+    seen = lambda: path.stat().st_mtime_ns if path.exists() else 0
+    before = seen()
+    while seen() == before:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return False
+        time.sleep(0.005)
+    time.sleep(draw.uniform(0.0, 1.0))
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def main(path: Path, kills: int) -> None:
+    draw = random.Random(0)
+    ng.cache(path.parent / "programs")  # compiled once for all of them
+    while kills:
+        if killed(start(path), path, draw):
+            kills -= 1
+        else:
+            path.unlink()
+    os.waitpid(start(path), 0)
+
+
 if __name__ == "__main__":
-    print(run(Path(sys.argv[1]), pause=0.03))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

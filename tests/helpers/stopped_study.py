@@ -77,6 +77,7 @@ def main(count: int, folder: Path) -> None:
         log.unlink(missing_ok=True)
         child = start(whole, log)
         while not (log.exists() and "into" in log.read_text()):  # the signals are caught by then
+            assert os.waitpid(child, os.WNOHANG)[0] == 0, log.read_text()
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 1.2 * seconds) ** 2 / (1.2 * seconds))
         if finished(child, log):

@@ -232,7 +232,7 @@ def meets_the_pseudoinverse(kind, solver, wide, offset, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", with_slow([False, True], [False]))
 def test_outside_code_may_use_its_arrays_again(kind: str, wide: bool):
     meets_the_pseudoinverse(kind, "QR", wide, 0, 0)
 

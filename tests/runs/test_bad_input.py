@@ -431,6 +431,7 @@ def test_importing_changes_no_global_setting_and_needs_nothing_of_the_studies():
 def test_programs_are_let_go_before_they_are_too_many(monkeypatch):
     cleared = []
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(1))
+    monkeypatch.setattr(natgrad.core.compiled, "MOST_MAPS", 1.0)
     assert not release_programs()
     monkeypatch.setattr(natgrad.core.compiled, "MOST_MAPS", 0.0)
     assert release_programs() == sys.platform.startswith("linux") == bool(cleared)

@@ -87,7 +87,7 @@ def test_an_exception_cancels_what_waits_in_a_pool():
 
     def work(number: int) -> None:
         began.append(number)
-        release.wait(10)
+        release.wait()
 
     waiting = []
 
@@ -98,9 +98,11 @@ def test_an_exception_cancels_what_waits_in_a_pool():
                 time.sleep(0.001)
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert all(future.cancelled() for future in waiting[1:])
-    release.set()
-    waiting[0].result(10)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert all(future.cancelled() for future in waiting[1:])
+    finally:
+        release.set()
+    waiting[0].result()
     assert began == [0]

@@ -11,6 +11,7 @@ import pytest
 
 import natgrad as ng
 from natgrad.report import plain
+from natgrad_studies.appendix_b import CollocatedTransport
 from natgrad_studies.keeping import Kept
 from natgrad_studies.metric_cost import run as study
 from natgrad_studies.metric_cost import sparse_qr
@@ -134,7 +135,7 @@ def test_sparse_qr_has_the_operators_of_the_metric(key):
     pytest.importorskip("sparseqr")
     method = methods()[key]
     grid = method.grid(12)
-    metric = ng.Wasserstein(grid, scheme=method.scheme)
+    metric = {"staggered": ng.Wasserstein, "collocated": CollocatedTransport}[method.scheme](grid)
     problem = problem_on(grid)
     theta = jnp.array([3.0, 2.0])
     rho, columns = problem.model(theta), jnp.moveaxis(jax.jacfwd(problem.model)(theta), -1, 0)

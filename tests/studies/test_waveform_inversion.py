@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +14,8 @@ import pytest
 from natgrad import InputError
 from natgrad.descent import Progress
 from natgrad.report import FolderError, load_page
+from natgrad_studies import stopping
+from natgrad_studies.cli import main
 from natgrad_studies.keeping import Kept
 from natgrad_studies.running import run_study
 from natgrad_studies.settings import to_toml
@@ -27,7 +26,6 @@ from natgrad_studies.waveform_inversion.problem import structural_similarity
 from natgrad_studies.waveform_inversion.settings import METHODS, PRESETS, Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dispersed")
-ENVIRONMENT = os.environ | {"NATGRAD_CACHE": ""}
 TINY = Settings(
     coarsen=6,
     dt=0.012,
@@ -75,30 +73,33 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
 
 
 @pytest.mark.slow
-def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path):
+def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, monkeypatch, capsys):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
 
     config = tmp_path / "run.toml"
     config.write_text(to_toml(settings, "tiny"))
-    command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
-    # a signal that is ignored, as in the background, would be ignored in the child too
+    log = study.Log.__call__
+
+    def stopped_at_the_second(self, progress):
+        log(self, progress)
+        if progress.iteration == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    # ignored where the tests run in the background
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [*command, "--config", config], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    with monkeypatch.context() as patch:
+        patch.setenv("NATGRAD_CACHE", "")
+        patch.setattr(stopping, "GRACE", 3600.0)
+        patch.setattr(study.Log, "__call__", stopped_at_the_second)
+        with pytest.raises(SystemExit) as ended:
+            main(["study", "waveform-inversion", "--config", str(config)])
     signal.signal(signal.SIGINT, before)
-    log = settings.output / "runs" / "L2.csv"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and len(log.read_text().splitlines()) > 2):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert ended.value.code == 130
+    said = capsys.readouterr().err
     assert said.endswith(f"stopped; resume with: natgrad resume {settings.output}\n")
     assert "Traceback" not in said
+    assert not (settings.output / "runs" / "LBFGS.npz").exists()
     assert (settings.output / "runs" / "L2.npz").exists()
     assert not (settings.output / "index.html").exists()
     _, resumed = run_study(settings)

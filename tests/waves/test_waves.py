@@ -106,6 +106,7 @@ def dot_test(model, seed=1) -> float:
 
 FURTHER = (
     "every 2",
+    "every 3",
     "every 4",
     "checkpoints",
     "boundary",
