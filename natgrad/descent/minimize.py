@@ -222,12 +222,14 @@ class _Loop:
         status = self._start(known, file)
         while status is None:
             status = self._iterate()
+            # without enough for a step: what is kept is the run before this iteration
+            unfinished = status in BUDGETS and not run.rows[-1]["step"] > 0
             run.completed = run.iteration
             run.agreeing = 0 if status is None else run.agreeing + 1
             if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
                 status = None
             status = status or self.stop.find_spent(run)
-            if file is not None:
+            if file is not None and not unfinished:
                 saved = run.save(status)
                 file.offer(lambda saved=saved: saved)
             if watch is not None:
@@ -304,8 +306,12 @@ class _Loop:
             run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
         if norm <= self.stop.gradient * reference:
             return Status.CONVERGED
+        if record is None and (spent := self.stop.find_spent(run)):
+            return spent
         if record is None:
             theta, state, record = self._try(method, local)
+        elif sum(record.counts) == 0:  # there was nothing left for a try
+            return Status.MAX_PROPAGATIONS
         else:
             run.count(*record.counts)
         run.finish(record)

@@ -31,7 +31,8 @@ class Stop(Public):
     ng.Stop(propagations=400, seconds=3600.0, loss=1e-6)
     ```
 
-    Propagations are forward, linearised and adjoint ones together.
+    Propagations are forward, linearised and adjoint ones together. No step is tried once they are
+    spent; one that was begun is finished, so that a budget ends a run and does not change its path.
     """
 
     iterations: int | None = None

@@ -58,6 +58,26 @@ def test_a_run_in_two_parts_is_the_run_in_one(name: str, tmp_path):
     np.testing.assert_array_equal(resumed.history["loss"], whole.history["loss"])
 
 
+@every_method
+def test_a_budget_ends_a_run_before_a_try_and_does_not_change_its_path(name: str, tmp_path):
+    """Zero means no step; a run that goes on with more to spend is the one that had it at once."""
+    method, whole = METHODS[name], run(METHODS[name])
+    loss, spent = whole.history["loss"], whole.spent("propagations")
+    for budget in (0, int(spent[1]), int(spent[2]) + 1):
+        path = tmp_path / f"{budget}.npz"
+        stop = ng.Stop(propagations=budget, gradient=0.0)
+        cut = ng.minimize(ROSENBROCK, START, method, stop=stop, checkpoint=path)
+        count = cut.iterations
+        assert cut.status == "max_propagations"
+        assert cut.spent("propagations")[-1] >= budget
+        begun = np.sum(spent[:-1] < budget)
+        assert count == begun or (count == begun - 1 and method.tries > 1)
+        np.testing.assert_array_equal(cut.history["loss"], loss[: count + 1])
+        resumed = run(method, checkpoint=path)
+        np.testing.assert_array_equal(resumed.history["loss"], loss)
+        np.testing.assert_array_equal(resumed.spent("propagations"), spent)
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_every_step_decreases_the_loss(name: str):
     result = run(ng.NaturalGradient(ng.L2(), step=STEPS[name]))
