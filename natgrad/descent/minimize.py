@@ -221,15 +221,18 @@ class _Loop:
         run, wanted = self.run, 1 if self.draw is None else PATIENCE
         status = self._start(known, file)
         while status is None:
+            before = run.state, run.memory
             status = self._iterate()
-            # without enough for a step: what is kept is the run before this iteration
-            unfinished = status in BUDGETS and not run.rows[-1]["step"] > 0
+            if (
+                status in BUDGETS and status is not Status.STOPPED
+            ):  # for lack of means: no iteration
+                run.iteration, (run.state, run.memory) = run.iteration - 1, before
             run.completed = run.iteration
-            run.agreeing = 0 if status is None else run.agreeing + 1
-            if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
-                status = None
+            if status not in BUDGETS:
+                run.agreeing = 0 if status is None else run.agreeing + 1
+                status = status if run.agreeing >= wanted else None
             status = status or self.stop.find_spent(run)
-            if file is not None and not unfinished:
+            if file is not None:
                 saved = run.save(status)
                 file.offer(lambda saved=saved: saved)
             if watch is not None:
@@ -259,6 +262,9 @@ class _Loop:
                 run.take_back()
         if spent := self.stop.find_spent(run):
             return spent
+        if len(run.rows) > run.iteration:  # there was not enough for a step
+            run.rows.pop()
+            run.counts = run.before
         if hands_on:
             run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
@@ -267,16 +273,17 @@ class _Loop:
         """One iteration, and the reason that it has found to end the run, if any."""
         run, problem, method = self.run, self.problem, self.method
         assert run.state is not None
+        first, run.before = run.iteration == 0, run.counts
         if self.draw is not None:
             problem, method, run.memory = self.draw(run.iteration, run.theta, run.memory)
             if problem.model.on_host:  # what is known is of another selection
                 run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
-        first, run.before = run.iteration == 0, run.counts
         run.iteration += 1
         if run.state.one_program and run.devices is None:
             limit = self.stop.propagations
             left = np.inf if limit is None else limit - sum(run.counts)
+            left = 0 if first and self.stop.find_spent(run) else left  # no seconds at all
             limits = np.array([self.stop.gradient, left])
             numbers, (structure, kinds), local, theta, state = _iterate(
                 problem, method, run.theta, run.state, self.bounds, limits
@@ -306,12 +313,11 @@ class _Loop:
             run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
         if norm <= self.stop.gradient * reference:
             return Status.CONVERGED
-        if record is None and (spent := self.stop.find_spent(run)):
+        untried = record is None or not (record.accepted or sum(record.counts))
+        if untried and (spent := self.stop.find_spent(run)):
             return spent
         if record is None:
             theta, state, record = self._try(method, local)
-        elif sum(record.counts) == 0:  # there was nothing left for a try
-            return Status.MAX_PROPAGATIONS
         else:
             run.count(*record.counts)
         run.finish(record)
