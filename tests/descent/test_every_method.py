@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import natgrad as ng
 import natgrad.descent.run
-from cases import BASIS, METHODS, ROSENBROCK, START, STEPS, bent_entry
-from problems_for_tests import with_slow
+from cases import BASIS, METHODS, ROSENBROCK, SOLVERS, START, STEPS, bent_entry
+from problems_for_tests import compiled, with_slow
 
 COUNT = 4
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -94,7 +94,11 @@ class Counted:
 CLOCK = Counted()
 TARGET = ng.LeastSquares(jnp.array([0.3, -2.0, 1.0, 4.0, -1.0, 0.5]))
 KINDS = {
-    "in JAX": (ROSENBROCK, METHODS, None),
+    "in JAX": (
+        ROSENBROCK,
+        ("NaturalGradient", "rejected steps", "matrix-free", "Newton", "LBFGS"),
+        None,
+    ),
     "outside": (
         ng.Problem(CLOCK.model(), ng.LeastSquares(jnp.zeros(2))),
         ("NaturalGradient", "rejected steps", "matrix-free", "LBFGS"),
@@ -106,6 +110,7 @@ KINDS = {
         ng.MiniBatch(3, seed=1),
     ),
 }
+EXACT = ("Cholesky", "QR", "PivotedQR", "SVD", "Kernel", "CG", "LSMR")
 ENTRIES = [(kind, name) for kind, (_, names, _) in KINDS.items() for name in names]
 
 
@@ -157,19 +162,30 @@ def check_budget(kind: str, name: str, seed: int, means: str, share: float) -> N
     np.testing.assert_array_equal(cut.spent("propagations")[:rows], counts[:rows])
 
 
-@pytest.mark.parametrize("means", ["propagations", "seconds"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_budget_ends_a_run_before_a_try_and_does_not_change_its_path(kind: str, means: str):
-    for name in ("NaturalGradient", "rejected steps"):
-        for share in (0.0, 0.5, 0.8):
-            check_budget(kind, name, 0 if kind != "batches" else 1, means, share)
+@pytest.mark.parametrize("solver", with_slow(EXACT, {*EXACT} - {"Cholesky", "QR"}))
+def test_a_second_run_with_a_model_outside_jax_compiles_nothing(solver: str):
+    """Each try of a direct solver compiled its branches anew, which took seconds."""
+    method = ng.NaturalGradient(ng.L2(), solver=SOLVERS[solver], damping=1e-3)
+    stop = ng.Stop(iterations=2, gradient=0.0)
+    losses = []
+    for _ in range(2):
+        with compiled() as names:
+            losses.append(ng.minimize(KINDS["outside"][0], START, method, stop=stop).loss)
+    assert names == []
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("kind", ["in JAX", "outside"])
+def test_a_budget_ends_a_run_before_a_try_and_does_not_change_its_path(kind: str):
+    for means, share in (("propagations", 0.0), ("propagations", 0.6), ("seconds", 0.0)):
+        check_budget(kind, "rejected steps", 0, means, share)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     entry=st.sampled_from(ENTRIES),
-    seed=st.integers(1, 4),
+    seed=st.integers(1, 3),
     means=st.sampled_from(["propagations", "seconds"]),
     share=st.floats(0.0, 1.0),
 )
