@@ -31,8 +31,10 @@ class Stop(Public):
     ng.Stop(propagations=400, seconds=3600.0, loss=1e-6)
     ```
 
-    Propagations are forward, linearised and adjoint ones together. No step is tried once they are
-    spent; one that was begun is finished, so that a budget ends a run and does not change its path.
+    Propagations are forward, linearised and adjoint ones together. No step is tried once they, or
+    the seconds, are spent; one that was begun is finished, so that a budget ends a run and does not
+    change its path. A run ends over its budget by what a gradient or a step costs, at most; zero
+    means no step. An iteration in one compiled program looks at the clock before it begins.
     """
 
     iterations: int | None = None
