@@ -148,6 +148,10 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
             mapped = list(map(moves, equation.invars)) if name in LINEAR else varying
             stacks = [lift(x) if m else x for x, m in zip(values, mapped, strict=True)]
             found = jax.vmap(run, in_axes=[0 if m else None for m in mapped])(*stacks)
+            if params.get("fill_value"):  # of a gather, beyond the end: a constant, without a slope
+                plain = dict(params, fill_value=0)
+                slopes = jax.vmap(lambda x: primitive.bind(x, values[1], **plain))(stacks[0][1:])
+                found = [jnp.concatenate([found[0][:1], slopes])]
             return list(map(_Series, found))
         if name in BILINEAR:
             x, y = (x.stack for x in values)
@@ -194,7 +198,7 @@ def _compose(name: str, y: Array, x: Array, power: int) -> Array:
         slope = (1 - y) * (1 + y) if name == "tanh" else y * (1 - y) if len(rate) > 2 else y
         for m in orders:
             value = jnp.full_like(y, q.coef[-1])
-            for c in q.coef[-2::-1]:
+            for c in map(float, q.coef[-2::-1]):  # which leave a float32 what it is
                 value = value * y + c if c else value * y
             factors.append(slope * value if m > 1 else slope)
             q = (rate * q).deriv() / (m + 1)
