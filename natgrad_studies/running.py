@@ -12,7 +12,6 @@ import jax
 
 import natgrad as ng
 from natgrad.descent import BOARD, show_busy
-from natgrad.plot import figure_style
 from natgrad.report import ResultFolder, machine, replace_file, save_page, versions
 
 from .keeping import Kept
@@ -43,8 +42,7 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     seconds = {"seconds": perf_counter() - start}
     folder.write("results.json", made_by | seconds | result.numbers())
     say("drawing")
-    with figure_style():
-        built = page.page(result, folder.figures)
+    built = page.page(result, folder.figures)
     known = {field.name: getattr(settings, field.name) for field in fields(settings)}
     whole = replace(
         built, settings=known, versions=versions() | dict(built.versions), machine=machine()

@@ -145,7 +145,11 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
         if name in LINEAR or (name in BILINEAR and not all(varying)):
             mapped = list(map(moves, equation.invars)) if name in LINEAR else varying
             terms = [lift(x) if m else [x] * length for x, m in zip(values, mapped, strict=True)]
-            found = [run(*arrays) for arrays in zip(*terms, strict=True)]
+            first, *later = zip(*terms, strict=True)
+            found = [run(*first)]
+            if params.get("fill_value"):  # of a gather, beyond the end: a constant, without a slope
+                params = dict(params, fill_value=0)
+            found += [run(*arrays) for arrays in later]
             return [_Series(list(result)) for result in zip(*found, strict=True)]
         if name in BILINEAR:
             x, y = (x.terms for x in values)
@@ -195,7 +199,7 @@ def _compose(name: str, y: Array, x: Sequence[Array], power: int) -> list[Array]
         slope = (1 - y) * (1 + y) if name == "tanh" else y * (1 - y) if len(rate) > 2 else y
         for m in orders:
             value = jnp.full_like(y, q.coef[-1])
-            for c in q.coef[-2::-1]:
+            for c in map(float, q.coef[-2::-1]):  # which leave a float32 what it is
                 value = value * y + c if c else value * y
             factors.append(slope * value if m > 1 else slope)
             q = (rate * q).deriv() / (m + 1)

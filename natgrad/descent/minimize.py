@@ -222,11 +222,16 @@ class _Loop:
         run, wanted = self.run, 1 if self.draw is None else PATIENCE
         status = self._start(known, file)
         while status is None:
+            before = run.state, run.memory
             status = self._iterate()
+            if (
+                status in BUDGETS and status is not Status.STOPPED
+            ):  # for lack of means: no iteration
+                run.iteration, (run.state, run.memory) = run.iteration - 1, before
             run.completed = run.iteration
-            run.agreeing = 0 if status is None else run.agreeing + 1
-            if status is not None and run.agreeing < wanted and status is not Status.STOPPED:
-                status = None
+            if status not in BUDGETS:
+                run.agreeing = 0 if status is None else run.agreeing + 1
+                status = status if run.agreeing >= wanted else None
             status = status or self.stop.find_spent(run)
             if file is not None:
                 saved = run.save(status)
@@ -258,6 +263,9 @@ class _Loop:
                 run.take_back()
         if spent := self.stop.find_spent(run):
             return spent
+        if len(run.rows) > run.iteration:  # there was not enough for a step
+            run.rows.pop()
+            run.counts = run.before
         if hands_on:
             run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
         return None
@@ -266,16 +274,17 @@ class _Loop:
         """One iteration, and the reason that it has found to end the run, if any."""
         run, problem, method = self.run, self.problem, self.method
         assert run.state is not None
+        first, run.before = run.iteration == 0, run.counts
         if self.draw is not None:
             problem, method, run.memory = self.draw(run.iteration, run.theta, run.memory)
             if problem.model.on_host:  # what is known is of another selection
                 run.state = dataclasses.replace(run.state, known=evaluate(problem.model, run.theta))
                 run.count(forward=1)
-        first, run.before = run.iteration == 0, run.counts
         run.iteration += 1
         if run.state.one_program and run.devices is None:
             limit = self.stop.propagations
             left = np.inf if limit is None else limit - sum(run.counts)
+            left = 0 if first and self.stop.find_spent(run) else left  # no seconds at all
             limits = np.array([self.stop.gradient, left])
             given = (problem, method, run.theta, run.state, self.bounds, limits)
             self.program = self.program or _choose_program(*given)
@@ -305,6 +314,9 @@ class _Loop:
             run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
         if norm <= self.stop.gradient * reference:
             return Status.CONVERGED
+        untried = record is None or not (record.accepted or sum(record.counts))
+        if untried and (spent := self.stop.find_spent(run)):
+            return spent
         if record is None:
             theta, state, record = self._try(method, local)
         else:

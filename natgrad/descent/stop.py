@@ -24,7 +24,10 @@ class Stop(Public):
     ng.Stop(propagations=400, seconds=3600.0, loss=1e-6)
     ```
 
-    Without any budget a run has 100 iterations.
+    Without any budget a run has 100 iterations. No step is tried once the propagations or seconds
+    are spent; one that was begun is finished, so that a budget ends a run and does not change its
+    path. A run exceeds its budget by the cost of one gradient or step at most; zero means no step.
+    An iteration in one compiled program looks at the clock before it begins.
 
     Args:
         iterations: Iterations that a run may spend.

@@ -28,6 +28,7 @@ class Factorised(Local):
     """
 
     system: ClassVar[tuple[str, ...]] = ("setup", "prepared", "triangle")
+    multiplies: ClassVar[bool] = False
 
     solver: DenseSolver
     prepared: Any

@@ -66,6 +66,7 @@ class Local(eqx.Module):
     """
 
     system: ClassVar[tuple[str, ...]] = ("setup",)  # what is of no use once steps were tried
+    multiplies: ClassVar[bool] = True  # whether a solve calls the model
 
     rho: eqx.AbstractVar[PyTree | None]  # the state, where it was kept
     products: eqx.AbstractVar[Products | None]  # those that gave the gradient, where kept
@@ -91,8 +92,8 @@ class Local(eqx.Module):
         """η for this λ."""
 
     def solve(self, damping: Array) -> Solution:
-        """η for this λ; compiled, unless the model is outside JAX."""
-        on_host = self.setup.problem.model.on_host
+        """η for this λ; compiled, unless it takes products with a model outside JAX."""
+        on_host = self.setup.problem.model.on_host and self.multiplies
         return (self._solve if on_host else eqx.filter_jit(self._solve))(damping)
 
     def factorise(self, damping: Array) -> "Local":

@@ -353,8 +353,9 @@ def propagation_table(variant: VariantResult) -> Table:
         "Table 1 of the paper, propagations per iteration with one Krylov product, beside the "
         "totals of the runs with N iterations and K Krylov products in all. Expected without "
         "backtracking are N + 1 forward propagations (the start, and one trial a step), N + K "
-        "adjoint (a gradient each, and one a product) and K linearised; for gradient descent N, "
-        "which the model of its step length costs. A direction with k products therefore costs "
+        "adjoint (a gradient each, one a product, and a gradient more where the budget ends a run "
+        "between a gradient and its step) and K linearised; for gradient descent N, which the "
+        "model of its step length costs. A direction with k products therefore costs "
         "2k + 2. What forward propagations there are beyond that is backtracking. The paper's two "
         "backward propagations of Newton's method are those of the gradient and of the product.",
     )
@@ -363,4 +364,4 @@ def propagation_table(variant: VariantResult) -> Table:
 def expected(run: Run) -> tuple[int, int, int]:
     """Forward, adjoint and linearised propagations of a run without backtracking."""
     linearised = run.iterations if run.method.entrant == "GD" else run.krylov
-    return run.iterations + 1, run.iterations + run.krylov, linearised
+    return run.iterations + 1, run.gradients + run.krylov, linearised

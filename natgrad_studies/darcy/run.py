@@ -35,6 +35,7 @@ class Run(Spending):
     method: Method
     status: str
     iterations: int
+    gradients: int  # one more if the budget left none for a step
     misfit: np.ndarray  # relative to the noise
     error: np.ndarray  # of m, relative to the start's
     propagations: np.ndarray
@@ -96,6 +97,7 @@ def _describe(
         method=method,
         status=str(found.status),
         iterations=found.iterations,
+        gradients=int(np.isfinite(history["gradient_norm"]).sum()),
         misfit=inversion.misfit(history["loss"]),
         error=errors,
         propagations=np.sum(list(spent.values()), axis=0),

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from scipy.interpolate import RectBivariateSpline
 
-from natgrad.plot import PALETTE, save
+from natgrad.plot import PALETTE, figure_style, save
 
 from ..mixtures import LOWER, START, UPPER
 from .descent import starts_in_domain
@@ -48,17 +48,18 @@ def _path_panel(axes: Any, entry: MethodResult, result: StudyResult) -> None:
 
 def draw_paths(result: StudyResult, path: Path) -> Path:
     """Directions of every method, and its path from (5, 3)."""
-    rows = -(-len(result.methods) // 3)
-    figure, axes = plt.subplots(
-        rows, 3, figsize=(10.8, 3.35 * rows), sharex=True, sharey=True, squeeze=False
-    )
-    for axis in axes.flat[len(result.methods) :]:
-        axis.set_visible(False)
-    for axis, entry in zip(axes.flat, result.methods, strict=False):
-        _path_panel(axis, entry, result)
-        axis.set_aspect("equal")
-        axis.set_title(f"{entry.method.label}: {OUTCOMES[entry.path.outcome]}")
-    return save(figure, path)
+    with figure_style():
+        rows = -(-len(result.methods) // 3)
+        figure, axes = plt.subplots(
+            rows, 3, figsize=(10.8, 3.35 * rows), sharex=True, sharey=True, squeeze=False
+        )
+        for axis in axes.flat[len(result.methods) :]:
+            axis.set_visible(False)
+        for axis, entry in zip(axes.flat, result.methods, strict=False):
+            _path_panel(axis, entry, result)
+            axis.set_aspect("equal")
+            axis.set_title(f"{entry.method.label}: {OUTCOMES[entry.path.outcome]}")
+        return save(figure, path)
 
 
 def close_up(

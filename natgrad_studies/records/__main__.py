@@ -1,13 +1,11 @@
 """`python -m natgrad_studies.records`: the study with the standard library's parser alone.
 
 The command `natgrad study records` does the same with tyro; this one runs where only natgrad's own
-dependencies are. Without matplotlib it writes the numbers and no page: `natgrad resume FOLDER`
-makes the page where there is one.
+dependencies are.
 """
 
 import argparse
 from dataclasses import fields, replace
-from importlib.util import find_spec
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .settings import PRESETS, Settings
@@ -20,25 +18,13 @@ def run(**changes: Any) -> list[dict[str, Any]]:
     run(preset="full", problems=("burgers",), seeds=(0,), seconds=30.0, output=Path("out"))
     ```
     """
-    from ..keeping import Kept
     from ..running import prepare_process, run_study
 
     settings = replace(PRESETS[changes.get("preset", "small")], **changes)
     prepare_process()
     say = lambda line: print(line, flush=True)
-    if find_spec("matplotlib") is not None:
-        page, result = run_study(settings, say)
-        say(f"report: {page}")
-        return result.numbers()["runs"]
-    from natgrad.report import ResultFolder
-
-    from .run import KEPT, compute
-
-    settings.check()
-    folder = ResultFolder(settings.output)
-    with folder.claimed("records", settings):
-        result = compute(settings, say, Kept(folder.path / "runs", *KEPT))
-    folder.write("results.json", result.numbers())
+    page, result = run_study(settings, say)
+    say(f"report: {page}")
     return result.numbers()["runs"]
 
 

@@ -55,17 +55,16 @@ class Run(Spending):
 def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
     """From the start through the stages to the whole data, resumed where it was interrupted.
 
-    The stages, of which only the last has the whole data, share the propagations. A transport
-    misfit brings its own metric.
+    The stages, of which only the last has the whole data, share the propagations: each has an equal
+    part of what those before it have left. A transport misfit brings its own metric.
     """
     settings = experiment.settings
     first = [("transport", None, True)] if settings.misfit == "transport" else []
     bands = [(f"band{number}", band, False) for number, band in enumerate(settings.bands, 1)]
     stages = [*first, *bands, ("", None, False)]
-    share = settings.max_propagations // len(stages)
     theta, spent = experiment.theta0, 0
     results, rows, frames = [], [], []
-    for stage, band, transport in stages:
+    for place, (stage, band, transport) in enumerate(stages):
         file = folder / "-".join(filter(None, (method.key, stage)))
         log = Log(file.with_suffix(".csv"), experiment)
         problem = experiment.problem(band, transport)
@@ -78,7 +77,7 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
             bounds=experiment.bounds,
             stop=Stop(
                 iterations=10**6,
-                propagations=share if stage else max(0, settings.max_propagations - spent),
+                propagations=max(0, settings.max_propagations - spent) // (len(stages) - place),
                 gradient=0.0,
             ),
             callbacks=[log],

@@ -61,6 +61,7 @@ SERIES = {
     "choice": lambda x: jnp.where(x > 0, x**2, jnp.sin(x)) * jnp.argmax(x),
     "without a rule": lambda x: jax.nn.softplus(x) / (2 + jnp.sin(x)) + jnp.sqrt(4 + x),
     "loop": lambda x: jax.lax.fori_loop(0, 2, lambda i, y: (i + 1) * jnp.sin(y) * x, x),
+    "gather": lambda x: jnp.take(x * x, jnp.array([1, 9]), mode="fill", fill_value=5.0) ** 2,
     "several": lambda x: {"a": x[0] * x.at[1].set(x[2]), "b": jnp.ones(3)},
 }
 
@@ -82,6 +83,14 @@ def test_series_are_nested_derivatives(name: str):
     series, nested = both(curve)
     for one, other in zip(jax.tree.leaves(series), jax.tree.leaves(nested), strict=True):
         close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["networks", "gather"])
+def test_series_keep_single_precision(name: str):
+    """With double precision switched on too, which a constant of NumPy would bring in."""
+    curve = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+    found = jax.eval_shape(lambda curve: expand(SERIES[name], curve), curve)
+    assert found.dtype == jnp.float32
 
 
 def near(model, theta, distance: float = 0.05) -> ng.Problem:
