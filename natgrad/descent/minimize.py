@@ -224,9 +224,7 @@ class _Loop:
         while status is None:
             before = run.state, run.memory
             status = self._iterate()
-            if (
-                status in BUDGETS and status is not Status.STOPPED
-            ):  # for lack of means: no iteration
+            if status in BUDGETS and status is not Status.STOPPED:  # too little for an iteration
                 run.iteration, (run.state, run.memory) = run.iteration - 1, before
             run.completed = run.iteration
             if status not in BUDGETS:
