@@ -12,9 +12,9 @@ import griffe
 
 class ConstructorSignatures(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        found = [(cls, _fields(cls)) for cls in _classes(pkg)]
+        found = [(cls, _fields(cls)) for cls in _members(pkg, griffe.Class)]
         kind = griffe.ParameterKind.positional_or_keyword
-        for function in _functions(pkg):
+        for function in _members(pkg, griffe.Function):
             if "unknown" in function.parameters:  # what is refused is no argument
                 del function.parameters["unknown"]
         for cls, fields in found:
@@ -29,20 +29,13 @@ class ConstructorSignatures(griffe.Extension):
                 cls.set_member("__init__", griffe.Function("__init__", parameters=parameters))
 
 
-def _classes(module: griffe.Object) -> Iterator[griffe.Class]:
+def _members(module: griffe.Object, kind: type) -> Iterator[Any]:
+    """Those of this kind in the module and in the modules within it."""
     for member in module.members.values():
-        if isinstance(member, griffe.Class):
+        if isinstance(member, kind):
             yield member
         elif isinstance(member, griffe.Module):
-            yield from _classes(member)
-
-
-def _functions(module: griffe.Object) -> Iterator[griffe.Function]:
-    for member in module.members.values():
-        if isinstance(member, griffe.Function):
-            yield member
-        elif isinstance(member, griffe.Module):
-            yield from _functions(member)
+            yield from _members(member, kind)
 
 
 def _fields(cls: griffe.Class) -> list[griffe.Attribute]:

@@ -68,9 +68,8 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
     """Arguments ↦ `function` compiled for them: hastily where it has little to do, on a CPU.
 
     Most of the seconds that a CPU takes to compile go into faster code, which a small program does
-    not need: an iteration of the README's example in W₂ takes 0.9 ms instead of 0.7. Loops over
-    grids can be ten times slower, hence `LITTLE_WORK`. What is chosen depends on shapes alone, so
-    that runs can be repeated to the last bit.
+    not need. Loops over grids can become several times slower, hence `LITTLE_WORK`. The choice
+    depends on shapes alone, so that runs can be repeated to the last bit.
 
     Cost: the function is traced once for both forms.
     """
@@ -85,23 +84,24 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
         options["xla_cpu_use_fusion_emitters"] = False
     hasty = eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
-    def count_work(jaxpr: Any) -> float:
-        """The numbers that a program makes, in loops as often as they are passed."""
-        total = 0.0
-        for equation in jaxpr.eqns:
-            inner = sum(map(count_work, jaxprs_in_params(equation.params)))
-            repeats = {"scan": equation.params.get("length"), "while": GUESSED_LENGTH}
-            inner *= repeats.get(equation.primitive.name) or 1
-            total += inner or sum(getattr(v.aval, "size", 1) for v in equation.outvars)
-        return total
-
     def choose(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Callable[..., Result]:
         if jax.default_backend() != "cpu":
             return thorough
         traced = eqx.filter_make_jaxpr(thorough)(*args, **kwargs)[0]
-        return hasty if count_work(traced.jaxpr) <= LITTLE_WORK else thorough
+        return hasty if _count_work(traced.jaxpr) <= LITTLE_WORK else thorough
 
     return choose
+
+
+def _count_work(jaxpr: Any) -> float:
+    """The numbers that a program makes, in loops as often as they are passed."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        inner = sum(map(_count_work, jaxprs_in_params(equation.params)))
+        repeats = {"scan": equation.params.get("length"), "while": GUESSED_LENGTH}
+        inner *= repeats.get(equation.primitive.name) or 1
+        total += inner or sum(getattr(v.aval, "size", 1) for v in equation.outvars)
+    return total
 
 
 class _Given(NamedTuple):

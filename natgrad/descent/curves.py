@@ -110,7 +110,7 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
     Nested `jax.jvp`s double a program with every order. Here each operation is replaced by those on
     its coefficients: what is linear acts on each of them, a product of two series is a convolution,
     a function of one number is a polynomial in x − x₀. Stacks of coefficients would take fewer
-    operations, but half of a program that is compiled for a CPU would then put them together.
+    operations, but take longer to compile for a CPU: much of the program would concatenate them.
 
     >>> expand(jnp.exp, jnp.array([0.0, 1.0, 0.0]))
     Array([1. , 1. , 0.5], dtype=float32)
