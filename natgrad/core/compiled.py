@@ -84,24 +84,23 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
         options["xla_cpu_use_fusion_emitters"] = False
     hasty = eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
+    def count_work(jaxpr: Any) -> float:
+        """The numbers that a program makes, in loops as often as they are passed."""
+        total = 0.0
+        for equation in jaxpr.eqns:
+            inner = sum(map(count_work, jaxprs_in_params(equation.params)))
+            repeats = {"scan": equation.params.get("length"), "while": GUESSED_LENGTH}
+            inner *= repeats.get(equation.primitive.name) or 1
+            total += inner or sum(getattr(v.aval, "size", 1) for v in equation.outvars)
+        return total
+
     def choose(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Callable[..., Result]:
         if jax.default_backend() != "cpu":
             return thorough
         traced = eqx.filter_make_jaxpr(thorough)(*args, **kwargs)[0]
-        return hasty if _count_work(traced.jaxpr) <= LITTLE_WORK else thorough
+        return hasty if count_work(traced.jaxpr) <= LITTLE_WORK else thorough
 
     return choose
-
-
-def _count_work(jaxpr: Any) -> float:
-    """The numbers that a program makes, in loops as often as they are passed."""
-    total = 0.0
-    for equation in jaxpr.eqns:
-        inner = sum(map(_count_work, jaxprs_in_params(equation.params)))
-        repeats = {"scan": equation.params.get("length"), "while": GUESSED_LENGTH}
-        inner *= repeats.get(equation.primitive.name) or 1
-        total += inner or sum(getattr(v.aval, "size", 1) for v in equation.outvars)
-    return total
 
 
 class _Given(NamedTuple):
