@@ -186,7 +186,7 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
 def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
     """Chunks as long as keep all multiprocessors at work to the end: a chunk reads a rim twice."""
     n0, n1, n2 = task.shape
-    if min(task.shape) < 2 * task.layer + 4:
+    if min(task.shape) < 2 * round_up(task.layer, 4) + 4:
         return f"{_size(task)} are fewer than 4 across beside the layer"
     vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
     rows, reach = rows if vector == 4 else 16, max(task.order // 2, 3 if task.layer else 0)
@@ -199,8 +199,10 @@ def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
     lengths = {-(-n0 // chunks) for chunks in range(1, n0 // (2 * reach) + 1)} or {n0}
     cost = lambda length: (-(-n0 // length) * share + 1) * (length + 2 * reach)
     pitch = 32 * vector + 2 * round_up(reach, vector)
-    shared = round_up(2 * (rows + 2 * reach) * pitch * task.itemsize, 16)
-    return Stream(vector, rows, min(lengths, key=cost), resident, shared)
+    length = min(lengths, key=cost)
+    filters = length + rows + 4 * reach + pitch if task.layer else 0
+    shared = round_up((2 * (rows + 2 * reach) * pitch + 4 * filters) * task.itemsize, 16)
+    return Stream(vector, rows, length, resident, shared)
 
 
 def _size(task: Task) -> str:
@@ -329,7 +331,8 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
     if len(shape) == 2:
         return launch.call(results, *given)
-    strips = sum(4 * medium.scheme.absorbing * medium.weight.size // n for n in shape)
+    widths = [medium.scheme.absorbing] * 2 + [round_up(medium.scheme.absorbing, 4)]
+    strips = sum(4 * width * medium.weight.size // n for width, n in zip(widths, shape))
     state = [jnp.zeros(size, dtype) for size in ((2, shots, *shape), (2, shots, max(1, strips)))]
     return launch.call(results, *state, *given, changed=len(state))
 

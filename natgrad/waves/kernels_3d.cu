@@ -6,8 +6,9 @@
 // plane is enough. What the next plane needs is asked for before this one is computed. u⁺ replaces
 // u⁻, and two fields change places from step to step.
 //
-// The memories ψ and ζ of an axis lie on the LAYER cells at either end of it. There are two sets, one
-// read and one written, because each thread works out what it needs of its neighbours' itself.
+// The memories ψ and ζ of an axis lie on the LAYER cells at either end of it; on WIDE cells, whole
+// pieces of V, at the ends of axis 2. There are two sets, one read and one written, because each thread
+// works out what it needs of its neighbours' itself.
 
 constexpr int R = LAYER ? REACH : HALF, V = VECTOR;
 constexpr int N[] = {N0, N1, N2};
@@ -20,43 +21,121 @@ constexpr int BESIDE = 2 * PAD / V;                        // of a row: pieces o
 constexpr int ABOVE = 2 * R * 32, HALO = ABOVE + ROWS * BESIDE; // and those of rows above and below
 constexpr int HELD = (HALO + THREADS - 1) / THREADS;
 constexpr int ZONE = LAYER ? LAYER + (MODE == ADJOINT ? HALF : 1) : 0; // where there is a correction
-constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, 2 * LAYER * CELLS / N1, 2 * LAYER * CELLS / N2};
+constexpr int WIDE = (LAYER + 3) / 4 * 4;
+constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, 2 * LAYER * CELLS / N1, 2 * WIDE * CELLS / N2};
 constexpr long long MEMORY = 2 * (STRIPS[0] + STRIPS[1] + STRIPS[2]);
-static_assert(2 * PLANE * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
+constexpr int FILTERS[] = {LENGTH + 2 * R, ROWS + 2 * R, PITCH}; // of a block, for each axis
+constexpr int ALL = LAYER ? FILTERS[0] + FILTERS[1] + FILTERS[2] : 0;
+static_assert((2 * PLANE + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
 static_assert(N2 % V == 0, "rows of whole pieces");
 
 struct alignas(V * sizeof(real)) Cells { real v[V]; };
+template <int AXIS> struct Number { static constexpr int value = AXIS; };
 
 DEVICE Cells load(const real* from, bool there) {
     Cells zero = {};
     return there ? *(const Cells*)from : zero;
 }
 
-// The correction of cell (i0, i1, i2) along an axis; u along it lies around `u`, in the field for axis
-// 0, else in the plane. `old` and `fresh` are memories of the shot. This is a function that is called,
-// so that it takes no registers from the cells, most of which are in no layer.
-template <int AXIS>
-CALLED real absorb(const real* u, int i0, int i1, int i2, const real* coefficients, const real* old, real* fresh) {
-    constexpr int n = N[AXIS], apart = AXIS == 0 ? SLICE : AXIS == 1 ? PITCH : 1;
-    constexpr int step = AXIS == 0 ? SLICE : AXIS == 1 ? N2 : 1; // of the memories
-    constexpr long long zetas = STRIPS[AXIS], from = 2 * ((AXIS > 0) * STRIPS[0] + (AXIS > 1) * STRIPS[1]);
-    const real* table = coefficients + (AXIS > 0) * (4 * N0 + 2) + (AXIS > 1) * (4 * N1 + 2);
-    const long long corner = AXIS == 0 ? i1 * N2 + i2 : AXIS == 1 ? (long long)i0 * 2 * LAYER * N2 + i2 : ((long long)i0 * N1 + i1) * 2 * LAYER;
-    const int i = AXIS == 0 ? i0 : AXIS == 1 ? i1 : i2;
-    auto place = [&](int k) { return from + corner + (long long)(k < LAYER ? k : k - n + 2 * LAYER) * step; };
-    auto stored = [&](int k) { return k >= 0 && k < n && (k < LAYER || k >= n - LAYER); };
-    auto read = [&](int k, long long part) { return stored(i + k - REACH) ? old[place(i + k - REACH) + part] : real(0); };
-    real line[1 + 2 * REACH], found = 0;
+// What the layer of an axis adds to V cells that lie side by side across it. `u(m)` and `filter[m]` are
+// those m cells further along the axis, `bend` is Ku along it, and `old` and `fresh` are the memories
+// of the line of cells.
+template <int AXIS, class Line>
+DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
+    constexpr int FROM = MODE == ADJOINT ? REACH : 3;
+    constexpr real SHARE[] = {FAR, -1, 1, -FAR}; // of the four points around a cell in D
+    auto stored = [&](int k) { return k >= 0 && k < N[AXIS] && (k < LAYER || k >= N[AXIS] - LAYER); };
+    auto place = [&](int k) { return (long long)(k < LAYER ? k : k - N[AXIS] + 2 * LAYER) * (AXIS ? N2 : SLICE); };
+    real slope[V], curved[V], v[4][V];
 #pragma unroll
-    for (int k = -REACH; k <= REACH; k++) line[k + REACH] = i + k >= 0 && i + k < n ? u[(long long)k * apart] : real(0);
-    cross_layer<1>(
-        line, K[AXIS], [&](int k) { return read(k, 0); }, [&](int k) { return read(k, zetas); },
-        [&](int k) { return read_filter(table, n, i + k - REACH, SLOPE[AXIS]); },
-        [&](int, real psi, real zeta, real correction) {
-            found = correction;
-            if (stored(i)) fresh[place(i)] = psi, fresh[place(i) + zetas] = zeta;
-        });
-    return found;
+    for (int j = 0; j < V; j++) slope[j] = curved[j] = v[1][j] = v[2][j] = v[3][j] = 0;
+#pragma unroll
+    for (int m = -FROM; m <= FROM; m++) {
+        Cells here = u(m);
+        if (MODE == ADJOINT) {
+            const Filter f = filter[m];
+            Cells zeta = load(old + STRIPS[AXIS] + place(i + m), stored(i + m));
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                zeta.v[j] = f.b * zeta.v[j] + f.a * here.v[j];
+                here.v[j] += zeta.v[j];
+                if (m >= -HALF && m <= HALF) curved[j] += K[AXIS][m < 0 ? -m : m] * zeta.v[j];
+            }
+            if (m == 0 && stored(i)) store(fresh + STRIPS[AXIS] + place(i), zeta.v);
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) v[0][j] = v[1][j], v[1][j] = v[2][j], v[2][j] = v[3][j], v[3][j] = here.v[j];
+        if (m < 0 || m > 3) continue;
+        const Filter f = filter[m - 1];
+        Cells psi = load(old + place(i + m - 1), stored(i + m - 1));
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(v[0][j], v[1][j], v[2][j], v[3][j]);
+            slope[j] += SHARE[m] * psi.v[j];
+        }
+        if (m == 1 && stored(i)) store(fresh + place(i), psi.v);
+    }
+    if (MODE != ADJOINT) {
+        const Filter f = filter[0];
+        Cells zeta = load(old + STRIPS[AXIS] + place(i), stored(i));
+#pragma unroll
+        for (int j = 0; j < V; j++) curved[j] = zeta.v[j] = f.b * zeta.v[j] + f.a * (bend[j] + slope[j]);
+        if (stored(i)) store(fresh + STRIPS[AXIS] + place(i), zeta.v);
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) sum[j] += slope[j] + curved[j];
+}
+
+// The same along axis 2, for V cells one after the other; u begins PAD cells before them.
+DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
+    auto stored = [&](int k) { return k >= 0 && k < N2 && (k < WIDE || k >= N2 - WIDE); };
+    auto place = [&](int k) { return k < WIDE ? k : k - N2 + 2 * WIDE; };
+    real v[V + 2 * PAD], of[V + 2 * PAD], points[V + 3]; // from that before the cell before on
+#pragma unroll
+    for (int m = -PAD; m < V + PAD; m += V) {
+        Cells zeta = {};
+        if (MODE == ADJOINT) zeta = load(old + STRIPS[2] + place(i + m), stored(i + m));
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            const int k = PAD + m + j;
+            v[k] = u[k];
+            if (MODE != ADJOINT) continue;
+            const Filter f = filter[m + j];
+            of[k] = zeta.v[j] = f.b * zeta.v[j] + f.a * u[k];
+            v[k] += of[k];
+        }
+        if (MODE == ADJOINT && m == 0 && stored(i)) store(fresh + STRIPS[2] + place(i), zeta.v);
+    }
+#pragma unroll
+    for (int m = -V; m < V + 2; m += V) {
+        Cells psi = load(old + place(i + m), stored(i + m));
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            const int k = m + j;
+            if (k < -1 || k > V + 1) continue;
+            const Filter f = filter[k];
+            const real* near = v + PAD + k;
+            points[k + 1] = psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(near[-2], near[-1], near[0], near[1]);
+        }
+        if (m == 0 && stored(i)) store(fresh + place(i), psi.v);
+    }
+    Cells zeta = {};
+    if (MODE != ADJOINT) zeta = load(old + STRIPS[2] + place(i), stored(i));
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        real e = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
+        if (MODE == ADJOINT) {
+            e += K[2][0] * of[PAD + j];
+#pragma unroll
+            for (int d = 1; d <= HALF; d++) e += K[2][d] * (of[PAD + j - d] + of[PAD + j + d]);
+        } else {
+            const Filter f = filter[j];
+            zeta.v[j] = f.b * zeta.v[j] + f.a * (bend[j] + e);
+            e += zeta.v[j];
+        }
+        sum[j] += e;
+    }
+    if (MODE != ADJOINT && stored(i)) store(fresh + STRIPS[2] + place(i), zeta.v);
 }
 
 // The fields and memories are given, and are changed in place.
@@ -82,6 +161,18 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         halo_to[k] = n < HALO ? (y + R) * PITCH + PAD + x : -1;
         halo_from[k] = n < HALO && at1 >= 0 && at1 < N1 && at2 >= 0 && at2 < N2 ? at1 * N2 + at2 : -1;
     }
+
+#if LAYER > 0
+    Filter* filters = (Filter*)((real*)arena + 2 * PLANE); // written before the first barrier
+    for (int k = tid; k < ALL; k += THREADS) {
+        const real* table = coefficients;
+        if (k < FILTERS[0]) filters[k] = read_filter(table, N0, begin - R + k, SLOPE[0]);
+        else if (k < FILTERS[0] + FILTERS[1])
+            filters[k] = read_filter(table + 4 * N0 + 2, N1, base1 - R + k - FILTERS[0], SLOPE[1]);
+        else
+            filters[k] = read_filter(table + 4 * (N0 + N1) + 4, N2, base2 - PAD + k - FILTERS[0] - FILTERS[1], SLOPE[2]);
+    }
+#endif
 
     real column[2 * R + 1][V]; // u on the planes from R before this one on
     Cells ahead, before, weights, halo[HELD];
@@ -121,39 +212,63 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         block_sync(); // the plane after this one is written elsewhere, that after it beyond the next barrier
         if (!inside) continue;
 
-        real along[V + 2 * PAD], sum[V];
+        // One axis after the other, so that few numbers are held at a time.
+        real sum[V] = {};
+        auto remembered = [&](int set, long long line) {
+            int which = set * SHOTS + shot;
+            forget(which); // or addresses would have registers through the loop
+            return memory + which * MEMORY + line;
+        };
+        auto across = [&](auto axis, auto u, bool zone, int filter, long long line, int i) {
+            constexpr int AXIS = decltype(axis)::value;
+            real bend[V];
 #pragma unroll
-        for (int k = 0; k < V + 2 * PAD; k += V) {
-            const Cells c = *(const Cells*)(here - PAD + k);
+            for (int j = 0; j < V; j++) bend[j] = K[AXIS][0] * centre.v[j];
 #pragma unroll
-            for (int j = 0; j < V; j++) along[k + j] = c.v[j];
-        }
+            for (int d = 1; d <= HALF; d++) {
+                const Cells low = u(-d), high = u(d);
 #pragma unroll
-        for (int j = 0; j < V; j++) sum[j] = (K[0][0] + K[1][0] + K[2][0]) * centre.v[j];
-#pragma unroll
-        for (int d = 1; d <= HALF; d++) {
-            const Cells low = *(const Cells*)(here - d * PITCH), high = *(const Cells*)(here + d * PITCH);
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                sum[j] += K[0][d] * (column[R - d][j] + column[R + d][j]);
-                sum[j] += K[1][d] * (low.v[j] + high.v[j]);
-                sum[j] += K[2][d] * (along[PAD + j - d] + along[PAD + j + d]);
+                for (int j = 0; j < V; j++) bend[j] += K[AXIS][d] * (low.v[j] + high.v[j]);
             }
-        }
+#pragma unroll
+            for (int j = 0; j < V; j++) sum[j] += bend[j];
 #if LAYER > 0
-        if (p < ZONE || p >= N0 - ZONE || i1 < ZONE || i1 >= N1 - ZONE || i2 < ZONE || i2 + V > N2 - ZONE) {
-            const real* old = memory + ((long long)parity * SHOTS + shot) * MEMORY;
-            real* fresh = memory + ((long long)(1 - parity) * SHOTS + shot) * MEMORY;
+            if (zone) absorb<AXIS>(u, filters + filter, remembered(parity, line), remembered(1 - parity, line), i, bend, sum);
+#endif
+        };
+        {
+            real along[V + 2 * PAD], bend[V];
+#pragma unroll
+            for (int k = 0; k < V + 2 * PAD; k += V) {
+                const Cells c = *(const Cells*)(here - PAD + k);
+#pragma unroll
+                for (int j = 0; j < V; j++) along[k + j] = c.v[j];
+            }
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const int x = i2 + j;
-                const real* u = now + (long long)p * SLICE + own + j;
-                if (p < ZONE || p >= N0 - ZONE) sum[j] += absorb<0>(u, p, i1, x, coefficients, old, fresh);
-                if (i1 < ZONE || i1 >= N1 - ZONE) sum[j] += absorb<1>(here + j, p, i1, x, coefficients, old, fresh);
-                if (x < ZONE || x >= N2 - ZONE) sum[j] += absorb<2>(here + j, p, i1, x, coefficients, old, fresh);
+                bend[j] = K[2][0] * centre.v[j];
+#pragma unroll
+                for (int d = 1; d <= HALF; d++) bend[j] += K[2][d] * (along[PAD + j - d] + along[PAD + j + d]);
+                sum[j] = bend[j];
             }
-        }
+#if LAYER > 0
+            if (i2 < ZONE || i2 + V > N2 - ZONE) {
+                const long long line = 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE;
+                const Filter* f = filters + FILTERS[0] + FILTERS[1] + PAD + lane * V;
+                absorb_along(along, f, remembered(parity, line), remembered(1 - parity, line), i2, bend, sum);
+            }
 #endif
+        }
+        auto in_plane = [&](int m) { return *(const Cells*)(here + m * PITCH); };
+        const long long beside = 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2;
+        across(Number<1>(), in_plane, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside, i1);
+        auto in_column = [&](int m) {
+            Cells c;
+#pragma unroll
+            for (int j = 0; j < V; j++) c.v[j] = column[R + m][j];
+            return c;
+        };
+        across(Number<0>(), in_column, p < ZONE || p >= N0 - ZONE, R + p - begin, own, p);
         const long long at = (long long)p * SLICE + own;
         Cells fresh, q;
 #pragma unroll
@@ -164,7 +279,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
 #if MODE != FORWARD
         if (keeps) {
             int which = shot;
-            forget(which); // or its addresses would have registers through the loop
+            forget(which);
             auto* stored = kept + ((long long)(t / EVERY) * SHOTS + which) * CELLS + at;
 #if MODE == KEEP
             store(stored, q.v);
