@@ -225,15 +225,6 @@ KERNEL wave(PARAMETERS) {
     for (int s = 0; s < STEPS; s++) {
         const int parity = s & 1;
         forget(group), forget(x0), forget(mask), forget(slot);
-#if BLOCKS > 1
-        // The rim of this field has come when its barrier has had its phase. The other blocks send
-        // the next but one into it only after this block has sent what is computed from it.
-        if (s > 0) {
-            const int phase = ((s - 1) >> 1) & 1;
-            if (waits_left) bar_wait(bars + parity, phase);
-            if (waits_right) bar_wait(bars + 2 + parity, phase);
-        }
-#endif
 #if LAYER > 0
         forget(zgroup), forget(zcolumn), forget(xrow), forget(chunk);
 #endif
@@ -257,17 +248,6 @@ KERNEL wave(PARAMETERS) {
         real coming[EACH]; // the samples of the next step, on their way while this one is computed
         for (int k = 0; k < EACH; k++)
             coming[k] = my_slot[k] >= 0 && s + 1 < STEPS ? my_series[k][t + (MODE == ADJOINT ? -1 : 1)] : real(0);
-#endif
-#if MODE != ADJOINT
-#pragma unroll 1
-        for (int e = tid; e < records; e += THREADS) {
-            real sum = 0;
-            for (int c = 0; c < RECORDED_CORNERS; c++) {
-                int k = e * RECORDED_CORNERS + c;
-                sum += record_weight[k] * now[record_place[k]];
-            }
-            data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
-        }
 #endif
 #if LAYER > 0
 #pragma unroll
@@ -309,6 +289,27 @@ KERNEL wave(PARAMETERS) {
                 [&](int k, real point, real cell, real correction) {
                     new_psi[i][k] = point, new_zeta[i][k] = cell, out[k * NZ] = correction;
                 });
+        }
+#endif
+#if BLOCKS > 1
+        // The layer needs no rim. That of this field has come when its barrier has had its phase. The
+        // other blocks send the next but one into it only after this block has sent what is computed
+        // from it.
+        if (s > 0) {
+            const int phase = ((s - 1) >> 1) & 1;
+            if (waits_left) bar_wait(bars + parity, phase);
+            if (waits_right) bar_wait(bars + 2 + parity, phase);
+        }
+#endif
+#if MODE != ADJOINT
+#pragma unroll 1
+        for (int e = tid; e < records; e += THREADS) {
+            real sum = 0;
+            for (int c = 0; c < RECORDED_CORNERS; c++) {
+                int k = e * RECORDED_CORNERS + c;
+                sum += record_weight[k] * now[record_place[k]];
+            }
+            data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
         }
 #endif
         block_sync();
