@@ -130,7 +130,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
             return "a layer wider than the grid"
         if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
             return "the layer does not fit into the blocks at the ends"
-        rounds = -(-2 * -(-columns // (32 // quads)) // warps)
+        rounds = 2 * -(-columns // (32 // quads * warps))
         chunk = -(-strip // (threads // nz))
         around = threads // nz * chunk + 2 * reach
     words = task.itemsize // 4

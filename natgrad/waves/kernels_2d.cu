@@ -25,8 +25,7 @@ constexpr int ACROSS = CHUNKS * CHUNK, AROUND = ACROSS + 2 * REACH;
 constexpr int QUADS = (LAYER + HALF + 4 * GROUPS - NZ + 3) / 4; // groups of a strip along z
 constexpr int SPAN = 4 * QUADS;
 constexpr int PER = 32 / QUADS;                       // columns of it that a warp has at a time
-constexpr int SETS = 2 * ((COLS + PER - 1) / PER);    // of columns, at both ends
-constexpr int ROUNDS = (SETS + WARPS - 1) / WARPS;
+constexpr int ROUNDS = ((COLS + PER - 1) / PER + WARPS - 1) / WARPS;
 constexpr int EACH = (INJECTIONS + THREADS - 1) / THREADS;
 constexpr bool ALIGNED = NZ % 4 == 0;
 
@@ -181,7 +180,7 @@ KERNEL wave(PARAMETERS) {
     }
 
 #if LAYER > 0
-    // Along z a warp has the strips of some columns at one end, a lane four rows of one.
+    // Along z a warp has the strips of some columns, a lane four rows of one at each end.
     for (int i = tid; i < 2 * SPAN; i += THREADS) {
         int end = i / SPAN, row = i % SPAN + (end ? 4 * GROUPS - SPAN : 0);
         bool inside = end ? row >= NZ - STRIP : row < STRIP;
@@ -190,8 +189,8 @@ KERNEL wave(PARAMETERS) {
         to[0] = f.b, to[2 * SPAN] = f.a, to[4 * SPAN] = f.b_before, to[6 * SPAN] = f.a_before;
     }
     int zgroup = lane % QUADS, zcolumn = lane / QUADS;
-    real zpsi[ROUNDS][4], zzeta[ROUNDS][4];
-    for (int k = 0; k < ROUNDS; k++)
+    real zpsi[2 * ROUNDS][4], zzeta[2 * ROUNDS][4];
+    for (int k = 0; k < 2 * ROUNDS; k++)
         for (int j = 0; j < 4; j++) zpsi[k][j] = zzeta[k][j] = 0;
 
     // Along x a thread has a row and a chunk of the columns of a strip; its memory is shared.
@@ -251,10 +250,9 @@ KERNEL wave(PARAMETERS) {
 #endif
 #if LAYER > 0
 #pragma unroll
-        for (int k = 0; k < ROUNDS; k++) {
-            const int set = warp + k * WARPS, end = set & 1;
-            const int x = (set >> 1) * PER + zcolumn, z = zgroup + (end ? GROUPS - QUADS : 0);
-            const bool counts = zcolumn < PER && x < COLS && set < SETS;
+        for (int k = 0; k < 2 * ROUNDS; k++) {
+            const int end = k & 1, x = (warp + k / 2 * WARPS) * PER + zcolumn, z = zgroup + (end ? GROUPS - QUADS : 0);
+            const bool counts = zcolumn < PER && x < COLS;
             const int at = counts ? x : 0;
             real f[4][4];
 #pragma unroll

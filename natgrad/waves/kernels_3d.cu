@@ -32,6 +32,15 @@ static_assert(N2 % V == 0, "rows of whole pieces");
 struct alignas(V * sizeof(real)) Cells { real v[V]; };
 template <int AXIS> struct Number { static constexpr int value = AXIS; };
 
+// Where the memories of cell k of an axis lie on its line, and whether there are any.
+template <int AXIS> DEVICE bool stored(int k) {
+    constexpr int n = N[AXIS], width = AXIS == 2 ? WIDE : LAYER;
+    return k >= 0 && k < n && (k < width || k >= n - width);
+}
+template <int AXIS> DEVICE long long place(int k) {
+    constexpr int n = N[AXIS], width = AXIS == 2 ? WIDE : LAYER;
+    return (long long)(k < width ? k : k - n + 2 * width) * (AXIS == 0 ? SLICE : AXIS == 1 ? N2 : 1);
+}
 DEVICE Cells load(const real* from, bool there) {
     Cells zero = {};
     return there ? *(const Cells*)from : zero;
@@ -44,8 +53,6 @@ template <int AXIS, class Line>
 DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
     constexpr int FROM = MODE == ADJOINT ? REACH : 3;
     constexpr real SHARE[] = {FAR, -1, 1, -FAR}; // of the four points around a cell in D
-    auto stored = [&](int k) { return k >= 0 && k < N[AXIS] && (k < LAYER || k >= N[AXIS] - LAYER); };
-    auto place = [&](int k) { return (long long)(k < LAYER ? k : k - N[AXIS] + 2 * LAYER) * (AXIS ? N2 : SLICE); };
     real slope[V], curved[V], v[4][V];
 #pragma unroll
     for (int j = 0; j < V; j++) slope[j] = curved[j] = v[1][j] = v[2][j] = v[3][j] = 0;
@@ -54,33 +61,33 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
         Cells here = u(m);
         if (MODE == ADJOINT) {
             const Filter f = filter[m];
-            Cells zeta = load(old + STRIPS[AXIS] + place(i + m), stored(i + m));
+            Cells zeta = load(old + STRIPS[AXIS] + place<AXIS>(i + m), stored<AXIS>(i + m));
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 zeta.v[j] = f.b * zeta.v[j] + f.a * here.v[j];
                 here.v[j] += zeta.v[j];
                 if (m >= -HALF && m <= HALF) curved[j] += K[AXIS][m < 0 ? -m : m] * zeta.v[j];
             }
-            if (m == 0 && stored(i)) store(fresh + STRIPS[AXIS] + place(i), zeta.v);
+            if (m == 0 && stored<AXIS>(i)) store(fresh + STRIPS[AXIS] + place<AXIS>(i), zeta.v);
         }
 #pragma unroll
         for (int j = 0; j < V; j++) v[0][j] = v[1][j], v[1][j] = v[2][j], v[2][j] = v[3][j], v[3][j] = here.v[j];
         if (m < 0 || m > 3) continue;
         const Filter f = filter[m - 1];
-        Cells psi = load(old + place(i + m - 1), stored(i + m - 1));
+        Cells psi = load(old + place<AXIS>(i + m - 1), stored<AXIS>(i + m - 1));
 #pragma unroll
         for (int j = 0; j < V; j++) {
             psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(v[0][j], v[1][j], v[2][j], v[3][j]);
             slope[j] += SHARE[m] * psi.v[j];
         }
-        if (m == 1 && stored(i)) store(fresh + place(i), psi.v);
+        if (m == 1 && stored<AXIS>(i)) store(fresh + place<AXIS>(i), psi.v);
     }
     if (MODE != ADJOINT) {
         const Filter f = filter[0];
-        Cells zeta = load(old + STRIPS[AXIS] + place(i), stored(i));
+        Cells zeta = load(old + STRIPS[AXIS] + place<AXIS>(i), stored<AXIS>(i));
 #pragma unroll
         for (int j = 0; j < V; j++) curved[j] = zeta.v[j] = f.b * zeta.v[j] + f.a * (bend[j] + slope[j]);
-        if (stored(i)) store(fresh + STRIPS[AXIS] + place(i), zeta.v);
+        if (stored<AXIS>(i)) store(fresh + STRIPS[AXIS] + place<AXIS>(i), zeta.v);
     }
 #pragma unroll
     for (int j = 0; j < V; j++) sum[j] += slope[j] + curved[j];
@@ -88,13 +95,11 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
 
 // The same along axis 2, for V cells one after the other; u begins PAD cells before them.
 DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
-    auto stored = [&](int k) { return k >= 0 && k < N2 && (k < WIDE || k >= N2 - WIDE); };
-    auto place = [&](int k) { return k < WIDE ? k : k - N2 + 2 * WIDE; };
     real v[V + 2 * PAD], of[V + 2 * PAD], points[V + 3]; // from that before the cell before on
 #pragma unroll
     for (int m = -PAD; m < V + PAD; m += V) {
         Cells zeta = {};
-        if (MODE == ADJOINT) zeta = load(old + STRIPS[2] + place(i + m), stored(i + m));
+        if (MODE == ADJOINT) zeta = load(old + STRIPS[2] + place<2>(i + m), stored<2>(i + m));
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = PAD + m + j;
@@ -104,11 +109,11 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
             of[k] = zeta.v[j] = f.b * zeta.v[j] + f.a * u[k];
             v[k] += of[k];
         }
-        if (MODE == ADJOINT && m == 0 && stored(i)) store(fresh + STRIPS[2] + place(i), zeta.v);
+        if (MODE == ADJOINT && m == 0 && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), zeta.v);
     }
 #pragma unroll
     for (int m = -V; m < V + 2; m += V) {
-        Cells psi = load(old + place(i + m), stored(i + m));
+        Cells psi = load(old + place<2>(i + m), stored<2>(i + m));
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = m + j;
@@ -117,10 +122,10 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
             const real* near = v + PAD + k;
             points[k + 1] = psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(near[-2], near[-1], near[0], near[1]);
         }
-        if (m == 0 && stored(i)) store(fresh + place(i), psi.v);
+        if (m == 0 && stored<2>(i)) store(fresh + place<2>(i), psi.v);
     }
     Cells zeta = {};
-    if (MODE != ADJOINT) zeta = load(old + STRIPS[2] + place(i), stored(i));
+    if (MODE != ADJOINT) zeta = load(old + STRIPS[2] + place<2>(i), stored<2>(i));
 #pragma unroll
     for (int j = 0; j < V; j++) {
         real e = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
@@ -135,7 +140,7 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
         }
         sum[j] += e;
     }
-    if (MODE != ADJOINT && stored(i)) store(fresh + STRIPS[2] + place(i), zeta.v);
+    if (MODE != ADJOINT && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), zeta.v);
 }
 
 // The fields and memories are given, and are changed in place.
@@ -176,8 +181,26 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
 
     real column[2 * R + 1][V]; // u on the planes from R before this one on
     Cells ahead, before, weights, halo[HELD];
+    auto remembered = [&](int set, long long line) {
+        int which = set * SHOTS + shot;
+        forget(which); // or addresses would have registers through the loop
+        return memory + which * MEMORY + line;
+    };
+    auto beside = [&](int p) { return 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2; };
+    auto along_row = [&](int p) { return 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE; };
+    auto ask = [&](long long at, long long zetas) { // for ψ and ζ of the next plane
+        const real* from = remembered(parity, at);
+        prefetch(from), prefetch(from + zetas);
+    };
     auto fetch = [&](int p) {
         const long long at = (long long)p * SLICE;
+        if (LAYER && inside) {
+            constexpr int AHEAD = MODE == ADJOINT ? REACH : 2;
+            const bool first = lane % (128 / (V * (int)sizeof(real))) == 0; // of a cache line
+            if (stored<2>(i2)) ask(along_row(p) + place<2>(i2), STRIPS[2]);
+            if (first && stored<1>(i1)) ask(beside(p) + place<1>(i1), STRIPS[1]);
+            if (first && stored<0>(p + AHEAD)) ask(own + place<0>(p + AHEAD), STRIPS[0]);
+        }
         ahead = load(now + at + (long long)R * SLICE + own, inside && p + R < N0);
         before = load(next + at + own, inside);
         weights = load(weight + at + own, inside);
@@ -214,11 +237,6 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
 
         // One axis after the other, so that few numbers are held at a time.
         real sum[V] = {};
-        auto remembered = [&](int set, long long line) {
-            int which = set * SHOTS + shot;
-            forget(which); // or addresses would have registers through the loop
-            return memory + which * MEMORY + line;
-        };
         auto across = [&](auto axis, auto u, bool zone, int filter, long long line, int i) {
             constexpr int AXIS = decltype(axis)::value;
             real bend[V];
@@ -253,15 +271,14 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
             }
 #if LAYER > 0
             if (i2 < ZONE || i2 + V > N2 - ZONE) {
-                const long long line = 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE;
+                const long long line = along_row(p);
                 const Filter* f = filters + FILTERS[0] + FILTERS[1] + PAD + lane * V;
                 absorb_along(along, f, remembered(parity, line), remembered(1 - parity, line), i2, bend, sum);
             }
 #endif
         }
         auto in_plane = [&](int m) { return *(const Cells*)(here + m * PITCH); };
-        const long long beside = 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2;
-        across(Number<1>(), in_plane, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside, i1);
+        across(Number<1>(), in_plane, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside(p), i1);
         auto in_column = [&](int m) {
             Cells c;
 #pragma unroll
