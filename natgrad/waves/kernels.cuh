@@ -71,6 +71,12 @@ DEVICE void store(double* to, const double (&x)[4]) {
         asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
 }
 template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
+// Copies to shared memory that go past the registers, and a wait for those of this thread.
+template <class T> DEVICE void copy_later(void* to, const T* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)), "n"(sizeof(T)) : "memory");
+}
+DEVICE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 #else
 #include "host_threads.h" // the same source on a CPU, for tests of its indices

@@ -200,8 +200,8 @@ def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
     cost = lambda length: (-(-n0 // length) * share + 1) * (length + 2 * reach)
     pitch = 32 * vector + 2 * round_up(reach, vector)
     length = min(lengths, key=cost)
-    filters = length + rows + 4 * reach + pitch if task.layer else 0
-    shared = round_up((2 * (rows + 2 * reach) * pitch + 4 * filters) * task.itemsize, 16)
+    layer = 4 * (length + rows + 4 * reach + pitch + rows * pitch) if task.layer else 0
+    shared = round_up((2 * (rows + 2 * reach) * pitch + layer) * task.itemsize, 16)
     return Stream(vector, rows, length, resident, shared)
 
 

@@ -2,9 +2,9 @@
 //
 // A block has a tile of ROWS × 32·VECTOR cells across axes 1 and 2 and walks along axis 0 through a
 // chunk of LENGTH planes. A thread has u of its cells on the planes around in registers; neighbours
-// across the tile come from a plane in shared memory. There are two of those, so that one barrier a
-// plane is enough. What the next plane needs is asked for before this one is computed. u⁺ replaces
-// u⁻, and two fields change places from step to step.
+// across the tile come from a plane in shared memory, and so do the memories of axis 2. There are two
+// of those, so that one barrier a plane is enough. What the next plane needs is asked for before this
+// one is computed. u⁺ replaces u⁻, and two fields change places from step to step.
 //
 // The memories ψ and ζ of an axis lie on the LAYER cells at either end of it; on WIDE cells, whole
 // pieces of V, at the ends of axis 2. There are two sets, one read and one written, because each thread
@@ -26,7 +26,8 @@ constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, 2 * LAYER * CELLS / N1, 
 constexpr long long MEMORY = 2 * (STRIPS[0] + STRIPS[1] + STRIPS[2]);
 constexpr int FILTERS[] = {LENGTH + 2 * R, ROWS + 2 * R, PITCH}; // of a block, for each axis
 constexpr int ALL = LAYER ? FILTERS[0] + FILTERS[1] + FILTERS[2] : 0;
-static_assert((2 * PLANE + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
+constexpr int HELD2 = LAYER ? ROWS * PITCH : 0; // ψ or ζ of axis 2 on a plane
+static_assert((2 * PLANE + 4 * HELD2 + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
 static_assert(N2 % V == 0, "rows of whole pieces");
 
 struct alignas(V * sizeof(real)) Cells { real v[V]; };
@@ -93,39 +94,38 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
     for (int j = 0; j < V; j++) sum[j] += slope[j] + curved[j];
 }
 
-// The same along axis 2, for V cells one after the other; u begins PAD cells before them.
-DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
+// The same along axis 2, for V cells one after the other; u begins PAD cells before them. `psi` and
+// `zeta` have what was there before the step, zeros beyond the strips.
+DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, const real* psi, const real* zeta, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
     real v[V + 2 * PAD], of[V + 2 * PAD], points[V + 3]; // from that before the cell before on
 #pragma unroll
     for (int m = -PAD; m < V + PAD; m += V) {
-        Cells zeta = {};
-        if (MODE == ADJOINT) zeta = load(old + STRIPS[2] + place<2>(i + m), stored<2>(i + m));
+        Cells memory = *(const Cells*)(zeta + m);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = PAD + m + j;
             v[k] = u[k];
             if (MODE != ADJOINT) continue;
             const Filter f = filter[m + j];
-            of[k] = zeta.v[j] = f.b * zeta.v[j] + f.a * u[k];
+            of[k] = memory.v[j] = f.b * memory.v[j] + f.a * u[k];
             v[k] += of[k];
         }
-        if (MODE == ADJOINT && m == 0 && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), zeta.v);
+        if (MODE == ADJOINT && m == 0 && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), memory.v);
     }
 #pragma unroll
     for (int m = -V; m < V + 2; m += V) {
-        Cells psi = load(old + place<2>(i + m), stored<2>(i + m));
+        Cells memory = *(const Cells*)(psi + m);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = m + j;
             if (k < -1 || k > V + 1) continue;
             const Filter f = filter[k];
             const real* near = v + PAD + k;
-            points[k + 1] = psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(near[-2], near[-1], near[0], near[1]);
+            points[k + 1] = memory.v[j] = f.b_before * memory.v[j] + f.a_before * difference(near[-2], near[-1], near[0], near[1]);
         }
-        if (m == 0 && stored<2>(i)) store(fresh + place<2>(i), psi.v);
+        if (m == 0 && stored<2>(i)) store(fresh + place<2>(i), memory.v);
     }
-    Cells zeta = {};
-    if (MODE != ADJOINT) zeta = load(old + STRIPS[2] + place<2>(i), stored<2>(i));
+    Cells memory = *(const Cells*)zeta;
 #pragma unroll
     for (int j = 0; j < V; j++) {
         real e = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
@@ -135,12 +135,12 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
             for (int d = 1; d <= HALF; d++) e += K[2][d] * (of[PAD + j - d] + of[PAD + j + d]);
         } else {
             const Filter f = filter[j];
-            zeta.v[j] = f.b * zeta.v[j] + f.a * (bend[j] + e);
-            e += zeta.v[j];
+            memory.v[j] = f.b * memory.v[j] + f.a * (bend[j] + e);
+            e += memory.v[j];
         }
         sum[j] += e;
     }
-    if (MODE != ADJOINT && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), zeta.v);
+    if (MODE != ADJOINT && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), memory.v);
 }
 
 // The fields and memories are given, and are changed in place.
@@ -168,7 +168,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     }
 
 #if LAYER > 0
-    Filter* filters = (Filter*)((real*)arena + 2 * PLANE); // written before the first barrier
+    Filter* filters = (Filter*)((real*)arena + 2 * PLANE + 4 * HELD2);
     for (int k = tid; k < ALL; k += THREADS) {
         const real* table = coefficients;
         if (k < FILTERS[0]) filters[k] = read_filter(table, N0, begin - R + k, SLOPE[0]);
@@ -179,8 +179,12 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     }
 #endif
 
+    // Of what no copy fills, the cells beyond the grid and beside the strips, these zeros stay.
+    for (int k = tid; k < 2 * PLANE + 4 * HELD2; k += THREADS) ((real*)arena)[k] = 0;
+    block_sync();
+
     real column[2 * R + 1][V]; // u on the planes from R before this one on
-    Cells ahead, before, weights, halo[HELD];
+    Cells ahead, before, weights;
     auto remembered = [&](int set, long long line) {
         int which = set * SHOTS + shot;
         forget(which); // or addresses would have registers through the loop
@@ -188,6 +192,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     };
     auto beside = [&](int p) { return 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2; };
     auto along_row = [&](int p) { return 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE; };
+    auto held2 = [&](int p) { return (real*)arena + 2 * PLANE + 2 * (p & 1) * HELD2 + row * PITCH + PAD; };
     auto ask = [&](long long at, long long zetas) { // for ψ and ζ of the next plane
         const real* from = remembered(parity, at);
         prefetch(from), prefetch(from + zetas);
@@ -197,15 +202,26 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         if (LAYER && inside) {
             constexpr int AHEAD = MODE == ADJOINT ? REACH : 2;
             const bool first = lane % (128 / (V * (int)sizeof(real))) == 0; // of a cache line
-            if (stored<2>(i2)) ask(along_row(p) + place<2>(i2), STRIPS[2]);
             if (first && stored<1>(i1)) ask(beside(p) + place<1>(i1), STRIPS[1]);
             if (first && stored<0>(p + AHEAD)) ask(own + place<0>(p + AHEAD), STRIPS[0]);
         }
         ahead = load(now + at + (long long)R * SLICE + own, inside && p + R < N0);
         before = load(next + at + own, inside);
         weights = load(weight + at + own, inside);
+        real* plane = (real*)arena + (p & 1) * PLANE;
 #pragma unroll
-        for (int k = 0; k < HELD; k++) halo[k] = load(now + at + halo_from[k], halo_from[k] >= 0);
+        for (int k = 0; k < HELD; k++)
+            if (halo_from[k] >= 0) copy_later(plane + halo_to[k], (const Cells*)(now + at + halo_from[k]));
+        auto recall = [&](int x) {
+            if (i1 >= N1 || !stored<2>(base2 + x)) return;
+            const real* from = remembered(parity, along_row(p) + place<2>(base2 + x));
+            real* to = held2(p) + x;
+            copy_later(to, (const Cells*)from), copy_later(to + HELD2, (const Cells*)(from + STRIPS[2]));
+        };
+        if (LAYER && (base2 < ZONE + PAD || base2 + 32 * V + PAD > N2 - ZONE)) {
+            recall(lane * V);
+            if (lane < PAD / V) recall(lane * V - PAD), recall(lane * V + 32 * V);
+        }
     };
 #pragma unroll
     for (int k = 0; k < 2 * R; k++) {
@@ -228,11 +244,9 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
         }
         real* here = plane + (row + R) * PITCH + PAD + lane * V;
         *(Cells*)here = centre;
-#pragma unroll
-        for (int k = 0; k < HELD; k++)
-            if (halo_to[k] >= 0) *(Cells*)(plane + halo_to[k]) = halo[k];
-        if (p + 1 < end) fetch(p + 1);
+        await_copies();
         block_sync(); // the plane after this one is written elsewhere, that after it beyond the next barrier
+        if (p + 1 < end) fetch(p + 1);
         if (!inside) continue;
 
         // One axis after the other, so that few numbers are held at a time.
@@ -271,9 +285,9 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
             }
 #if LAYER > 0
             if (i2 < ZONE || i2 + V > N2 - ZONE) {
-                const long long line = along_row(p);
                 const Filter* f = filters + FILTERS[0] + FILTERS[1] + PAD + lane * V;
-                absorb_along(along, f, remembered(parity, line), remembered(1 - parity, line), i2, bend, sum);
+                const real* psi = held2(p) + lane * V;
+                absorb_along(along, f, psi, psi + HELD2, remembered(1 - parity, along_row(p)), i2, bend, sum);
             }
 #endif
         }

@@ -73,6 +73,11 @@ static void forget(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
 static void prefetch(const void*) {}
+template <class T> void copy_later(void* to, const T* from) {
+    if ((size_t)to % sizeof(T) || (size_t)from % sizeof(T)) std::abort();
+    std::memcpy(to, from, sizeof(T));
+}
+static void await_copies() {}
 template <class T, int N> void store(T* to, const T (&x)[N]) {
     if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < N; i++) to[i] = x[i];
