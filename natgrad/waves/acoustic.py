@@ -165,9 +165,9 @@ class Acoustic(WaveModel):
     there are several for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was
     split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
-    On a Hopper GPU or later, `engine="auto"` computes waves by kernels of our own: in 2D they keep
-    a shot in the shared memory of a few multiprocessors, where it fits, and "kernels" says why
-    where it does not. "xla" is the reference.
+    On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
+    grid: in 2D they keep a shot in the shared memory of a few multiprocessors. `engine="kernels"`
+    says why where there are none, and "xla" does without them.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -190,7 +190,7 @@ class Acoustic(WaveModel):
         memory: Bytes for stored wave fields.
         stored_every: Steps between two stored fields; as the wavelet allows by default.
         devices: Devices that share the shots.
-        engine: "auto", "kernels" or "xla".
+        engine: "auto", "kernels" or "xla"; "auto" takes kernels where there are some.
         dtype: Precision of the waves.
     """
 
@@ -219,7 +219,7 @@ class Acoustic(WaveModel):
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
         devices: Sequence[Any] | None = None,
-        engine: str = "xla",
+        engine: str = "auto",
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
@@ -228,6 +228,8 @@ class Acoustic(WaveModel):
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
             raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
+        if engine == "auto" and jax.default_backend() != "gpu":
+            engine = "xla"
         self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
         self.layer = make_layer(survey, self.scheme, dtype)
