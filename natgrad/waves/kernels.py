@@ -332,7 +332,7 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     if len(shape) == 2:
         return launch.call(results, *given)
     widths = [medium.scheme.absorbing] * 2 + [round_up(medium.scheme.absorbing, 4)]
-    strips = sum(4 * width * medium.weight.size // n for width, n in zip(widths, shape))
+    strips = sum(4 * w * medium.weight.size // n for w, n in zip(widths, shape, strict=True))
     state = [jnp.zeros(size, dtype) for size in ((2, shots, *shape), (2, shots, max(1, strips)))]
     return launch.call(results, *state, *given, changed=len(state))
 
