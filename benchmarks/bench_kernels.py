@@ -54,7 +54,7 @@ TOGETHER = min(14, os.cpu_count() or 1)  # checks
 ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
     "kernels": ("natgrad", {"engine": "kernels"}),
     "kernels, 16 rows": ("natgrad", {"engine": "kernels"}),
-    "xla": ("natgrad", {}),
+    "xla": ("natgrad", {"engine": "xla"}),
     "deepwave": ("deepwave", {}),
 }
 TASKS = ("forward", "keeping", "Born", "adjoint", "gradient", "Gauss-Newton")
