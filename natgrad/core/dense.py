@@ -71,8 +71,9 @@ def _gram_by_halves(Y: Array) -> Array:
     if p < _HALF_COLUMNS or Y.dtype != jnp.float64:
         return accurate_product(Y.T, Y)
     width = 64 * -(-p // 128)
-    halves = Y[:, :width].T, jnp.pad(Y[:, width:], ((0, 0), (0, 2 * width - p))).T
-    return _product_of_parts(list(halves))[:p, :p]
+    A, B, shared = Y[:, :width].T, Y[:, p - width :].T, 2 * width - p  # columns in both
+    corner = (A @ B.T)[:, shared:]
+    return jnp.block([[A @ A.T, corner], [corner.T, (B @ B.T)[shared:, shared:]]])
 
 
 def _gram_by_blocks(Y: Array) -> Array:
@@ -165,20 +166,21 @@ def solve_and_estimate(R: Array, columns: Array | None = None) -> tuple[Array, A
         """The largest ‖Yc‖/‖Xc‖, by Gram–Schmidt on X that is done to Y as well."""
         size = jnp.max(jnp.abs(X)), jnp.max(jnp.abs(Y))
         both = jnp.stack([X.T / size[0], Y.T / size[1]])
-
-        def orthogonalise(i: Array, both: Array) -> Array:
-            length = jnp.linalg.norm(both[0, i])
-            usable = length > 4 * jnp.finfo(X.dtype).eps
-            unit = both[:, i] * jnp.where(usable, 1 / jnp.where(usable, length, 1.0), 0.0)
-            share = jnp.where(jnp.arange(len(both[0])) > i, accurate_product(both[0], unit[0]), 0)
-            return (both - share[:, None] * unit[:, None]).at[:, i].set(unit)
-
-        images = jax.lax.fori_loop(0, len(both[0]), orthogonalise, both)[1]
+        units = []
+        while both.shape[1]:  # unrolled: on a GPU every operation of a loop is a launch
+            products = accurate_product(both[0], both[0, 0])
+            usable = products[0] > (4 * jnp.finfo(X.dtype).eps) ** 2
+            inverse = jnp.where(usable, 1 / jnp.where(usable, products[0], 1.0), 0.0)
+            units.append(both[1, 0] * jnp.sqrt(inverse))
+            both = both[:, 1:] - (inverse * products[1:, None]) * both[:, :1]
+        images = jnp.stack(units)
         top = jnp.max(jnp.abs(images))
         square = accurate_product(images / top, images.T / top)
-        towards_largest = lambda _, A: accurate_product(A, A) / jnp.sum(A**2)
-        power = jax.lax.fori_loop(0, 5, towards_largest, square)
+        power = square / jnp.trace(square)  # no eigenvalue is above 1, and the largest not below ¼
+        for _ in range(5):
+            power = accurate_product(power, power)
         vector = power[jnp.argmax(jnp.diag(power))]  # of the largest eigenvalue
+        vector = vector / jnp.max(jnp.abs(vector))
         value = vector @ square @ vector / (vector @ vector)
         return jnp.sqrt(value) * top * (size[1] / size[0])
 

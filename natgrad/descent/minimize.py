@@ -308,11 +308,12 @@ class _Loop:
         if first and not np.isfinite(loss):
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
-        if first or run.state.batches:
+        converged = norm <= self.stop.gradient * reference
+        untried = record is None or converged or not (record.accepted or sum(record.counts))
+        if untried and (first or run.state.batches):
             run.state = dataclasses.replace(run.state, first_norm=jnp.asarray(reference))
-        if norm <= self.stop.gradient * reference:
+        if converged:
             return Status.CONVERGED
-        untried = record is None or not (record.accepted or sum(record.counts))
         if untried and (spent := self.stop.find_spent(run)):
             return spent
         if record is None:
@@ -322,7 +323,7 @@ class _Loop:
         run.finish(record)
         finite = np.isfinite(record.slope)
         run.info = local.describe(record.info, record.damping, finite, record.reach, seen)
-        known = bool(record.accepted) and self.draw is None
+        known = state.known is None or (bool(record.accepted) and self.draw is None)
         run.state = state if known else state.without_evaluation()
         if not record.accepted:
             if local.setup is None:  # it went with the program

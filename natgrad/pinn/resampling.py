@@ -117,9 +117,13 @@ class Resampled(Batch):
             return metric
 
         method.map_metric(prepare)
-        draws = Draws(self, problem, method, own_loss, followers)
+        key = jax.random.key(self.seed)
+        draws = Draws(self, problem, method, own_loss, followers, key, self.adapts)
         draws(0, theta)
         return draws
+
+
+_fold_in = jax.jit(jax.random.fold_in)
 
 
 def _check_drawn(name: str, block: Residual, drawn: Any) -> None:
@@ -151,11 +155,16 @@ def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
     return lambda new: structure.unflatten([follow(new) for follow in followers])
 
 
-@dataclass(frozen=True)
+class _Points(str):
+    """Stands in a problem for the points of the block of this name."""
+
+
+@dataclass
 class Draws:
     """The problem and the method at the points of an iteration; the model's own move with them.
 
-    The memory is what was drawn last, where that depends on θ, and those of the weightings.
+    The memory is what was drawn last, where that depends on θ, and those of the weightings. Where
+    nothing but points changes, they are put into what was made for the first of their shapes.
     """
 
     batch: Resampled
@@ -163,6 +172,9 @@ class Draws:
     method: Mappable
     own_loss: bool
     followers: list[Follower]
+    key: Array
+    adapts: bool
+    made: tuple[Any, list[Any], Any, Any] = (None, [], None, None)  # shapes, problem, method
 
     def __call__(
         self, iteration: int, theta: PyTree, memory: PyTree = None
@@ -171,9 +183,16 @@ class Draws:
         drawn, memories = memory or (None, [None] * len(batch.rules))
         if drawn is None or iteration % batch.period == 0:
             drawn = self.points(iteration, theta)
-        points = {name: x[0] if isinstance(x, tuple) else x for name, x in drawn.items()}
+        given = {name: x[0] if isinstance(x, tuple) else x for name, x in drawn.items()}
+        points = {name: jnp.asarray(x) for name, x in given.items()}
         shares = {name: x[1] for name, x in drawn.items() if isinstance(x, tuple)}
         weigh = lambda name: model.blocks[name].weight * shares[name] / len(shares[name])
+        plain = not (shares or batch.rules)
+        shapes, leaves, structure, method = self.made
+        found = {name: (x.shape, x.dtype) for name, x in points.items()} if plain else None
+        if plain and found == shapes:
+            put = [points[x] if isinstance(x, _Points) else x for x in leaves]
+            return structure.unflatten(put), method, (drawn if self.adapts else None, [])
         model = model.at(points, {name: weigh(name) for name in shares})
         after = []
         for rule, before in zip(batch.rules, memories, strict=True):
@@ -184,21 +203,26 @@ class Draws:
         problem = Problem(model, loss, regulariser=self.problem.regulariser)
         followers = iter(self.followers)  # one for each metric of the method
         method = self.method.map_metric(lambda _: next(followers)(model.metric))
-        return problem, method, (drawn if batch.adapts else None, after)
+        if plain:
+            where = lambda model: [model.blocks[name].points for name in points]
+            marked = eqx.tree_at(where, model, list(map(_Points, points))) if points else model
+            whole = Problem(marked, loss, regulariser=self.problem.regulariser)
+            self.made = found, *jax.tree.flatten(whole, is_leaf=lambda x: x is loss), method
+        return problem, method, (drawn if self.adapts else None, after)
 
     def points(self, iteration: int, theta: PyTree) -> Drawn:
         """The points of this iteration, from (seed, iteration) and, if it is asked for, θ."""
         if self.batch.draw is None:
             return {}
         blocks = cast(Collocation, self.problem.model).blocks
-        key = jax.random.fold_in(jax.random.key(self.batch.seed), iteration // self.batch.period)
+        key = _fold_in(self.key, iteration // self.batch.period)
 
         def residual(name: str, points: Array) -> Array:
             if name not in blocks:
                 raise InputError("draw", f"there is no block {name!r}", f"one of {list(blocks)}")
             return _evaluate(blocks[name].function, theta, points)
 
-        drawn = self.batch.draw(key, *((theta, residual) if self.batch.adapts else ()))
+        drawn = self.batch.draw(key, *((theta, residual) if self.adapts else ()))
         if not isinstance(drawn, Mapping):
             raise InputError("draw", f"returns a {type(drawn).__name__}", "a dict of points")
         for name, points in drawn.items():
