@@ -16,6 +16,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import jaxlib.version
+from jax import Array
 from jax.extend.core import jaxprs_in_params
 from jaxtyping import PyTree
 
@@ -23,6 +24,7 @@ from ..errors import InputError
 
 LITTLE_WORK = 2**21  # numbers that a program makes: milliseconds, where compiling takes seconds
 GUESSED_LENGTH = 10  # of a loop that ends by a test
+MANY_NUMBERS = 8  # of one type in a loop
 LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
@@ -126,8 +128,8 @@ def refuse_traced(name: str, *trees: PyTree) -> None:
 def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
     """`start`, then `step` as long as `going`: `jax.lax.while_loop`, or Python's.
 
-    Leaves that are no arrays, such as the activation of a network, stay what they are. Numbers
-    travel in one array for each type: a GPU copies every number of a loop by itself.
+    Leaves that are no arrays, such as the activation of a network, stay what they are. Many numbers
+    of one type travel as one array: a GPU would copy each by itself.
 
     >>> int(loop(lambda i: i < 3, lambda i: i + 1, jnp.zeros((), int)))
     3
@@ -135,28 +137,27 @@ def loop(going: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) ->
     if is_traced(start):
         arrays, rest = eqx.partition(start, eqx.is_array)
         leaves, structure = jax.tree.flatten(arrays)
-        groups: dict[Any, list[int]] = {}
+        alike: dict[Any, list[int]] = {}
         for place, leaf in enumerate(leaves):
-            kind = leaf.dtype if leaf.ndim == 0 else place
-            groups.setdefault(kind, []).append(place)
+            alike.setdefault(leaf.dtype if leaf.ndim == 0 else None, []).append(place)
+        together = [p for kind, p in alike.items() if kind is not None and len(p) >= MANY_NUMBERS]
+        alone = sorted(set(range(len(leaves))).difference(*together))
 
-        def pack(state: Any) -> list[Any]:
+        def pack(state: Any) -> tuple[list[Array], list[Array]]:
             given = jax.tree.leaves(eqx.filter(state, eqx.is_array))
-            join = lambda places: jnp.stack([given[i] for i in places])
-            return [join(p) if len(p) > 1 else given[p[0]] for p in groups.values()]
+            stacks = [jnp.stack([given[i] for i in places]) for places in together]
+            return stacks, [given[i] for i in alone]
 
-        def unpack(packed: list[Any]) -> Any:
-            found = list(leaves)
-            for places, array in zip(groups.values(), packed, strict=True):
-                for i, place in enumerate(places):
-                    found[place] = array[i] if len(places) > 1 else array
-            return eqx.combine(structure.unflatten(found), rest)
+        def unpack(packed: tuple[list[Array], list[Array]]) -> Any:
+            stacks, others = packed
+            found = dict(zip(alone, others, strict=True))
+            for places, stack in zip(together, stacks, strict=True):
+                found |= zip(places, stack, strict=True)
+            arrays = structure.unflatten([found[i] for i in range(len(leaves))])
+            return eqx.combine(arrays, rest)
 
-        going_on, ahead = (
-            lambda packed: going(unpack(packed)),
-            lambda packed: pack(step(unpack(packed))),
-        )
-        return unpack(jax.lax.while_loop(going_on, ahead, pack(start)))
+        ahead = lambda packed: pack(step(unpack(packed)))
+        return unpack(jax.lax.while_loop(lambda packed: going(unpack(packed)), ahead, pack(start)))
     state = start
     while bool(going(state)):
         state = step(state)

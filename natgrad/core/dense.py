@@ -41,7 +41,8 @@ def gram(Y: Array) -> Array:
     Array([[1., 2.],
            [2., 5.]], dtype=float32)
 
-    On an accelerator there are two halves, as wide as a multiple of 64, from p = 1024 on.
+    On an accelerator there are two halves, as wide as a multiple of 64, from p = 1024 on; they
+    share the columns by which they are too wide.
 
     Cost: 1.25·kp² flops in float64 on the CPU (1.5 for p < 512), 1.5·kp² on an accelerator (2 for
     p < 1024), 2kp² in float32.

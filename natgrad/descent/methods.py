@@ -178,6 +178,7 @@ class Method(Public, eqx.Module):
             tolerance, most = limits
             left = jnp.where(norm <= tolerance * first, 0, most - sum(local.counts))
         fresh = lambda state: dataclasses.replace(state, known=None) if compiled else state
+        (theta, unravel), record = flatten(local.setup.theta), None  # a loop carries one vector
 
         def again(tried: tuple[PyTree, State, Record, Array]) -> Array:
             _, _, record, tries = tried
@@ -192,10 +193,9 @@ class Method(Public, eqx.Module):
                 promised = jnp.where(tries == 0, record.predicted, last.predicted)
                 counts = record.counts.plus(*last.counts)
                 record = record._replace(counts=counts, predicted=promised)
-            return theta, fresh(state), record, tries + 1
+            return flatten(theta)[0] if compiled else theta, fresh(state), record, tries + 1
 
-        theta, record, state = local.setup.theta, None, fresh(state)
-        once = self.tries == 1 and limits is None
+        state, once = fresh(state), self.tries == 1 and limits is None
         if compiled and not once:
             _, _, shapes, _ = eqx.filter_eval_shape(retry, (theta, state, None, tries))
             record = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
@@ -205,7 +205,7 @@ class Method(Public, eqx.Module):
         assert record is not None
         if not (compiled or bool(record.accepted)):
             state = state.without_evaluation()
-        return theta, state, record
+        return unravel(theta) if compiled else theta, state, record
 
 
 class LinearMethod(Method):

@@ -37,6 +37,7 @@ from .checkpoint import Checkpoint, RunFile, as_checkpoint
 from .methods import Method, Record, State
 from .progress import Watch, show_run
 from .run import HeldOut, Run, Snapshots, as_held_out
+from .steps import assess
 from .stop import Stop
 
 MARGIN = 1000  # how much more than rounding the gradient may promise in a run that has converged
@@ -160,7 +161,7 @@ def minimize(
                 problem.model.check(run.theta, evaluate(problem.model, run.theta))
             if batch is not None:
                 rho = evaluate(problem.model, run.theta).rho
-                run.loss = float(problem.value(run.theta, rho))
+                run.loss = float(assess(problem, None, run.theta, rho)[0])
                 run.count(forward=1)
             if aside is not None:
                 run.held_out = aside.measure(run.theta)

@@ -83,7 +83,7 @@ class Path:
         """Any other point."""
         problem, moved = self.local.setup.problem, self.unravel(point)
         known = problem.model.evaluate(moved)
-        value, admissible = _assess(problem, self.local.setup.metric, moved, known.rho)
+        value, admissible = assess(problem, self.local.setup.metric, moved, known.rho)
         decrease = -self.local.gradient @ (point - self.flat)
         return Trial(point, value, admissible, decrease, known if problem.model.solves else None)
 
@@ -97,7 +97,7 @@ def offset(coefficients: Array, tau: Array) -> Array:
 
 
 @eqx.filter_jit
-def _assess(
+def assess(
     problem: Problem, metric: Metric | None, theta: PyTree, rho: PyTree
 ) -> tuple[Array, Array]:
     """The value at a trial point, and whether the metric is defined there."""

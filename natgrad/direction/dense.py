@@ -27,7 +27,7 @@ class Factorised(Local):
     ρ and the columns of Z are kept where each column is a solve with a PDE, so that Zη costs none.
     """
 
-    system: ClassVar[tuple[str, ...]] = ("setup", "prepared", "triangle")
+    system: ClassVar[tuple[str, ...]] = (*Local.system, "prepared", "triangle")
     multiplies: ClassVar[bool] = False
 
     solver: DenseSolver

@@ -65,7 +65,10 @@ class Local(eqx.Module):
     where that is known, else NaN. `counts` has the propagations spent so far.
     """
 
-    system: ClassVar[tuple[str, ...]] = ("setup",)  # what is of no use once steps were tried
+    # what is of no use once steps were tried and numbers are on the host
+    system: ClassVar[tuple[str, ...]] = (
+        *("setup", "gradient_norm", "energy", "free", "trace", "counts", "report"),
+    )
     multiplies: ClassVar[bool] = True  # whether a solve calls the model
 
     rho: eqx.AbstractVar[PyTree | None]  # the state, where it was kept

@@ -15,7 +15,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from ..core.dense import gram
+from ..core.dense import gram, gram_outer
 from ..core.outcomes import Counts
 from ..core.sharding import on_each_device
 from ..errors import InputError
@@ -241,13 +241,13 @@ class ByRows(Factorised):
                 G = to_coordinates(to_coordinates(G, triangle).T, triangle)
                 slope = to_coordinates(gradient, triangle)
             prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
-        elif whole:
+        elif isinstance(solver, Kernel) and triangle is None:
+            K, rest = gram_outer(Y) if whole else blocks().outer(), None if direct is None else r
+            prepared, trace = solver.prepare_kernel(Y, K, b, rest), jnp.trace(K)
+        else:
             if triangle is not None:
                 Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)
             prepared, trace = solver.prepare(Y, b, r), jnp.sum(Y**2)
-        else:
-            K = blocks().outer()
-            prepared, trace = cast(Kernel, solver).prepare_kernel(Y, K, b, r), jnp.trace(K)
         gradient = gradient.astype(flat.dtype)
         return cls(
             setup=setup,

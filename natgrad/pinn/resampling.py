@@ -107,7 +107,7 @@ class Resampled(Batch):
         if problem.objective is not None:
             what = "an objective of theta has no points to draw"
             raise InputError("batch", what, "a loss on the residuals, such as that of pinn.problem")
-        own_loss = bool(eqx.tree_equal(problem.loss, model.loss))
+        own_loss = _is_same(problem.loss, model.loss)
         if self.rules and not own_loss:
             raise InputError("weights", "the loss is not that of the residuals", "pinn.problem")
         followers: list[Follower] = []
@@ -142,7 +142,7 @@ def _check_drawn(name: str, block: Residual, drawn: Any) -> None:
 
 def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
     """The model's new metric ↦ this one, with what it has of the model's `own` metric replaced."""
-    if eqx.tree_equal(metric, own):
+    if _is_same(metric, own):
         return lambda new: new
     parts = metric.metrics if isinstance(metric, Blocks) else {}
     if isinstance(own, Blocks) and parts.keys() == own.metrics.keys():
@@ -153,6 +153,12 @@ def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
     leaves, structure = jax.tree.flatten(metric, is_leaf=inner)
     followers = [_prepare_to_follow(x, own) if inner(x) else lambda new, x=x: x for x in leaves]
     return lambda new: structure.unflatten([follow(new) for follow in followers])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether these are equal, compared on the host, which compiles nothing."""
+    fetch = lambda x: np.asarray(x) if eqx.is_array(x) else x
+    return bool(eqx.tree_equal(jax.tree.map(fetch, one), jax.tree.map(fetch, other)))
 
 
 class _Points(str):

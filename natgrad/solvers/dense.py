@@ -77,25 +77,23 @@ class Cholesky(InformationSolver):
         tolerance = prepared.tolerance
         gradient = jnp.where(effective, prepared.gradient, 0.0)  # nothing is known of the others
 
-        def regular(_: None) -> tuple[Array, SolveInfo]:
+        def regular(_: None) -> tuple[Array, ...]:
             if prepared.aimed:
                 found, condition = cho_solve((L, True), gradient), jnp.full_like(unknown, jnp.nan)
             else:
                 found, condition = solve_and_estimate(L.T, gradient[:, None])
-            info = SolveInfo(jnp.sum(effective), condition, ~jnp.all(effective))
-            return -found.reshape(-1), info
+            return -found.reshape(-1), jnp.sum(effective), condition, ~jnp.all(effective)
 
-        def deficient(_: None) -> tuple[Array, SolveInfo]:
+        def deficient(_: None) -> tuple[Array, ...]:
             values, vectors = jnp.linalg.eigh(G)
             kept = values > tolerance * values[-1]
             inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
             smallest = jnp.min(jnp.where(kept, values, jnp.inf))
             eta = -vectors @ (inverse * (vectors.T @ gradient))
-            condition = jnp.sqrt(values[-1] / smallest)
-            return eta, SolveInfo(jnp.sum(kept), condition, jnp.asarray(True))
+            return eta, jnp.sum(kept), jnp.sqrt(values[-1] / smallest), jnp.asarray(True)
 
-        eta, info = jax.lax.cond(ok, regular, deficient, None)
-        return eta + unknown, info
+        eta, *seen = jax.lax.cond(ok, regular, deficient, None)
+        return eta + unknown, SolveInfo(*seen)
 
 
 class _Triangular(NamedTuple):

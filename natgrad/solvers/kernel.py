@@ -1,5 +1,6 @@
 """The kernel form, for more parameters than data."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,9 +26,9 @@ class _Dual(NamedTuple):
     Y: Any  # an array, or what has its shape, dtype, `Y @ v` and `Y.T @ u`
     K: Array
     b: Array
-    r: Array
+    r: Array | None
     factor: tuple[Array, Array] | None = None  # of K + λI for one λ, and whether it holds
-    aimed: bool = False  # then a diagnosis has been made, and r is 0
+    aimed: bool = False  # then a diagnosis has been made
 
 
 class Kernel(DenseSolver):
@@ -41,16 +42,15 @@ class Kernel(DenseSolver):
     Cost: pk² (symmetric product) + k³/3. Reference: the push-through identity.
     """
 
-    def prepare(self, Y: Array, b: Array, r: Array) -> _Dual:
+    def prepare(self, Y: Array, b: Array, r: Array | None) -> _Dual:
         return _Dual(Y, gram_outer(Y), b, r)
 
-    def prepare_kernel(self, Y: Any, K: Array, b: Array, r: Array) -> _Dual:
-        """As `prepare`, from K = YYᵀ and a Y of which only products are there."""
+    def prepare_kernel(self, Y: Any, K: Array, b: Array, r: Array | None) -> _Dual:
+        """As `prepare`, from K = YYᵀ and a Y of which only products are there; r is 0 if None."""
         return _Dual(Y, K, b, r)
 
     def aim(self, prepared: _Dual, b: Array, g: Array) -> _Dual:
-        aimed = prepared.factor is not None
-        return prepared._replace(b=b, r=jnp.zeros_like(prepared.r), aimed=aimed)
+        return prepared._replace(b=b, r=None, aimed=prepared.factor is not None)
 
     def factorise(self, prepared: _Dual, damping: Array) -> _Dual:
         K = prepared.K
@@ -67,39 +67,38 @@ class Kernel(DenseSolver):
         k, p = Y.shape
         shifted = K + damping * jnp.eye(k, dtype=K.dtype)
         tolerance = rank_tolerance(Y)
-        columns = jnp.stack([b, Y @ r], axis=1)
+        columns = jnp.stack([b] if r is None else [b, Y @ r], axis=1)
 
-        def combine(inside: Array, lifted: Array, twice: Array) -> Array:
+        def combine(found: Array, again: Callable[[Array], Array]) -> Array:
             """η from K⁻¹b, K⁻¹Yr and K⁻²Yr, with the damped K: one product with Yᵀ for all."""
+            if r is None:
+                return -transposed_product(Y, found[:, 0])
+            inside, lifted = found.T
+            twice = jax.lax.cond(damping > 0, jnp.zeros_like, again, lifted)
             divisor = jnp.where(damping > 0, damping, 1.0)
             beside = jnp.where(damping > 0, r / divisor, 0.0)
             through = inside + jnp.where(damping > 0, -lifted / divisor, twice)
             return -transposed_product(Y, through) - beside
 
-        def regular(_: None) -> tuple[Array, SolveInfo]:
+        def regular(_: None) -> tuple[Array, ...]:
             again = lambda x: cho_solve((factor, True), x)
-            seen = jnp.sum(jnp.any(shifted != 0, axis=0))
             if aimed:
-                eta, unknown = -transposed_product(Y, again(b)), jnp.full((), jnp.nan, K.dtype)
-                return eta, SolveInfo(seen, unknown, (seen < p) & (damping == 0))
-            found, condition = solve_and_estimate(factor.T, columns)
-            inside, lifted = found.T
-            twice = jax.lax.cond(damping > 0, jnp.zeros_like, again, lifted)
-            info = SolveInfo(seen, condition, (seen < p) & (damping == 0))
-            return combine(inside, lifted, twice), info
+                found, condition = again(columns), jnp.full((), jnp.nan, K.dtype)
+            else:
+                found, condition = solve_and_estimate(factor.T, columns)
+            seen = jnp.sum(jnp.any(shifted != 0, axis=0))
+            return combine(found, again), seen, condition, (seen < p) & (damping == 0)
 
-        def deficient(_: None) -> tuple[Array, SolveInfo]:
+        def deficient(_: None) -> tuple[Array, ...]:
             values, vectors = jnp.linalg.eigh(shifted)
             kept = values > tolerance * values[-1]
             inverse = jnp.where(kept, 1.0 / jnp.where(kept, values, 1.0), 0.0)
-            inside, lifted = (vectors @ (inverse[:, None] * (vectors.T @ columns))).T
-            twice = vectors @ (inverse * (vectors.T @ lifted))
-            smallest = jnp.min(jnp.where(kept, values, jnp.inf))
-            rank = jnp.sum(kept)
-            info = SolveInfo(rank, jnp.sqrt(values[-1] / smallest), rank < p)
-            return combine(inside, lifted, twice), info
+            again = lambda x: vectors @ (inverse * (vectors.T @ x).T).T
+            smallest, rank = jnp.min(jnp.where(kept, values, jnp.inf)), jnp.sum(kept)
+            return combine(again(columns), again), rank, jnp.sqrt(values[-1] / smallest), rank < p
 
-        return jax.lax.cond(ok, regular, deficient, None)
+        eta, *seen = jax.lax.cond(ok, regular, deficient, None)
+        return eta, SolveInfo(*seen)
 
 
 def transposed_product(Y: Any, v: Array) -> Array:

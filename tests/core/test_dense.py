@@ -303,7 +303,7 @@ def test_reflectors_hold_what_lapack_writes_into_them():
 
 
 def test_symmetric_products_of_an_accelerator():
-    """In halves that are padded to whole tiles; for rows and for columns."""
+    """In halves that share columns; for rows and for columns."""
     Y = np.random.default_rng(0).standard_normal((40, 1030))
     halves = jax.jit(pivoting_module._gram_by_halves)
     np.testing.assert_allclose(halves(Y), Y.T @ Y, atol=1e-11)
