@@ -240,10 +240,10 @@ class ByRows(Factorised):
             if triangle is not None:
                 G = to_coordinates(to_coordinates(G, triangle).T, triangle)
                 slope = to_coordinates(gradient, triangle)
-            prepared, trace = solver.prepare_information(G, slope, k), jnp.trace(G)
+            prepared, trace = solver.prepare_information(G, slope, k), jnp.sum(jnp.diag(G))
         elif isinstance(solver, Kernel) and triangle is None:
             K, rest = gram_outer(Y) if whole else blocks().outer(), None if direct is None else r
-            prepared, trace = solver.prepare_kernel(Y, K, b, rest), jnp.trace(K)
+            prepared, trace = solver.prepare_kernel(Y, K, b, rest), jnp.sum(jnp.diag(K))
         else:
             if triangle is not None:
                 Y, r = to_coordinates(Y.T, triangle).T, to_coordinates(r, triangle)

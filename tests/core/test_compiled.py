@@ -1,10 +1,10 @@
-"""Programs that are compiled hastily, and those that are not."""
+"""Programs that are compiled hastily, and those that are not; loops."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad.core.compiled import LITTLE_WORK, jit_by_work
+from natgrad.core.compiled import LITTLE_WORK, MANY_NUMBERS, jit_by_work, loop
 
 
 def test_a_program_is_compiled_as_thoroughly_as_its_work_deserves():
@@ -26,3 +26,27 @@ def test_a_program_is_compiled_as_thoroughly_as_its_work_deserves():
     np.testing.assert_allclose(state["end"], expected, rtol=1e-14)
     assert length == 3
     assert traced == [3, LITTLE_WORK]  # once for both forms
+
+
+def test_many_numbers_in_a_loop_come_back_as_they_went():
+    """With arrays, numbers of other types and what is no array between them."""
+    start = {
+        **{f"x{i}": jnp.asarray(float(i)) for i in range(MANY_NUMBERS)},
+        "count": jnp.zeros((), int),
+        "going": jnp.asarray(True),
+        "rule": jnp.tanh,
+        "vector": jnp.arange(3.0),
+    }
+
+    def step(state):
+        moved = {k: state["rule"](x) + 1 for k, x in state.items() if k[0] in "xv"}
+        count = state["count"] + 1
+        return state | moved | {"count": count, "going": count < 4}
+
+    rule = start.pop("rule")
+    run = lambda given: loop(lambda state: state["going"], step, given | {"rule": rule})
+    traced, plain = jax.jit(lambda given: {**run(given), "rule": None})(start), run(start)
+    assert plain.pop("rule") is rule
+    for name, value in plain.items():
+        np.testing.assert_allclose(traced[name], value, rtol=1e-6, err_msg=name)
+        assert traced[name].dtype == value.dtype

@@ -234,6 +234,26 @@ def test_the_loss_and_the_metric_move_with_the_points_where_they_are_the_models_
     assert problem.loss is other
 
 
+def test_later_draws_are_what_a_first_one_would_be():
+    """Also of arrays of NumPy, and in another number than before."""
+
+    def draw(key):
+        sign = 1.0 - 2.0 * float(jax.random.bernoulli(key))
+        return {"inside": sign * np.ones((5 if sign > 0 else 3, 1))}
+
+    method = ng.NaturalGradient(POISSON.metric)
+    draws = ng.Resampled(draw).sampler(POISSON.problem, method, network(), None)
+    seen = set()
+    for iteration in range(12):
+        problem, found, _ = draws(iteration, network())
+        points = problem.model.blocks["inside"].points
+        seen.add(points.shape)
+        moved = POISSON.at({"inside": points})
+        assert eqx.tree_equal(problem, moved.problem)
+        assert eqx.tree_equal(found.metric, moved.metric)
+    assert seen == {(5, 1), (3, 1)}
+
+
 def test_a_resampled_run_follows_its_draws_and_compiles_once():
     batch = ng.Resampled(draw, seed=4)
     method = ng.NaturalGradient(
