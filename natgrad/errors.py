@@ -5,7 +5,8 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 
@@ -43,6 +44,46 @@ def refuse_unknown(names: Iterable[str], function: Callable) -> NoReturn:
     what = f"is no argument of {function.__name__}"
     others = f"one of {', '.join(known)}" if known else "no arguments"
     raise InputError(name, what, near[0] if near else others)
+
+
+# What JAX says of a function that it cannot differentiate; what that means, and what to try.
+_WITHOUT = {
+    r"custom_vjp function|'custom_lin'": (
+        "a function with jax.custom_vjp has no forward derivatives",
+        'jax.custom_jvp in its place, or ng.models.Explicit(function, mode="reverse")',
+    ),
+    r"callbacks do not support JVP": (
+        "code outside JAX that it calls has no derivatives",
+        "ng.ExternalModel(forward, jvp, vjp), or jax.custom_jvp around the call",
+    ),
+    r"Reverse-mode differentiation does not work": (
+        "a while loop has no reverse derivatives",
+        "lax.scan, or lax.fori_loop with a fixed number of steps",
+    ),
+}
+
+
+def find_missing_derivative(error: BaseException, order: int = 1) -> InputError | None:
+    """What JAX says of a function that it cannot differentiate, as a refusal; of others None."""
+    if isinstance(error, (NotImplementedError, TypeError, ValueError)):
+        for words, (what, advice) in _WITHOUT.items():
+            if re.search(words, str(error)) and not isinstance(error, InputError):
+                if order == 1 or what.endswith("no derivatives"):
+                    return InputError("problem", what, advice)
+                what = f"{order} takes derivatives that are not there: {what}"
+                return InputError("order", what, f"order=1, or {advice}")
+    return None
+
+
+@contextmanager
+def explain_derivatives() -> Iterator[None]:
+    """Refuse what JAX cannot differentiate inside."""
+    try:
+        yield
+    except Exception as error:
+        if refused := find_missing_derivative(error):
+            raise refused from error
+        raise
 
 
 _warned: set[str] = set()

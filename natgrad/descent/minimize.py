@@ -25,7 +25,7 @@ from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local, Setup
-from ..errors import InputError, refuse_unknown
+from ..errors import InputError, find_missing_derivative, refuse_unknown
 from ..identity import identify
 from ..metrics.base import Metric
 from ..models.base import Evaluation, evaluate
@@ -166,7 +166,10 @@ def minimize(
             if aside is not None:
                 run.held_out = aside.measure(run.theta)
     except (Exception, KeyboardInterrupt) as error:
-        error.natgrad_result = run.result(Status.FAILED)  # pyright: ignore
+        refused = find_missing_derivative(error, getattr(method, "order", 1))
+        (refused or error).natgrad_result = run.result(Status.FAILED)  # pyright: ignore
+        if refused is not None:
+            raise refused from error
         raise
     return run.result(status)
 

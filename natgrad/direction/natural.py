@@ -16,7 +16,7 @@ from ..core.outcomes import Counts
 from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
-from ..errors import refuse_unknown
+from ..errors import explain_derivatives, refuse_unknown
 from ..metrics.base import Metric
 from ..parameters import flatten
 from ..problem import Problem
@@ -28,6 +28,7 @@ from .local import Setup
 from .traced import solve_traced
 
 
+@explain_derivatives()
 def natural_gradient(
     problem: Problem,
     theta: PyTree,
@@ -100,6 +101,7 @@ def _trace(setup: Setup, unravel: Callable[[Array], PyTree]) -> Direction:
     return Direction(unravel(eta), info, cast(float, loss), unravel(gradient))
 
 
+@explain_derivatives()
 def information_matrix(problem: Problem, theta: PyTree, *, metric: Metric) -> Array:
     """G = ZᵀLᵀLZ, the p × p matrix of the metric on parameters.
 

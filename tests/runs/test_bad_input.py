@@ -70,6 +70,28 @@ def failing(theta, x):
     raise ValueError("my equation failed")
 
 
+@jax.custom_vjp
+def one_sided(theta):
+    return state(theta)
+
+
+one_sided.defvjp(lambda t: jax.vjp(state, t), lambda pull, xi: pull(xi))
+
+
+def looped(theta):
+    return jax.lax.while_loop(lambda u: u[0, 0] < 9.0, lambda u: 2.0 * u, state(theta))
+
+
+def called(theta):
+    return jax.pure_callback(np.asarray, jax.ShapeDtypeStruct((4, 5), float), state(theta))
+
+
+def solved(function, **settings):
+    """A run on the grid, by a method with these settings."""
+    method = ng.NaturalGradient(ng.L2(GRID), **settings)
+    return ng.minimize(ng.Problem(function, lambda rho: jnp.sum(rho**2)), jnp.ones(2), method)
+
+
 class Host(ng.ExternalModel):
     def __init__(self):
         super().__init__(lambda t: np.asarray(t), lambda t, v: v, lambda t, u: u)
@@ -120,6 +142,12 @@ CASES = {
     "order of a boolean": ("order", "1 to 5", lambda: trained(order=True)),
     "order with a proximal step": ("order", "ProximalStep.*Backtracking", lambda: trained(order=2, step=ng.ProximalStep(1.0))),
     "order outside JAX": ("order", "Host.*order=1", lambda: trained(order=2, problem=ng.Problem(Host(), jnp.sum), metric=ng.L2())),
+    "order without forward derivatives": ("order", "2 takes.*custom_vjp.*order=1.*custom_jvp", lambda: solved(ng.models.Explicit(one_sided, mode="reverse"), order=2)),
+    "order without reverse derivatives": ("order", "3 takes.*while loop.*order=1.*scan", lambda: solved(looped, order=3)),
+    "no forward derivatives": ("problem", "custom_vjp.*custom_jvp.*reverse", lambda: solved(one_sided)),
+    "no forward derivatives of a direction": ("problem", "custom_vjp", lambda: direction(one_sided)),
+    "no reverse derivatives": ("problem", "while loop.*scan", lambda: solved(looped, solver=ng.CG())),
+    "no derivatives": ("problem", "outside JAX.*ExternalModel", lambda: solved(called, order=2)),
     "momentum one": ("momentum", "1.0 is out of range", lambda: trained(momentum=1.0)),
     "momentum negative": ("momentum", "nonnegative", lambda: trained(momentum=-0.1)),
     "momentum of text": ("momentum", "number", lambda: trained(momentum="heavy")),
