@@ -4,8 +4,9 @@ import functools
 import hashlib
 import inspect
 import re
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -166,70 +167,105 @@ def digest(value: PyTree, *, inside: bool = False) -> str:
     """A number for its structure, types and arrays, the same in another process.
 
     Of an array whose parts other processes hold, only the shape and the type count; of an operator
-    its type and shapes, and of a function its name. With `inside` these too are what they are made
-    of: a function its code and the data that it refers to, which another version of Python changes.
+    its type and shapes, and of a function its name. With `inside` everything is what it is made of:
+    a function its code and the data that it refers to, which another version of Python changes, an
+    object its attributes, unless its class is of Python's library, of JAX or of NumPy.
     """
+    if inside:
+        return _look_into(value, {}).hex()
     found = hashlib.sha256()
-    for piece in _pieces(value, inside, set()):
-        found.update(piece)
+    leaves, structure = jax.tree_util.tree_flatten(
+        value, is_leaf=lambda x: _is_operator(x) or isinstance(x, (set, frozenset))
+    )
+    found.update(_without_addresses(structure))
+    for leaf in leaves:
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+            for piece in _read_array(leaf):
+                found.update(piece)
+        elif _is_operator(leaf):
+            shapes = leaf.in_structure(), leaf.out_structure()
+            found.update(_without_addresses((type(leaf).__name__, shapes)))
+        elif isinstance(leaf, (set, frozenset)):
+            found.update(_without_addresses(sorted(map(repr, leaf))))
+        else:
+            found.update(_without_addresses(leaf))
     return found.hexdigest()
 
 
-def _pieces(value: PyTree, inside: bool, seen: set[int]) -> Iterator[bytes]:
-    is_leaf = lambda x: (not inside and _is_operator(x)) or isinstance(x, (set, frozenset))
-    leaves, structure = jax.tree_util.tree_flatten(value, is_leaf=is_leaf)
-    yield _without_addresses(structure)
-    for leaf in leaves:
-        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-            yield f"{leaf.dtype}{leaf.shape}".encode()
-            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            plain: Any = jax.random.key_data(jnp.asarray(leaf)) if is_key else leaf
-            if isinstance(values := to_host(plain), np.ndarray):
-                yield np.ascontiguousarray(values).tobytes()
-        elif _is_operator(leaf):
-            shapes = leaf.in_structure(), leaf.out_structure()
-            yield _without_addresses((type(leaf).__name__, shapes))
-        elif isinstance(leaf, (set, frozenset)):
-            yield _without_addresses(sorted(map(repr, leaf)))
-        elif inside and callable(leaf) and not isinstance(leaf, type):
-            yield from _insides(leaf, seen)
-        else:
-            yield _without_addresses(leaf)
+def _read_array(array: Any) -> Iterator[bytes]:
+    yield f"{array.dtype}{array.shape}".encode()
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    plain: Any = jax.random.key_data(jnp.asarray(array)) if is_key else array
+    if isinstance(values := to_host(plain), np.ndarray):
+        yield np.ascontiguousarray(values).tobytes()
 
 
-def _insides(function: Any, seen: set[int]) -> Iterator[bytes]:
-    """The code of a function and the data that it refers to, in the cells of its closure too."""
-    function = inspect.unwrap(function)
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    if isinstance(function, functools.partial):
-        yield from _pieces((function.func, function.args, function.keywords), True, seen)
-    elif isinstance(function, types.MethodType):
-        yield from _pieces((function.__func__, function.__self__), True, seen)
-    elif isinstance(function, types.FunctionType):
-        code, data = function.__code__, [function.__defaults__, function.__kwdefaults__]
-        yield from _codes(code)
-        with suppress(ValueError):  # a cell that is empty still
-            data += [cell.cell_contents for cell in function.__closure__ or ()]
-        known, own = function.__globals__, function.__module__
-        named = [known[name] for name in code.co_names if name in known]
-        of_others = lambda x: callable(x) and getattr(x, "__module__", own) != own
-        data += [x for x in named if isinstance(x, eqx.Module) or not of_others(x)]
-        kept = [x for x in data if not isinstance(x, (type, types.ModuleType))]
-        yield from _pieces(kept, True, seen)
-    else:
-        yield _without_addresses(function)
-        yield from _pieces(getattr(function, "__dict__", None), True, seen)
+def _look_into(value: Any, seen: dict[int, tuple[Any, bytes]]) -> bytes:
+    """The digest of an object from those of its parts; `seen` has each object with its own."""
+    if id(value) in seen:
+        return seen[id(value)][1]
+    seen[id(value)] = value, b"inside itself"
+    name, parts = _take_apart(value)
+    found = [part if isinstance(part, bytes) else _look_into(part, seen) for part in parts]
+    found = sorted(found) if isinstance(value, (set, frozenset)) else found
+    joined = hashlib.sha256(name)
+    for part in found:
+        joined.update(hashlib.sha256(part).digest())
+    seen[id(value)] = value, joined.digest()
+    return joined.digest()
 
 
-def _codes(code: types.CodeType) -> Iterator[bytes]:
-    yield code.co_code
+def _take_apart(value: Any) -> tuple[bytes, Iterable[Any]]:
+    """What kind of thing it is, and what it is made of."""
+    kind = type(value)
+    name, room = kind.__qualname__.encode(), kind.__module__.partition(".")[0]
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return name, _read_array(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return name, value
+    if isinstance(value, Mapping):
+        return name, sorted(value.items(), key=lambda item: _without_addresses(item[0]))
+    if isinstance(value, (type, types.ModuleType)):
+        return name, [value.__name__.encode()]
+    if isinstance(value, functools.partial):
+        return name, (value.func, value.args, value.keywords)
+    if isinstance(value, types.MethodType):
+        return name, (value.__func__, value.__self__)
+    if isinstance(value, types.CodeType):
+        return name, (value.co_code, value.co_names, value.co_consts)
+    if isinstance(value, types.FunctionType):
+        return name, _take_function_apart(value)
+    if callable(value) and (function := inspect.unwrap(value)) is not value:
+        rules = (getattr(value, rule, None) for rule in ("jvp", "fwd", "bwd"))
+        return name, (function, *rules)
+    foreign = room in sys.stdlib_module_names or room in ("jax", "jaxlib", "numpy")
+    if foreign and kind is not types.SimpleNamespace:
+        return name, [_without_addresses(value)]
+    slots = [slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())]
+    parts = {slot: getattr(value, slot, None) for slot in slots} | getattr(value, "__dict__", {})
+    return name, [parts] if parts else [_without_addresses(value)]
+
+
+def _take_function_apart(function: types.FunctionType) -> Iterator[Any]:
+    """Its code and the data that it refers to, in the cells of its closure too."""
+    yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it may be empty still
+            yield cell.cell_contents
+    known, own = function.__globals__, function.__module__
+    of_others = lambda x: callable(x) and getattr(x, "__module__", own) != own
+    for name in _find_names(function.__code__):
+        if name in known:
+            found = known[name]
+            yield repr(name) if of_others(found) and not isinstance(found, eqx.Module) else found
+
+
+def _find_names(code: types.CodeType) -> Iterator[str]:
+    """The names in a piece of code and in the functions that it makes."""
+    yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-        else:
-            yield _without_addresses(constant)
+            yield from _find_names(constant)
 
 
 def _without_addresses(value: Any) -> bytes:

@@ -92,6 +92,9 @@ class Counted:
 
 
 CLOCK = Counted()
+SPENDING = METHODS | {
+    "momentum": ng.NaturalGradient(ng.L2(), solver=ng.CG(1e-3, 3), damping=1e-2, momentum=0.5)
+}
 TARGET = ng.LeastSquares(jnp.array([0.3, -2.0, 1.0, 4.0, -1.0, 0.5]))
 KINDS = {
     "in JAX": (
@@ -101,7 +104,7 @@ KINDS = {
     ),
     "outside": (
         ng.Problem(CLOCK.model(), ng.LeastSquares(jnp.zeros(2))),
-        ("NaturalGradient", "rejected steps", "matrix-free", "LBFGS"),
+        ("NaturalGradient", "rejected steps", "matrix-free", "LBFGS", "momentum"),
         None,
     ),
     "batches": (
@@ -119,16 +122,19 @@ def spend(kind: str, name: str, seed: int, checkpoint=None, **budget) -> ng.Resu
     problem, _, batch = KINDS[kind]
     size = 3 if kind == "batches" else 2
     theta = START if seed == 0 else np.random.default_rng(seed).normal(size=size)
-    CLOCK.now = 0
+    CLOCK.now, asked = 0, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(natgrad.descent.run, "time", SimpleNamespace(perf_counter=lambda: CLOCK.now))
-        return ng.minimize(
-            *(problem, jnp.asarray(theta), METHODS[name]),
+        result = ng.minimize(
+            *(problem, jnp.asarray(theta), SPENDING[name]),
             stop=ng.Stop(iterations=5, gradient=0.0, **budget),
             batch=batch,
-            callbacks=[lambda progress: CLOCK.call(False)],
+            callbacks=[lambda progress: CLOCK.call(asked.append(1))],
             checkpoint=checkpoint,
         )
+    if kind == "outside" and checkpoint is None:  # every call is counted, and once
+        assert CLOCK.now == len(asked) + result.spent("propagations")[-1]
+    return result
 
 
 spend_all = functools.cache(spend)

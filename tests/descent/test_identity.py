@@ -1,8 +1,12 @@
 """What a run is known by: problems by what they do, functions by their code and data."""
 
 import functools
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import natgrad as ng
+from natgrad.devices import Devices
 from natgrad.identity import digest
 from problems_for_tests import assert_same
 
@@ -183,16 +188,48 @@ def test_any_other_problem_is_refused_and_the_same_goes_on(place, by, what, meth
                 go(linear(**change))
 
 
+class Settings:
+    """A class of a user, of which nothing is known."""
+
+    def __init__(self, **given):
+        self.__dict__ |= given
+
+    def scale(self, theta):
+        return self.factor * theta  # pyright: ignore
+
+
+class Held(eqx.Module):
+    """A function that is no leaf."""
+
+    function: Any = eqx.field(static=True)
+
+    def __call__(self, theta):
+        return self.function(theta)
+
+
+GLOBAL = 0.0
+
+
 def closure(number, array, flag, text):
+    """The same four values, in every place that a function may have them from."""
     data = {"a": jnp.asarray(array), "b": [number, {text, "x"}]}
+    long = np.zeros(5000)
+    long[2500] = number
     inner = lambda theta: theta * data["a"][0] + len(data["b"][1])
-    return functools.partial(lambda scale, theta: scale * inner(theta) if flag else theta, number)
+    bound = Settings(factor=long, more=(flag, text)).scale
+    held = Held(eqx.filter_jit(lambda theta, *, flag=flag: theta if flag else number * theta))
+    chosen = jnp.sin if flag else jnp.cos
+    return [
+        functools.partial(lambda scale, theta: scale * inner(theta) if flag else theta, number),
+        jax.vmap(bound, in_axes=int(flag)),
+        Settings(inner=inner, held=held, chosen=chosen),
+    ]
 
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given_by_hypothesis(data=st.data())
-def test_functions_are_told_apart_by_their_data(data):
+@given_by_hypothesis(data=st.data(), place=st.integers(0, 2))
+def test_functions_are_told_apart_by_their_data(data, place):
     values = st.tuples(
         st.integers(0, 2),
         st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=2),
@@ -200,12 +237,14 @@ def test_functions_are_told_apart_by_their_data(data):
         st.sampled_from("xy"),
     )
     one, other = data.draw(values), data.draw(values)
-    inside = lambda value: digest(closure(*value), inside=True)
+    # what each of them refers to
+    part = (lambda v: v, lambda v: (v[0], v[2:]), lambda v: v)[place]
+    inside = lambda value: digest(closure(*value)[place], inside=True)
     assert inside(one) == inside(one)
-    assert (inside(one) == inside(other)) == (one == other)
+    assert (inside(one) == inside(other)) == (part(one) == part(other))
 
 
-def test_a_function_is_its_code_and_what_it_refers_to():
+def test_a_function_is_its_code_and_what_it_refers_to(monkeypatch):
     inside = functools.partial(digest, inside=True)
     assert inside(lambda x: x + 1) == inside(lambda x: x + 1)
     assert inside(lambda x: x + 1) != inside(lambda x: x + 2)
@@ -215,6 +254,79 @@ def test_a_function_is_its_code_and_what_it_refers_to():
     assert inside(closure(1, [1.0], True, "x")) != inside(closure(1, [0.0], True, "x"))
     assert inside(jax.jit(lambda x: x + 1)) != inside(jax.jit(lambda x: x + 2))
     assert inside(np.ones(3).__add__) == inside(np.ones(3).__add__)
+    assert inside(lambda x: jnp.sin(x)) != inside(lambda x: jnp.cos(x))
+    assert inside(jax.vmap(closure, 0)) != inside(jax.vmap(closure, 1))
+    nested, found = (lambda x: jax.vmap(lambda y: GLOBAL * y)(x)), set()
+    for value in (1.0, 2.0, 2.0):
+        monkeypatch.setattr(sys.modules[__name__], "GLOBAL", value)
+        found.add(inside(nested))
+    assert len(found) == 2
+
+
+@pytest.mark.slow
+def test_a_digest_does_not_hang_on_the_seed_of_hashes():
+    """Sets stand in the order of hashes, which another process has otherwise."""
+    code = (
+        "from natgrad.identity import digest;"
+        "given = [lambda x: x in {'a', 'b', 'c', 'd'}, {('x', frozenset('yz'))}];"
+        "print(digest(given, inside=True))"
+    )
+    run = lambda seed: subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        capture_output=True,
+        check=True,
+    )
+    assert len({run(seed).stdout for seed in "12"}) == 1
+
+
+ARGUMENTS = {  # of `minimize`, each with others that are not equal to it
+    "problem": [linear(), linear(other_matrix()), linear(target=np.zeros(12)), linear(weight=1.0)],
+    "theta0": [jnp.zeros(3), jnp.ones(3), {"a": jnp.zeros(3)}, jnp.zeros(3, jnp.float32)],
+    "method": [L2, ng.LBFGS(), ng.NaturalGradient(ng.L2(), damping=1e-3), None],
+    "bounds": [None, (0.0, 1.0), (0.0, 2.0), (None, 1.0)],
+    "stop": [ng.Stop(), ng.Stop(iterations=9), ng.Stop(seconds=1.0), ng.Stop(loss=0.0)],
+    "batch": [None, ng.MiniBatch(3), ng.MiniBatch(3, seed=1), ng.Resampled(other_matrix)],
+    "held_out": [
+        *(None, linear(), ng.descent.HeldOut(linear())),
+        ng.descent.HeldOut(linear(weight=1.0)),
+    ],
+    "checkpoint": [False, True],
+    "snapshots": [None, 1, 2],
+}
+CHOICES = st.fixed_dictionaries(
+    {name: st.sampled_from(range(len(values))) for name, values in ARGUMENTS.items()}
+)
+
+
+class Met(Devices):
+    """One of two processes, with what the other has said."""
+
+    others: dict[str, str] | None = None
+    _alone = False
+
+    def _exchange(self, mine):
+        Met.others = mine if Met.others is None else Met.others
+        return [mine, Met.others]
+
+
+@pytest.mark.slow
+@settings(max_examples=250, deadline=None)
+@given_by_hypothesis(first=CHOICES, other=CHOICES, changed=st.sets(st.sampled_from([*ARGUMENTS])))
+def test_processes_with_any_argument_different_are_told_so(first, other, changed):
+    Met.others, devices = None, Met.over(jax.make_mesh((1,), ("devices",)))
+    given = lambda choice: [values[choice[name]] for name, values in ARGUMENTS.items()]
+    check = lambda problem, theta, *rest: devices.check(
+        problem, theta, **dict(zip([*ARGUMENTS][2:], rest, strict=True))
+    )
+    check(*given(first))
+    second = {name: (other if name in changed else first)[name] for name in ARGUMENTS}
+    for name in ARGUMENTS:
+        if first[name] != second[name]:
+            with pytest.raises(ng.InputError, match=f"{name}: differs from process to process"):
+                check(*given(second))
+            return
+    check(*given(second))
 
 
 def test_a_digest_sees_values_and_structure_but_no_addresses():

@@ -162,6 +162,7 @@ OTHER = {  # of the second process
     "seconds": lambda mesh, folder: {"stop": ng.Stop(iterations=3, gradient=0.0, seconds=60.0)},
     "damping": lambda mesh, folder: {"method": ng.NaturalGradient(ng.L2(), damping=1e-3)},
     "batch": lambda mesh, folder: {"batch": ng.MiniBatch(4)},
+    "held_out": lambda mesh, folder: {"held_out": ng.Problem(jnp.sin, jnp.sum)},
     "checkpoint": lambda mesh, folder: {"checkpoint": folder / "run.npz"},
     "snapshots": lambda mesh, folder: {"snapshots": 2},
     "no method": lambda mesh, folder: {"method": None},
@@ -171,7 +172,8 @@ OTHER = {  # of the second process
     "progress": lambda mesh, folder: {"progress": None},
 }
 REFUSED = {  # the argument that each is refused by; the others go on
-    **{name: name for name in ("theta0", "bounds", "batch", "checkpoint", "snapshots", "mesh")},
+    **{name: name for name in ("theta0", "bounds", "batch", "held_out")},
+    **{name: name for name in ("checkpoint", "snapshots", "mesh")},
     **{"closure": "problem", "target": "problem", "method": "method", "damping": "method"},
     **{"iterations": "stop", "seconds": "stop", "no method": "method"},
 }
