@@ -78,7 +78,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
         pages.insert(0, _beside_each_other(results))
     document = pages[0] if len(pages) == 1 else Report(TITLE, pages)
     try:
-        replace_file(output, document.html().encode("utf-8"))
+        replace_file(output, document.html().encode("utf-8", "replace"))
     except OSError as error:
         raise FolderError(f"cannot write to {output}: {error.strerror}") from error
     return output

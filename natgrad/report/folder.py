@@ -146,7 +146,7 @@ class ResultFolder:
         """Write `content` as JSON; arrays become lists and numbers that are not finite null."""
         target = self.path / name
         text = json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False)
-        replace_file(target, f"{text}\n".encode())
+        replace_file(target, f"{text}\n".encode(errors="replace"))
         return target
 
 
@@ -172,7 +172,7 @@ def save_page(page: Page, folder: Path) -> Path:
         **{name: dict(getattr(page, name)) for name in RECORDS},
     }
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False)
-    replace_file(folder / PAGE, f"{text}\n".encode())
+    replace_file(folder / PAGE, f"{text}\n".encode(errors="replace"))
     return page.write(folder / "index.html")
 
 
@@ -182,7 +182,7 @@ def load_page(folder: Path) -> Page:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["natgrad"] != "page" or content["version"] != VERSION:
-            found = f"{content['natgrad']}, version {content['version']}"
+            found = f"{content['natgrad']}, version {content['version']}"[:100]
             problem = f"{path} is a {found}, not a page of version {VERSION}"
             raise InputError("folder", problem, f"natgrad resume {folder}, which writes it again")
         sections = [
@@ -193,15 +193,18 @@ def load_page(folder: Path) -> Page:
             )
             for entry in content["sections"]
         ]
-        records = {name: content[name] for name in RECORDS}
-        return Page(content["title"], content["lead"], sections, **records)
-    except InputError:
-        raise
+        records = {name: dict(content[name]) for name in RECORDS}
+        page = Page(content["title"], content["lead"], sections, **records)
+        page.html()  # what cannot be shown fails here, not when it is written
+        return page
     except (FileNotFoundError, NotADirectoryError):
         problem = f"there is no {path}"
         raise InputError("folder", problem, "the folder of a study that has ended") from None
     except Exception as error:  # whatever is in that file
-        problem = f"{path} is damaged or something else ({type(error).__name__}: {error})"
+        if isinstance(error, InputError) and error.argument == "folder":
+            raise
+        said = f"{type(error).__name__}: {error}"[:200]
+        problem = f"{path} is damaged or something else ({said})"
         raise InputError("folder", problem, "running the study again") from error
 
 

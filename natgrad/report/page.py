@@ -139,8 +139,8 @@ class Page:
         return build_document(self.title, self.contents(), self.body())
 
     def write(self, path: Path) -> Path:
-        """Write the document to `path`."""
-        replace_file(path, self.html().encode("utf-8"))
+        """Write the document to `path`; what is no text, as in names of files, becomes "?"."""
+        replace_file(path, self.html().encode("utf-8", "replace"))
         return path
 
 

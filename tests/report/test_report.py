@@ -1,10 +1,12 @@
 """Report pages: what is in the HTML, pages as data, and reports put together from runs."""
 
 import base64
+import functools
 import hashlib
 import json
 import re
 import shutil
+import tempfile
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,6 +15,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import natgrad as ng
 from natgrad.report import (
@@ -249,6 +253,48 @@ def test_a_page_that_cannot_be_read_is_an_input_error(saved, tmp_path):
     for name, (content, message) in cases.items():
         with pytest.raises(ng.InputError, match=re.escape(message)):
             load_page(_changed(tmp_path / name, content))
+
+
+def _places(node, at=()):
+    """Where something stands in the data of a page."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node[:3])
+    for key, entry in inner:
+        yield (*at, key)
+        if isinstance(entry, (dict, list)):
+            yield from _places(entry, (*at, key))
+
+
+HOSTILE = [
+    *(None, True, 0, -1, 1e308, 10**400, float("nan"), float("inf"), "", "\ud800", "\x00"),
+    "x" * 5000,
+    *("</script><script>", "../page.json", [], {}, [[]], [None], [1e9, 1e9], {"__proto__": [1]}),
+]
+
+
+@pytest.mark.slow
+@settings(max_examples=250)
+@given(data=st.data(), entry=st.sampled_from(HOSTILE), more=st.booleans())
+def test_any_entry_of_a_page_may_be_something_else(saved, data, entry, more):
+    """The page is refused in a line, or shown, saved and read again, with no script more."""
+    content = json.loads((saved[0] / "page.json").read_text())
+    *way, last = data.draw(st.sampled_from([*_places(content)]))
+    node = functools.reduce(lambda inner, key: inner[key], way, content)
+    node[last] = entry
+    if more and isinstance(node, dict):
+        node["x"] = node.pop(last)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(shutil.copytree(saved[0], Path(name) / "page"))
+        (folder / "page.json").write_text(json.dumps(content))
+        try:
+            found = load_page(folder)
+        except ng.InputError as error:
+            assert str(error).startswith("folder: ")  # noqa: PT017
+            assert len(str(error)) < 1000  # noqa: PT017
+            return
+        save_page(found, folder)
+        written = (folder / "index.html").read_text()
+        assert load_page(folder).html() == written
+        assert written.count("<script") <= saved[1].html().count("<script")
 
 
 def test_pages_are_chapters_of_one_document(saved):
