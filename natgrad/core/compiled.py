@@ -220,6 +220,9 @@ def cache(folder: str | Path | None = None) -> Path | None:
     ng.cache()            # at the top of a script; the command `natgrad` does this by itself
     ```
 
+    Processes may share a folder. JAX warns of files in it that are damaged, and compiles anew; it
+    does not write them again, so remove them.
+
     Cost: a file for each program that takes longer than 0.1 s to compile.
 
     Args:
@@ -229,13 +232,20 @@ def cache(folder: str | Path | None = None) -> Path | None:
         given: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
         if given:
             return Path(given)
-        chosen = program_folder(os.environ)
+        try:
+            chosen = program_folder(os.environ)
+        except RuntimeError:  # there is no home folder
+            return None
         if chosen is None or not _is_writable(chosen):
             return None
     else:
-        chosen = Path(folder).expanduser()
-        if not _is_writable(chosen):
-            raise InputError("folder", f"{chosen} cannot be written", "another folder")
+        try:
+            chosen = Path(folder).expanduser().absolute() if folder != "" else None
+        except (TypeError, RuntimeError):  # RuntimeError: nobody of that name has a home folder
+            chosen = None
+        if chosen is None or not _is_writable(chosen):
+            advice = "the path of a folder that may be made or written to"
+            raise InputError("folder", f"{folder!r} cannot be written", advice)
     jax.config.update("jax_compilation_cache_dir", str(chosen))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_SECONDS)
     return chosen
@@ -259,5 +269,5 @@ def _is_writable(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return True
-    except (OSError, RuntimeError):  # RuntimeError: no home folder to expand
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
         return False
