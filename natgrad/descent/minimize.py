@@ -135,7 +135,7 @@ def minimize(
     known = method.check(problem, theta0, bounds=bounds)
     draw = None if batch is None else _make_draws(batch, *given, theta0, known, devices)
     theta0, box, file = strengthen(theta0), as_bounds(bounds, theta0), None
-    aside = None if held_out is None else as_held_out(held_out)
+    aside = None if held_out is None else as_held_out(held_out, take_local(theta0))
     if checkpoint is not None:
         checkpoint = as_checkpoint(checkpoint)
         seen = {"problem": (problem, method)}
@@ -312,6 +312,9 @@ class _Loop:
         if first and not np.isfinite(loss):
             advice = "a starting point where the loss is finite"
             raise InputError("theta0", f"the loss there is {loss}", advice)
+        if first and aside is not None and not np.isfinite(apart):
+            advice = "points and data for which it is finite"
+            raise InputError("held_out", f"its loss at theta0 is {apart}", advice)
         converged = norm <= self.stop.gradient * reference
         untried = record is None or converged or not (record.accepted or sum(record.counts))
         if untried and (first or run.state.batches):

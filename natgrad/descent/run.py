@@ -15,6 +15,8 @@ from ..core.outcomes import Counts, Status
 from ..core.settings import Public, check_instance, check_integer
 from ..core.sharding import take_local
 from ..devices import Devices
+from ..direction.linearise import check_structure
+from ..direction.local import Setup
 from ..errors import InputError
 from ..parameters import flatten
 from ..problem import Problem
@@ -232,9 +234,15 @@ class HeldOut(Public):
         return float(measure(self.problem, take_local(theta)))
 
 
-def as_held_out(given: Any) -> HeldOut:
-    """As asked of `minimize`."""
-    return given if isinstance(given, HeldOut) else HeldOut(given)
+def as_held_out(given: Any, theta: PyTree) -> HeldOut:
+    """As asked of `minimize`; `InputError` unless it is a problem of this θ."""
+    found = given if isinstance(given, HeldOut) else HeldOut(given)
+    try:
+        check_structure(Setup(found.problem, theta))
+    except InputError as error:
+        what, _, advice = str(error).removesuffix(".").partition(". Try: ")
+        raise InputError("held_out", what, advice) from error
+    return found
 
 
 def _measure(problem: Problem, theta: PyTree) -> Array:

@@ -108,3 +108,18 @@ def test_what_is_no_problem_is_refused():
         descend(held_out=3)
     with pytest.raises(ng.InputError, match="every: 0 is no integer"):
         ng.descent.HeldOut(GROWING, every=0)
+
+
+OTHERWISE = {  # held-out problems that are not of this θ, or say nothing
+    "target: has shape": ng.Problem(lambda t: t, ng.LeastSquares(jnp.ones(7))),
+    "loss: .*scalar": ng.Problem(lambda t: t, lambda rho: rho),
+    "model: .*complex": ng.Problem(lambda t: t + 1j, lambda rho: jnp.sum(rho.real)),
+    "its loss at theta0 is nan": ng.Problem(Linear(np.full((2, 2), np.nan)), jnp.sum),
+    "its loss at theta0 is inf": ng.Problem(lambda t: t, lambda rho: jnp.sum(rho**2) / 0.0),
+}
+
+
+@pytest.mark.parametrize("message", OTHERWISE)
+def test_a_held_out_problem_is_checked(message):
+    with pytest.raises(ng.InputError, match=f"held_out: {message}"):
+        descend(held_out=OTHERWISE[message])

@@ -558,7 +558,7 @@ def test_the_folder_of_the_programs(environment, folder):
     assert program_folder(environment) == folder
 
 
-@pytest.mark.parametrize("folder", ["", 3, b"/tmp", "~nobody/a", "/dev/null", "a\0b"])
+@pytest.mark.parametrize("folder", ["", 3, b"/tmp", "~no-such-user/a", "/dev/null", "a\0b"])
 def test_what_is_no_folder_for_programs_is_refused(folder):
     before = jax.config.jax_compilation_cache_dir
     with pytest.raises(ng.InputError, match="folder: .* cannot be written"):
@@ -575,7 +575,7 @@ def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
     assert ng.cache() is None
     assert jax.config.jax_compilation_cache_dir == before
     assert blocked.read_text() == "not a folder"
-    monkeypatch.setenv("NATGRAD_CACHE", "~nobody/a")
+    monkeypatch.setenv("NATGRAD_CACHE", "~no-such-user/a")
     assert ng.cache() is None
 
 
