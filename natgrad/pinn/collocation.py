@@ -197,6 +197,10 @@ class Collocation(RowModel):
         for name, block in self.blocks.items():
             there = points.get(name, block.points), weights.get(name, block.weight)
             moved[name] = Residual(block.function, *there, block.metric)
+            shape, wanted = moved[name].points.shape, block.points.shape
+            if len(shape) == 2 and shape[1] != wanted[1]:
+                what = f"those of {name} have shape {shape}, those before {wanted}"
+                raise InputError("points", what, f"(n, {wanted[1]}) points")
         return Collocation(memory=self.memory, **moved)
 
     @property

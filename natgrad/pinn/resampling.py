@@ -127,17 +127,24 @@ _fold_in = jax.jit(jax.random.fold_in)
 
 
 def _check_drawn(name: str, block: Residual, drawn: Any) -> None:
+    if isinstance(drawn, list) or (isinstance(drawn, tuple) and len(drawn) != 2):
+        what = f"returns a {type(drawn).__name__} of {len(drawn)} entries for {name}"
+        raise InputError("draw", what, "an array of points, or a pair (points, shares)")
     points, shares = drawn if isinstance(drawn, tuple) else (drawn, None)
     shape, wanted = np.shape(points), block.points.shape
     if shares is not None and (np.shape(shares) != shape[:1] or block.weight.ndim):
         what = f"shares of shape {np.shape(shares)} of {name}, whose points have shape {shape}"
         raise InputError("draw", what, "one for each point, and a single weight of the block")
-    if len(shape) != 2 or shape[1] != wanted[1]:
-        what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
-        raise InputError("draw", what, f"(n, {wanted[1]}) points")
+    _check_shape(name, shape, wanted)
     if block.weight.ndim and shape != wanted:
         what = f"draws {shape[0]} points of {name}, which has a weight for each of {wanted[0]}"
         raise InputError("draw", what, "as many points, or a single weight")
+
+
+def _check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if len(shape) != 2 or shape[1] != wanted[1]:
+        what = f"the points of {name} have shape {shape}, those of the problem {wanted}"
+        raise InputError("draw", what, f"(n, {wanted[1]}) points")
 
 
 def _prepare_to_follow(metric: Metric, own: Metric) -> Follower:
@@ -226,6 +233,8 @@ class Draws:
         def residual(name: str, points: Array) -> Array:
             if name not in blocks:
                 raise InputError("draw", f"there is no block {name!r}", f"one of {list(blocks)}")
+            points = jnp.asarray(points)
+            _check_shape(name, points.shape, blocks[name].points.shape)
             return _evaluate(blocks[name].function, theta, points)
 
         drawn = self.batch.draw(key, *((theta, residual) if self.adapts else ()))
