@@ -561,7 +561,7 @@ def test_the_folder_of_the_programs(environment, folder):
 @pytest.mark.parametrize("folder", ["", 3, b"/tmp", "~no-such-user/a", "/dev/null", "a\0b"])
 def test_what_is_no_folder_for_programs_is_refused(folder):
     before = jax.config.jax_compilation_cache_dir
-    with pytest.raises(ng.InputError, match="folder: .* cannot be written"):
+    with pytest.raises(ng.InputError, match=r"folder: .* cannot be written"):
         ng.cache(folder)
     assert jax.config.jax_compilation_cache_dir == before
 
