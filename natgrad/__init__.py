@@ -1,18 +1,13 @@
 """natgrad: natural gradient descent for PDE-based optimisation, in the metric of your choice."""
 
-from . import checks as checks
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import descent as descent
 from . import direction as direction
-from . import fem as fem
-from . import interop as interop
 from . import metrics as metrics
 from . import models as models
-from . import pinn as pinn
-from . import plot as plot
-from . import report as report
-from . import samples as samples
 from . import solvers as solvers
-from . import waves as waves
 from .batches import MiniBatch
 from .comparison import Comparison, compare
 from .core.compiled import cache
@@ -30,7 +25,6 @@ from .direction.natural import information_matrix, natural_gradient
 from .direction.spectrum import information_spectrum
 from .errors import InputError
 from .grids import Grid
-from .interop.torch import TorchModel
 from .metrics import (
     L2,
     Blocks,
@@ -43,8 +37,6 @@ from .metrics import (
     Wasserstein,
 )
 from .models import ExternalModel, ImplicitModel, Pointwise, Sourcewise
-from .pinn.collocation import Collocation, Residual, derivative, laplacian
-from .pinn.resampling import Resampled
 from .problem import KullbackLeibler, LeastSquares, Problem, SquaredDistance
 from .result import Result, load_result
 from .solvers import (
@@ -61,7 +53,25 @@ from .solvers import (
     RandomizedSVD,
 )
 
+if TYPE_CHECKING:
+    from . import checks as checks
+    from . import fem as fem
+    from . import interop as interop
+    from . import pinn as pinn
+    from . import plot as plot
+    from . import report as report
+    from . import samples as samples
+    from . import waves as waves
+    from .interop import TorchModel
+    from .pinn import Collocation, Resampled, Residual, derivative, laplacian
+
 __version__ = "0.2.0"
+
+# Imported when first used, because many programs need none of them: rooms, and names of rooms.
+_ROOMS = ("checks", "fem", "interop", "pinn", "plot", "report", "samples", "waves")
+_NAMES = {"TorchModel": "interop"} | dict.fromkeys(
+    ("Collocation", "Residual", "Resampled", "derivative", "laplacian"), "pinn"
+)
 
 __all__ = [
     "CG",
@@ -130,3 +140,15 @@ __all__ = [
     "nystrom",
     "spring",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _NAMES:
+        return getattr(__getattr__(_NAMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
+import scipy
 from jax import Array
 from jax.custom_derivatives import linear_call
 from jax.flatten_util import ravel_pytree
-from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, SuperLU, splu
 
 from ..errors import InputError
 from .compiled import can_call_back
@@ -20,7 +19,7 @@ from .operators import AdjointOperator, Structure, flat_product
 from .settings import check_instance
 
 
-def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
+def as_linear_operator(operator: lx.AbstractLinearOperator) -> "scipy.sparse.linalg.LinearOperator":
     """A lineax operator as a `scipy.sparse.linalg.LinearOperator` on flat NumPy vectors.
 
     ```python
@@ -49,7 +48,9 @@ def as_linear_operator(operator: lx.AbstractLinearOperator) -> LinearOperator:
         "rmatmat": None if on_host else lambda X: block(operator.T, X),
     }
     dtype = np.result_type(flat[0].dtype, flat[1].dtype)
-    return LinearOperator(shape=(flat[0].size, flat[1].size), dtype=dtype, **products)
+    return scipy.sparse.linalg.LinearOperator(
+        shape=(flat[0].size, flat[1].size), dtype=dtype, **products
+    )
 
 
 def _apply_to_parts(product: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
@@ -69,7 +70,7 @@ def _block_product(operator: lx.AbstractLinearOperator, X: Array) -> Array:
 
 def is_scipy(value: Any) -> bool:
     """Whether this is a sparse matrix or an operator of SciPy."""
-    return sparse.issparse(value) or isinstance(value, LinearOperator)
+    return scipy.sparse.issparse(value) or isinstance(value, scipy.sparse.linalg.LinearOperator)
 
 
 def as_lineax_operator(operator: Any) -> AdjointOperator:
@@ -96,7 +97,7 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
     if np.issubdtype(operator.dtype, np.complexfloating):
         raise InputError("operator", "is complex, and metrics here are real", "its real form")
     rows, columns = operator.shape
-    if sparse.issparse(operator):
+    if scipy.sparse.issparse(operator):
         forward, backward = _Entries.of(operator), _Entries.of(operator.T)
     elif not can_call_back():
         what = "compiled code would call it, which takes a second CPU core to answer"
@@ -127,7 +128,7 @@ class _Entries(eqx.Module):
 
     @classmethod
     def of(cls, matrix: Any) -> "_Entries":
-        entries = sparse.csr_array(matrix).tocoo()
+        entries = scipy.sparse.csr_array(matrix).tocoo()
         if not np.all(np.isfinite(entries.data)):
             raise InputError("operator", "has entries that are not finite", "a finite matrix")
         data = jnp.array(entries.data, float if entries.data.dtype.kind != "f" else None)
@@ -147,8 +148,8 @@ class _Entries(eqx.Module):
 class _Callback(eqx.Module):
     """x ↦ Ax by calls of a SciPy operator on the host; its derivative knows the transpose."""
 
-    operator: LinearOperator = eqx.field(static=True)
-    adjoint: LinearOperator = eqx.field(static=True)
+    operator: "scipy.sparse.linalg.LinearOperator" = eqx.field(static=True)
+    adjoint: "scipy.sparse.linalg.LinearOperator" = eqx.field(static=True)
 
     @property
     def dtype(self) -> Any:
@@ -162,7 +163,7 @@ class _Callback(eqx.Module):
         return product(x)
 
 
-def _host_product(operator: LinearOperator) -> Any:
+def _host_product(operator: "scipy.sparse.linalg.LinearOperator") -> Any:
     """(nothing, x) ↦ Ax: a call of the host, one for each vector where it is mapped."""
 
     def call(_: None, x: Array) -> Array:
@@ -185,7 +186,7 @@ def sparse_root(A: Any) -> Any:
     """
     if np.issubdtype(A.dtype, np.complexfloating):
         raise InputError("A", "is complex, and metrics here are real", "its real form")
-    matrix: Any = sparse.csc_array(A).astype(float)
+    matrix: Any = scipy.sparse.csc_array(A).astype(float)
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError("A", f"has shape {matrix.shape}", "a square matrix")
     if not np.all(np.isfinite(matrix.data)):
@@ -204,17 +205,17 @@ def sparse_root(A: Any) -> Any:
         what = "is sparse and not positive definite to working precision"
         advice = "A plus a small multiple of a mass matrix, or A.toarray() for a semidefinite A"
         raise InputError("A", what, advice)
-    return sparse.diags_array(np.sqrt(pivots)) @ factor.L.T.tocsc()[:, factor.perm_r]
+    return scipy.sparse.diags_array(np.sqrt(pivots)) @ factor.L.T.tocsc()[:, factor.perm_r]
 
 
-def symmetric_lu(matrix: Any, pivot_threshold: float = 0.0) -> SuperLU:
+def symmetric_lu(matrix: Any, pivot_threshold: float = 0.0) -> "scipy.sparse.linalg.SuperLU":
     """The LU factorisation of a symmetric matrix: pivots from the diagonal, one ordering for both.
 
     Cholesky but for the square roots. A pivot below the threshold, a share of the largest entry of
     its column, is exchanged for that. Raises `RuntimeError` where a pivot is zero.
     """
-    return splu(
-        sparse.csc_matrix(matrix),
+    return scipy.sparse.linalg.splu(
+        scipy.sparse.csc_matrix(matrix),
         permc_spec="MMD_AT_PLUS_A",
         diag_pivot_thresh=pivot_threshold,
         options={"SymmetricMode": True},

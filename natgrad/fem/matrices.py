@@ -12,12 +12,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from ..errors import import_optional
 from ..metrics.elliptic.sparse_direct import (
-    LOST_PIVOT,
     REMEMBERED_FACTORS,
     Solve,
     available_backend,
@@ -71,15 +69,15 @@ class Matrices:
     @functools.cached_property
     def parts(self) -> int:
         """Into how many connected parts the mesh falls."""
-        return connected_components(self.mass, directed=False)[0]
+        return scipy.sparse.csgraph.connected_components(self.mass, directed=False)[0]
 
     @functools.cached_property
-    def mass(self) -> sparse.csr_matrix:
+    def mass(self) -> "scipy.sparse.csr_matrix":
         """M."""
         v, w = self.elements.values, self.elements.weights
         return self._assemble(np.einsum("qi,qj,eq->eij", v, v, w, optimize=True))
 
-    def stiffness(self, a: np.ndarray | None) -> sparse.csr_matrix:
+    def stiffness(self, a: np.ndarray | None) -> "scipy.sparse.csr_matrix":
         """K_a, for a at the points where gradients are taken, (E, R)."""
         w = self.elements.slope_weights if a is None else a * self.elements.slope_weights
         scaled = self.elements.slopes * w[:, :, None, None]
@@ -87,19 +85,19 @@ class Matrices:
         left, right = (g.reshape(E, -1, n) for g in (self.elements.slopes, scaled))
         return self._assemble(left.swapaxes(1, 2) @ right)
 
-    def slope_factor(self, a: np.ndarray) -> sparse.csr_matrix:
+    def slope_factor(self, a: np.ndarray) -> "scipy.sparse.csr_matrix":
         """D_a, with D_aᵀD_a = K_a, of a space without held nodes."""
         E, R, d, n = self.elements.slopes.shape
         roots = np.sqrt(a * self.elements.slope_weights)[:, :, None, None]
         columns = np.broadcast_to(self.elements.cells[:, None, None], (E, R, d, n))
         starts = n * np.arange(E * R * d + 1)
         parts = (roots * self.elements.slopes).ravel(), columns.ravel(), starts
-        return sparse.csr_matrix(parts, (E * R * d, self.size))
+        return scipy.sparse.csr_matrix(parts, (E * R * d, self.size))
 
-    def _assemble(self, local: np.ndarray) -> sparse.csr_matrix:
+    def _assemble(self, local: np.ndarray) -> "scipy.sparse.csr_matrix":
         data = np.bincount(self._slots, local.ravel()[self._inside], len(self._columns))
         shape = (self.size, self.size)
-        return sparse.csr_matrix((data, self._columns, self._starts), shape)
+        return scipy.sparse.csr_matrix((data, self._columns, self._starts), shape)
 
     def solve(
         self, system: System, solver: Solver, limits: tuple[float, int], columns: Any, a: Any = None
@@ -146,7 +144,7 @@ class Matrices:
         try:
             make = grounded_inverse if singular else symmetric_inverse
             solve = make(matrix, available_backend())
-        except LOST_PIVOT:
+        except RuntimeError:
             return unsolvable
         if factor is None:
             return functools.partial(_direct, solve)
@@ -179,7 +177,7 @@ class Iterative:
 
     def __init__(self, matrix: Any, solver: Solver | Solve, singular: bool, factor: Any = None):
         self.root = np.sqrt(matrix.diagonal())
-        inverse = sparse.diags(1 / self.root)
+        inverse = scipy.sparse.diags(1 / self.root)
         scaled = (inverse @ matrix @ inverse).tocsr()
         self.product: Callable[[np.ndarray], np.ndarray] = lambda psi: scaled @ psi
         if factor is not None:

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
+import scipy
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
-from scipy import sparse
 
 from ..core.operators import AdjointOperator, Structure, structure_of
 from ..core.selection import Selection
@@ -105,7 +105,7 @@ class MatrixMetric(_GivenMetric):
     _argument: ClassVar[str] = "A"
 
     def __init__(self, A: Any):
-        if sparse.issparse(A):
+        if scipy.sparse.issparse(A):
             self.L, self._whitener, self._complete = as_lineax_operator(sparse_root(A)), None, False
             self._gram = as_lineax_operator(0.5 * (A + A.T))
             return

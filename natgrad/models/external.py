@@ -7,24 +7,26 @@ the call that raised it.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
-from scipy import sparse
-from scipy.sparse.linalg import LinearOperator
 
 from ..core.compiled import is_traced
 from ..core.outcomes import Counts
 from ..errors import InputError
 from .base import Evaluation, Model, Products, Unravel, form_columns
 
-Matrix = np.ndarray | sparse.sparray | sparse.spmatrix | LinearOperator
+# Quoted, because SciPy loads its parts when they are first named.
+Matrix: TypeAlias = (
+    "np.ndarray | scipy.sparse.sparray | scipy.sparse.spmatrix | scipy.sparse.linalg.LinearOperator"
+)
 
 
 class HostModel(Model):
@@ -184,7 +186,7 @@ class _GivenJacobian:
         if getattr(Z, "shape", None) != wanted:
             what = f"returns {getattr(Z, 'shape', type(Z).__name__)} where Z is {wanted}"
             raise InputError("jacobian", what, "a matrix, sparse or not, or a LinearOperator")
-        return Z if isinstance(Z, LinearOperator) else Z.copy()
+        return Z if isinstance(Z, scipy.sparse.linalg.LinearOperator) else Z.copy()
 
 
 def call_named(name: str, function: Callable, *arguments: Any) -> Any:

@@ -1,20 +1,19 @@
 """Sparse factorisations on the host, made once for each θ and shared by all products there."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
+import scipy
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.sparse.linalg import splu
 
 from ..core.settings import Public
 from ..core.sparse import symmetric_lu
 from ..errors import InputError
 
 COLUMNS = 16
-Matrix = ArrayLike | sparse.sparray | sparse.spmatrix
+Matrix: TypeAlias = "ArrayLike | scipy.sparse.sparray | scipy.sparse.spmatrix"
 
 
 class Factorisation(Protocol):
@@ -69,7 +68,7 @@ class SparseLU(Public):
     leading_axes = True  # several right-hand sides at once
 
     def __init__(self, matrix: Matrix, symmetric: bool = False):
-        A: Any = sparse.csc_matrix(matrix)
+        A: Any = scipy.sparse.csc_matrix(matrix)
         if np.iscomplexobj(A.data):
             advice = "its real form [[Re, −Im], [Im, Re]] on real and imaginary parts"
             raise InputError("matrix", "is complex, and states are real", advice)
@@ -79,7 +78,7 @@ class SparseLU(Public):
         if not np.all(np.isfinite(A.data)):
             raise SingularMatrix("matrix", "has entries that are not finite", "a finite ∂h/∂ρ")
         try:
-            self._factor = symmetric_lu(A, 0.01) if symmetric else splu(A)
+            self._factor = symmetric_lu(A, 0.01) if symmetric else scipy.sparse.linalg.splu(A)
             pivots = np.abs(self._factor.U.diagonal())
             columns = abs(A).max(axis=0).toarray().ravel()[np.argsort(self._factor.perm_c)]
             lost = np.any(pivots <= np.finfo(float).eps * len(pivots) * columns)

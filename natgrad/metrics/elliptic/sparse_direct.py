@@ -28,22 +28,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components, laplacian
 
 from ...core.sparse import symmetric_lu
 from ...errors import InputError
 from .divergence import grid_shape
-
-try:
-    cholmod: Any = importlib.import_module("sksparse.cholmod")
-except ImportError:
-    cholmod = None
-
-LOST_PIVOT: tuple[type[Exception], ...] = (RuntimeError,)  # SuperLU: "exactly singular"
-if cholmod is not None:
-    LOST_PIVOT += (cholmod.CholmodNotPositiveDefiniteError,)
 
 Backend = Literal["superlu", "cholmod"]
 Solve = Callable[[np.ndarray], np.ndarray]  # right-hand sides as rows
@@ -54,7 +44,16 @@ REMEMBERED_FACTORS = 4
 
 def available_backend() -> Backend:
     """What `sparse_solve` uses by default: CHOLMOD where it can be imported."""
-    return "superlu" if cholmod is None else "cholmod"
+    return "superlu" if _cholmod() is None else "cholmod"
+
+
+@functools.cache
+def _cholmod() -> Any:
+    """CHOLMOD's module, or None where it cannot be imported."""
+    try:
+        return importlib.import_module("sksparse.cholmod")
+    except ImportError:
+        return None
 
 
 def sparse_solve(
@@ -79,7 +78,7 @@ def sparse_solve(
     backend = available_backend() if backend is None else backend
     if backend not in ("superlu", "cholmod"):
         raise InputError("backend", f"{backend!r} is unknown", "'superlu' or 'cholmod'")
-    if backend == "cholmod" and cholmod is None:
+    if backend == "cholmod" and _cholmod() is None:
         what = "scikit-sparse is not installed"
         raise InputError("backend", what, "pip install natgrad[cholmod]")
     shape = grid_shape(links, zeta)
@@ -131,7 +130,7 @@ def grounded_inverse(K: Any, backend: Backend) -> Solve:
 
     Each part is grounded at the largest entry of the diagonal; NaN where a pivot was lost.
     """
-    _, parts = connected_components(K, directed=False)
+    _, parts = scipy.sparse.csgraph.connected_components(K, directed=False)
     order = np.lexsort((-K.diagonal(), parts))
     grounds = order[np.append(True, np.diff(parts[order]) > 0)]
     kept = np.setdiff1d(np.arange(len(parts)), grounds)
@@ -140,7 +139,7 @@ def grounded_inverse(K: Any, backend: Backend) -> Solve:
     unsolvable = functools.partial(np.full_like, fill_value=np.nan)
     try:
         inner = symmetric_inverse(K[kept][:, kept], backend)
-    except LOST_PIVOT:
+    except RuntimeError:
         return unsolvable
     # Not every lost pivot is an exact zero that stops the factorisation. φ = 1 is known to solve
     # the system with the links to the grounds on the right, and is what a lost pivot changes most.
@@ -175,22 +174,26 @@ def assemble(links: np.ndarray, periodic: bool) -> Any:
         upper.append(neighbour[inside])
         weight.append(link[inside])
     row, column, value = map(np.concatenate, (lower, upper, weight))
-    half = sparse.coo_matrix((value, (row, column)), shape=(cells.size, cells.size))
-    K: Any = laplacian((half + half.T).tocsr())
+    half = scipy.sparse.coo_matrix((value, (row, column)), shape=(cells.size, cells.size))
+    K: Any = scipy.sparse.csgraph.laplacian((half + half.T).tocsr())
     return K.tocsr()
 
 
 def symmetric_inverse(matrix: Any, backend: Backend) -> Solve:
-    """The solve with a positive definite matrix; raises one of `LOST_PIVOT` if it is not."""
+    """The solve with a positive definite matrix; `RuntimeError` if it is not one."""
     if backend == "superlu":
         factor = symmetric_lu(matrix)
         # One by one: SuperLU is several times slower on 32 columns at once.
         return lambda rows: np.stack([factor.solve(row) for row in rows])
-    matrix = sparse.csc_matrix(matrix)
-    if hasattr(cholmod, "cho_factor"):  # scikit-sparse 0.5 and later
-        inverse = cholmod.cho_factor(matrix).solve
-    else:
-        inverse = cholmod.cholesky(matrix).solve_A
+    matrix = scipy.sparse.csc_matrix(matrix)
+    cholmod = _cholmod()
+    try:
+        if hasattr(cholmod, "cho_factor"):  # scikit-sparse 0.5 and later
+            inverse = cholmod.cho_factor(matrix).solve
+        else:
+            inverse = cholmod.cholesky(matrix).solve_A
+    except cholmod.CholmodNotPositiveDefiniteError as lost:
+        raise RuntimeError("not positive definite") from lost  # what SuperLU raises
     lock = threading.Lock()
 
     def solve(rows: np.ndarray) -> np.ndarray:
