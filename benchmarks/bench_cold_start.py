@@ -21,6 +21,7 @@ Run = Callable[[], Any]
 
 def readme(metric: str) -> Run:
     """The ten lines of the README in this metric."""
+    import jax
     import jax.numpy as jnp
 
     import natgrad as ng
@@ -32,8 +33,8 @@ def readme(metric: str) -> Run:
         weights = jnp.array([0.4, 0.6])
         return jnp.exp(-0.5 * z**2 - theta["log_width"]) @ weights / jnp.sqrt(2 * jnp.pi)
 
-    data = mixture({"mean": jnp.array([2.5, 6.5]), "log_width": jnp.log(jnp.array([0.6, 0.9]))})
-    start = {"mean": jnp.array([4.0, 5.0]), "log_width": jnp.zeros(2)}
+    data = jax.jit(mixture)({"mean": jnp.array([2.5, 6.5]), "log_width": jnp.array([-0.5, -0.1])})
+    start = {"mean": jnp.array([4.0, 5.0]), "log_width": jnp.array([0.0, 0.0])}
     problem = ng.Problem(mixture, ng.KullbackLeibler(data, grid))
     metrics = {
         "L2": ng.L2(grid),

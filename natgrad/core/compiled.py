@@ -67,24 +67,28 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable[..., Result]]:
-    """Arguments ↦ `function` compiled for them: hastily where it has little to do, on a CPU.
+    """Arguments ↦ `function` compiled for them: on a CPU hastily where it has little to do.
 
     Most of the seconds that a CPU takes to compile go into faster code, which a small program does
-    not need. Loops over grids can become several times slower, hence `LITTLE_WORK`. The choice
+    not need. Without any optimisation loops over grids become several times slower, hence
+    `LITTLE_WORK`. Above it the first of LLVM's levels gives code as fast as the last. The choice
     depends on shapes alone, so that runs can be repeated to the last bit.
 
-    Cost: the function is traced once for both forms.
+    Cost: the function is traced once for all forms.
     """
-    thorough = eqx.filter_jit(function)
+    plain = eqx.filter_jit(function)
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return thorough(*args, **kwargs)
+        return plain(*args, **kwargs)
 
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    if jaxlib.version.__version__.startswith("0.10."):  # later versions refuse the name
-        options["xla_cpu_use_fusion_emitters"] = False
-    hasty = eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
+    def at_level(level: int) -> Callable[..., Result]:
+        options: dict[str, Any] = {"xla_backend_optimization_level": level}
+        if jaxlib.version.__version__.startswith("0.10."):  # later versions refuse the name
+            options["xla_cpu_use_fusion_emitters"] = False
+        return eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
+
+    hasty, thorough = at_level(0), at_level(1)
 
     def count_work(jaxpr: Any) -> float:
         """The numbers that a program makes, in loops as often as they are passed."""
@@ -98,8 +102,8 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
 
     def choose(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Callable[..., Result]:
         if jax.default_backend() != "cpu":
-            return thorough
-        traced = eqx.filter_make_jaxpr(thorough)(*args, **kwargs)[0]
+            return plain
+        traced = eqx.filter_make_jaxpr(plain)(*args, **kwargs)[0]
         return hasty if count_work(traced.jaxpr) <= LITTLE_WORK else thorough
 
     return choose
