@@ -1,8 +1,10 @@
 """What the studies compare: metrics by key with their names and lines, and how a method is run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import natgrad as ng
 from natgrad.descent import Method, label_runs
@@ -33,6 +35,9 @@ LINES = {  # a colour and a dash for each method, the same in every study
 }
 
 
+Entry = TypeVar("Entry")
+_place: ContextVar[str] = ContextVar("natgrad_studies_place", default="")
+
 # Makes a method; settings such as `solver` replace its own.
 Recipe = Callable[..., Method]
 
@@ -46,8 +51,21 @@ def minimize(
     problem: ng.Problem, theta0: Any, method: Method, *, name: str = "", **options: Any
 ) -> ng.Result:
     """`ng.minimize`, shown under this name."""
-    with label_runs(name):
+    with label(name) if name else nullcontext():
         return ng.minimize(problem, theta0, method, **options)
+
+
+def label(name: str) -> AbstractContextManager[None]:
+    """Show the runs inside under this name, with their place: "L², 1 of 5: compiling"."""
+    return label_runs(name + _place.get())
+
+
+def one_by_one(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries; `label` numbers the runs that are made meanwhile."""
+    for number, entry in enumerate(entries, 1):
+        _place.set(f", {number} of {len(entries)}")
+        yield entry
+    _place.set("")
 
 
 @dataclass(frozen=True)

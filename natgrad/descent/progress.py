@@ -123,7 +123,7 @@ class View:
         """The run in phrases, the most important first."""
         elapsed = clock(time.monotonic() - self._began)
         if not self.losses:
-            return ["first iteration, with compiling", elapsed]
+            return ["compiling", elapsed]
         known = {name: value for name, value in self._row.items() if np.isfinite(value)}
         found = [f"iteration {_of(self._iteration, self.limits.iterations)}"]
         found.append(f"loss {self.losses[-1]:.3e}")

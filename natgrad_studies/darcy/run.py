@@ -15,6 +15,7 @@ from natgrad import L2, Result, Stop, information_spectrum
 from natgrad.descent import Progress
 
 from ..keeping import Kept
+from ..methods import one_by_one
 from ..running import Say, Spending, pick
 from .methods import Method
 from .problem import START, Inversion
@@ -76,7 +77,7 @@ def run_method(method: Method, inversion: Inversion) -> Run:
         gradient=NEVER_SMALL,
         loss=settings.discrepancy**2 * inversion.noise_loss,
     )
-    method.run(inversion, stop=replace(stop, iterations=1))
+    method.run(inversion, name=method.full_name, stop=replace(stop, iterations=1))
     errors = [inversion.error(method.field(inversion, inversion.start))]
 
     def record(progress: Progress) -> None:
@@ -259,7 +260,7 @@ def _compute_variant(
 ) -> VariantResult:
     inversion = Inversion.of(name, settings)
     runs = []
-    for method in map(Method, settings.methods):
+    for method in one_by_one([Method(key) for key in settings.methods]):
         make = partial(run_method, method, inversion)
         found = kept.part(f"{name}-{method.key}", make, method=method)
         runs.append(found)

@@ -25,7 +25,7 @@ from natgrad.waves import (
 )
 
 from ..keeping import Kept
-from ..methods import minimize
+from ..methods import minimize, one_by_one
 from ..poisson_pinn.descents import adam
 from ..running import Say
 from .settings import Settings
@@ -152,7 +152,7 @@ def fit_network(settings: Settings, say: Say) -> Bout:
         "Adam": None,
     }
     clock, reached, fields = perf_counter(), {}, {}
-    for name, method in methods.items():
+    for name, method in one_by_one(list(methods.items())):
         run(name, method, 2, lambda progress: False)  # compiles
         marks = Marks(settings.seconds)
         run(name, method, 10**9, marks)
@@ -192,7 +192,7 @@ def invert_waves(settings: Settings, say: Say) -> Bout:
     }
     clock, reached = perf_counter(), {}
     fields = {"start": start}
-    for name, method in methods.items():
+    for name, method in one_by_one(list(methods.items())):
         result = minimize(
             *(problem, theta0, method),
             name=name,
@@ -248,7 +248,7 @@ def fit_density(settings: Settings, say: Say) -> Bout:
     }
     clock, reached = perf_counter(), {}
     fields = {"start": np.asarray(density(start))}
-    for name, method in methods.items():
+    for name, method in one_by_one(list(methods.items())):
         stop = ng.Stop(iterations=settings.iterations)
         result = minimize(problem, start, method, name=name, stop=stop)
         reached[name] = (result.spent("iterations"), np.maximum(result.history["loss"], 1e-16))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..keeping import Kept
+from ..methods import one_by_one
 from ..mixtures import BOWL_START, START
 from ..running import Say, threads
 from .descent import (
@@ -185,7 +186,8 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
     waiting = [c for c in entrants if (path := files[c.key]) is None or not path.exists()]
     with threads(settings.workers) as pool:
         list(pool.map(lambda c: run_fit(problem, c, 1), waiting))
-    fits = [keep_fit(problem, c, settings.fit_iterations, files[c.key]) for c in entrants]
+    most = settings.fit_iterations
+    fits = [keep_fit(problem, c, most, files[c.key]) for c in one_by_one(entrants)]
     lap("all parameters free")
 
     ordered = [results[method.key] for method in methods]

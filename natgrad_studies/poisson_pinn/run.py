@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from natgrad import Stop
-from natgrad.descent import Progress, label_runs, show_run
+from natgrad.descent import Progress, show_run
 
 from ..clock import Clock, Trace
 from ..keeping import Kept
+from ..methods import label, one_by_one
 from ..running import Say, pick
 from .methods import Method
 from .problem import Pinn, Theta
@@ -121,9 +122,10 @@ def run_method(method: Method, pinn: Pinn) -> Run:
     """From θ₀ until the seconds are spent. Some iterations before that compile, uncounted."""
     settings = pinn.settings
     most = UNLIMITED if method.cheap else settings.max_iterations
-    method.run(pinn, lambda progress: False, COMPILING)
+    with label(method.name):
+        method.run(pinn, lambda progress: False, COMPILING)
     pinn.error(pinn.start)  # compiled before the clock runs
-    with label_runs(method.name), show_run(Stop(seconds=settings.seconds)) as watch:
+    with label(method.name), show_run(Stop(seconds=settings.seconds)) as watch:
         clock = Clock(process_time)
         trace = BestTrace(settings.seconds, clock, watch, pinn, not method.batched)
         trace.begin()
@@ -278,6 +280,8 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
         pinn=pinn,
         start_loss=pinn.loss(pinn.start),
         start_error=pinn.error(pinn.start),
-        runs={key: found(Method(key), key) for key in settings.methods},
-        batched={key: found(Method(key, True), f"batch-{key}") for key in settings.batched},
+        runs={key: found(Method(key), key) for key in one_by_one(settings.methods)},
+        batched={
+            key: found(Method(key, True), f"batch-{key}") for key in one_by_one(settings.batched)
+        },
     )

@@ -12,7 +12,7 @@ from natgrad.report import replace_file
 from natgrad.waves import WaveModel
 
 from ..keeping import Kept
-from ..methods import minimize
+from ..methods import minimize, one_by_one
 from ..running import Say, Spending, pick
 from .methods import METHODS, Method
 from .problem import Experiment
@@ -211,7 +211,7 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     folder = kept.folder or Path(settings.output) / "runs"
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
-    for key in settings.methods:
+    for key in one_by_one(settings.methods):
         found = run_method(METHODS[key], experiment, folder)
         runs.append(found)
         say(

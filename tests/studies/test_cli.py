@@ -22,7 +22,7 @@ import pytest
 import natgrad as ng
 import stopped_study
 from natgrad.core.compiled import program_folder
-from natgrad.descent import BOARD
+from natgrad.descent import BOARD, show_run
 from natgrad.report import ResultFolder
 from natgrad_studies import stopping
 from natgrad_studies.cli import main
@@ -30,6 +30,7 @@ from natgrad_studies.cli.commands import COMMANDS, STUDY_EXAMPLES, Listing
 from natgrad_studies.cli.parsing import EXAMPLES, parse
 from natgrad_studies.gaussian_mixture import fit as mixture_fit
 from natgrad_studies.gaussian_mixture import run as mixture_run
+from natgrad_studies.methods import label, one_by_one
 from natgrad_studies.poisson_pinn import run as pinn_run
 from natgrad_studies.registry import STUDIES
 from natgrad_studies.settings import to_toml
@@ -127,6 +128,20 @@ def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
     assert "(default: )" not in printed
     assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
     assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
+
+
+def test_runs_of_a_study_say_which_of_how_many_they_are():
+    shown = []
+    for name in one_by_one(["L²", "H¹"]):
+        with label(name), show_run(ng.Stop(), asked=False) as watch:
+            shown.append(watch.view.line())
+    with label("after"), show_run(ng.Stop(), asked=False) as watch:
+        shown.append(watch.view.line())
+    assert [line.rsplit(", ", 1)[0] for line in shown] == [
+        "L², 1 of 2: compiling",
+        "H¹, 2 of 2: compiling",
+        "after: compiling",
+    ]
 
 
 def test_list_names_the_study_and_its_presets(capsys):
