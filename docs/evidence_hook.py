@@ -83,6 +83,7 @@ def chosen(table: Table, columns: str | None, where: str | None) -> tuple[list[s
         [row[at(name)] for name in wanted]
         for row in table["rows"]
         if all(str(row[at(name)]) in value.split("|") for name, value in conditions.items())
+        and any(row[at(name)] != "" for name in wanted[1:] or wanted)  # not what was left out
     ]
     if not kept:
         raise KeyError(f"no row of {table['name']} has {where}")
