@@ -1,6 +1,6 @@
 """Recorded waves as a model: squared slowness ↦ traces, with Born and adjoint products.
 
-`WaveModel` is what models of waves share, whoever propagates: θ, its bounds and its checks.
+`WaveModel` is what all wave models share, whatever propagator they use: θ, its bounds, its checks.
 `Acoustic` propagates in JAX; `OutsideWaves` is the same model by a propagator outside JAX.
 """
 
@@ -89,7 +89,7 @@ class WaveModel(Model):
 
 
 def take_shots(selection: Selection) -> Array:
-    """The shots of a mini-batch, or `InputError` where it is one of something else."""
+    """The shots of a mini-batch; `InputError` if it selects anything else."""
     if selection.of != "functions":
         what = "waves cannot be computed at a sample of times and receivers"
         raise InputError("batch", what, "MiniBatch(size, of='functions'): whole shots")

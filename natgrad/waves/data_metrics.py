@@ -91,8 +91,8 @@ class Positive(Public, eqx.Module):
 class Shifted(Positive):
     """σ = u + `shift` |min u|, c = |min u| and at least a tenth of the root mean square.
 
-    The more it is shifted, the closer W₂ is to a weighted Ḣ⁻¹. σ is positive at the reference
-    data only, so that this serves a metric, which is asked about no other, and not a misfit.
+    The larger the shift, the closer W₂ is to a weighted Ḣ⁻¹. σ is positive at the reference data
+    only. That is enough for a metric, which is evaluated there alone, but not for a misfit.
 
     ```python
     ng.waves.DataWasserstein(survey.gather_grid, normalisation=ng.waves.Shifted(1.2))
@@ -119,9 +119,9 @@ class Shifted(Positive):
 class Softplus(Positive):
     """σ = log(1 + e^{bu/c}) + `floor`, b = `sharpness`, c the root mean square of the reference.
 
-    For small b in proportion to the shifted wave, 2 log 2 + bu/c; for large b its positive part,
-    which makes W₂ see where the energy is and no more where it cancels. Positive for all u; the
-    `floor` keeps W₂ from resting on the little mass that is left in a trough.
+    For small b it is proportional to the shifted wave, 2 log 2 + bu/c. For large b it approaches
+    the positive part of u, and W₂ then compares where the energy is. It is positive for all u; the
+    `floor` keeps W₂ from depending on the little mass that is left in a trough.
 
     ```python
     ng.waves.TraceWasserstein(shots.data, normalisation=ng.waves.Softplus(sharpness=2.0, floor=0.1))
@@ -170,8 +170,8 @@ class DataWasserstein(Metric):
     The constants are those of the current wave; with `reference` data they are those of the data
     throughout, and on `trace_grid` the metric is the Gauss–Newton matrix of `TraceWasserstein`.
 
-    A does not see oscillations within a block, nor the mass of ρ̃: add what does, or damp, where
-    a solver is to converge. A few steps of `CG` need neither.
+    A does not see oscillations within a block, nor the mass of ρ̃. For a solver to converge, add a
+    metric that does, or damping. A few steps of `CG` need neither.
 
     ```python
     metric = ng.waves.DataWasserstein(survey.gather_grid, every=8)

@@ -1,4 +1,4 @@
-"""What is kept of the source waves for the products, and which way of keeping fits into memory.
+"""What is stored of the source waves for the products, and which way of storing fits into memory.
 
 | way         | kept                                                       | Zη, Zᵀξ      |
 |-------------|------------------------------------------------------------|--------------|
@@ -184,7 +184,7 @@ def plan_storage(
 def choose_every(survey: Survey, every: int | None) -> int:
     """n: 1 or a multiple of 3, for which the loop over time is shortest, that samples the waves.
 
-    It is the largest such; `every` prescribes it, and is refused below two samples a period.
+    The largest such n is taken. `every` prescribes it, and must give two samples a period or more.
     """
     period = 1.0 / (survey.highest_frequency * survey.dt)
     longest = int(period / SAMPLES_A_PERIOD)

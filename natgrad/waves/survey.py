@@ -173,7 +173,7 @@ class Survey(Public, eqx.Module):
             raise InputError("dt", what, f"dt={0.9 * limit:.2g}")
 
     def check_velocity(self, velocity: np.ndarray, order: int) -> None:
-        """Raise `InputError` where the scheme would be unstable; warn where it disperses waves."""
+        """Raise `InputError` if the scheme would be unstable; warn if waves would disperse."""
         if velocity.shape != self.shape:
             what = f"has shape {velocity.shape}, the survey {self.shape}"
             raise InputError("velocity", what, "a model on the survey's grid")
@@ -297,8 +297,8 @@ def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) 
 def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
     """The signal along its last axis without its frequencies above `corner`, in Hz.
 
-    A causal Butterworth filter of order 6. It commutes with the steps in time, so that filtered
-    data are, to rounding, the data of the filtered wavelet; a filter without phase would reach
+    A causal Butterworth filter of order 6. It commutes with time stepping, so filtered
+    data are, up to rounding, the data of the filtered wavelet. A zero-phase filter would reach
     beyond both ends of the record.
 
     Args:

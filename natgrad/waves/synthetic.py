@@ -1,8 +1,8 @@
-"""Sections of our own to try an inversion on, and what is made from any section: starting models.
+"""Synthetic sections to try an inversion on, and starting models made from any section.
 
-Each section is a function of position, in units of its depth, that is drawn at four times the
-resolution asked for and averaged: the same geology at every resolution, more of it in a wider
-section. All randomness is in the numbers of layers, folds and faults that `seed` draws.
+Each section is a function of position, in units of its depth. It is sampled at four times the
+resolution asked for and averaged, so the geology is the same at every resolution, and a wider
+section shows more of it. `seed` draws the numbers of layers, folds and faults.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def folded_layers(
     """Folded layers, cut off by an unconformity under gently dipping ones: (x, z), in m/s.
 
     A layer is a slice a ≤ s < b of s(x, z) = z − z f(x), f a sum of waves, so that folds grow with
-    depth. `water` is the depth of the sea in metres, a twentieth of the section unless told.
+    depth. `water` is the depth of the sea in metres, by default a twentieth of the section's.
 
     ```python
     velocity = ng.waves.folded_layers((306, 120), 25.0)
@@ -71,8 +71,8 @@ def salt_body(
 ) -> np.ndarray:
     """Folded sediments around salt of 4500 m/s: a canopy with a rough top on a stem, (x, z) in m/s.
 
-    The hardest of the three to invert: little of the wave that enters the salt comes back from
-    below it. Arguments as for `folded_layers`.
+    This is the hardest of the three to invert: little of the energy that enters the salt returns
+    from below it. Arguments as for `folded_layers`.
 
     ```python
     velocity = ng.waves.salt_body((306, 120), 25.0)
@@ -94,9 +94,9 @@ def smoothed(
 ) -> np.ndarray:
     """A starting model: the Gaussian mean over a standard deviation of `cells` cells.
 
-    The first `keep` cells in depth stay as they are: the sea is known. Beyond its `edges` the model
-    goes on as its last cell ("nearest") or as its mirror image ("reflect"), which differ once
-    `cells` is a sizeable part of a side: mirrored, the trend with depth is lost sooner.
+    The first `keep` cells in depth are unchanged, because the sea is known. Beyond its `edges` the
+    model continues with its last cell ("nearest") or its mirror image ("reflect"). The two differ
+    if `cells` is a sizeable part of a side: "reflect" then loses more of the trend with depth.
 
     ```python
     initial = ng.waves.smoothed(velocity, 8.0, keep=6)
@@ -124,8 +124,8 @@ def smoothed(
 def coarsened(velocity: np.ndarray, factor: int) -> np.ndarray:
     """c with 1/c² the mean of 1/c² over blocks of `factor` cells a side: the same model, smaller.
 
-    Cells beyond the last whole block are dropped. Squared slowness is what waves average: it stands
-    alone in front of u_tt.
+    Cells beyond the last whole block are dropped. Waves average the squared slowness, which is the
+    coefficient of u_tt.
 
     >>> coarsened(np.array([[1500.0, 1500.0], [3000.0, 3000.0]]), 2).round(1).tolist()
     [[1897.4]]
