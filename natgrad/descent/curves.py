@@ -1,7 +1,7 @@
 """Where a step leads: the direction with its momentum, and the curve that bends with the model.
 
-All of it is made of responses: the η that answers a tangent ζ of the state, the least-squares
-solution of Zη = −ζ with the damping and the factorisation of the natural gradient itself.
+Both are built from responses: the response to a tangent ζ of the state is the least-squares
+solution of Zη = −ζ, with the damping and the factorisation of the natural gradient itself.
 """
 
 import math
@@ -109,8 +109,8 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
 
     Nested `jax.jvp`s double a program with every order. Here each operation is replaced by those on
     its coefficients: what is linear acts on each of them, a product of two series is a convolution,
-    a function of one number is a polynomial in x − x₀. Stacks of coefficients would take fewer
-    operations, but take longer to compile for a CPU: much of the program would concatenate them.
+    a function of one number is a polynomial in x − x₀. Stacks of coefficients would need fewer
+    operations, but compile more slowly on a CPU: much of the program would concatenate them.
 
     >>> expand(jnp.exp, jnp.array([0.0, 1.0, 0.0]))
     Array([1. , 1. , 0.5], dtype=float32)

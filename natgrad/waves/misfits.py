@@ -27,8 +27,8 @@ class TraceWasserstein(Public, eqx.Module):
 
         W₂²(ũ, ũ*) = ∫₀¹ |F⁻¹(s) − F*⁻¹(s)|² ds,    F the cumulative distribution of ũ,
 
-    taken at the levels s = (q + ½)/n for n samples: least squares, but of times in place of
-    amplitudes. It grows with a time shift where ½∫|u − u*|² has a local minimum at every period.
+    taken at the levels s = (q + ½)/n for n samples: least squares of times instead of amplitudes.
+    It grows with a time shift, where ½∫|u − u*|² has a local minimum at every period.
 
     First derivatives are exact for the sum, dF⁻¹(s) = −dF/ũ at F⁻¹(s). The second derivative is
     that of Gauss–Newton, JᵀJ with J = dF⁻¹/du, never negative, so that `ModelStep` has a length:

@@ -35,8 +35,8 @@ def load_velocity(
     | `.sgy`, `.segy` | SEG-Y, one trace of depth samples for each x (`pip install natgrad[segy]`) |
     | any other | raw numbers without a header, of `shape` and `dtype`, the last axis fastest |
 
-    `axes` is the order in the file, "xz" and "xyz" unless told: "zx" for a file of depth rows.
-    `unit` is "m/s" or "km/s"; one that does not fit the values is an error, never a guess.
+    `axes` is the order in the file, by default "xz" or "xyz"; "zx" is for a file of depth rows.
+    `unit` is "m/s" or "km/s"; a unit that does not fit the values is an error.
     `dtype` has the byte order of raw files: ">f4" is big-endian. A SEG-Y volume is (inline,
     crossline, depth) if its headers say so, or the traces in their order for a `shape` of three.
 
@@ -133,7 +133,7 @@ def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarr
 
 
 def _reshape(values: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
-    """A flat array in this shape; any other has to have it already, or cells would be mixed up."""
+    """A flat array in this shape; any other must already have it, or cells would be mixed up."""
     if shape is None or values.shape == tuple(shape):
         return values
     if values.ndim == 1 and values.size == _count_cells(shape):

@@ -27,7 +27,7 @@ NAMES = shared.NAMES | {
 
 @dataclass(frozen=True)
 class Method:
-    """A way to solve the problem; a key with the suffix of the prior has its coordinates."""
+    """A way to solve the problem; `_prior` at the end of a key means the prior's coordinates."""
 
     key: str
 
@@ -84,8 +84,8 @@ class Method:
 def _damp_by_prior(inversion: Inversion) -> Recipe:
     """The prior's precision D as damping, wσ² D, and its covariance as preconditioner.
 
-    wσ² is the strength with which D stands beside G in the posterior. Preconditioned conjugate
-    gradients are those in the prior's coordinates, but there is nothing recycled.
+    wσ² is the weight of D relative to G in the posterior. Preconditioned conjugate gradients are
+    the same as in the prior's coordinates, but nothing is recycled.
     """
     prior, sigma, grid = inversion.prior, inversion.data.noise, inversion.grid
     return partial(

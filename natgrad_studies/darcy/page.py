@@ -32,7 +32,8 @@ def page(result: StudyResult, folder: Path) -> Page:
         title="Permeability from pressure",
         lead=(
             f"A log-permeability field with {result.settings.cells**2:,} parameters is recovered "
-            "from pressures with noise. Compared by solutions of the equation: "
+            "from noisy pressures. The methods are compared by the solutions of the equation that "
+            "they need: "
             f"{'; '.join(run.method.full_name for run in first.ordered)}."
         ),
         sections=[
@@ -62,9 +63,9 @@ def _title(variant: VariantResult) -> str:
 def _winner(variant: VariantResult) -> str:
     reached = sorted((run for run in variant.runs if run.reached), key=lambda run: run.total)
     if not reached:
-        return f"{_title(variant)}: no run is at the noise after its propagations."
+        return f"{_title(variant)}: no run reaches the noise within its propagations."
     best, *others = reached
-    told = f"{_title(variant)}: {best.method.full_name} is at the noise first, after {best.total}"
+    told = f"{_title(variant)}: {best.method.full_name} reaches the noise first, after {best.total}"
     rival = next((run for run in others if run.method.entrant.startswith("LBFGS")), None)
     beside = "" if rival is None else f", the best L-BFGS after {rival.total}"
     return f"{told} propagations{beside}."
@@ -102,21 +103,21 @@ def _problem(result: StudyResult) -> Section:
         "The problem",
         [
             "−∇·(e^m ∇u) = q on the unit square, u = 0 on its boundary, for "
-            f"{s.sources**2} sources that inject in turn: Gaussians of standard deviation "
-            f"{s.width:g}, of unit mass. Finite volumes on {s.cells}² cells with harmonic means of "
-            "the permeability on faces. The parameters are m in every cell. One propagation is "
-            "the solution of the equation, of its linearisation or of its adjoint for all sources; "
-            "one sparse factorisation for each m serves them all.",
+            f"{s.sources**2} sources that inject one after another: Gaussians of standard "
+            f"deviation {s.width:g} and unit mass. Finite volumes on {s.cells}² cells with "
+            "harmonic means of the permeability on faces. The parameters are m in every cell. One "
+            "propagation is the solution of the equation, of its linearisation or of its adjoint "
+            "for all sources; one sparse factorisation for each m serves them all.",
             "The truth is a smooth random field with a channel and two inclusions. Its data come "
             f"from a grid of {2 * s.cells}² cells (data from the grid of the inversion would be an "
-            f"inverse crime), with white noise of {100 * s.noise:g}% of their rms. What the "
-            f"coarser grid gets wrong of them at the true m is {model} times the noise. All runs "
+            f"inverse crime), with white noise of {100 * s.noise:g}% of their rms. At the "
+            f"true m the error of the coarser grid is {model} times the noise. All runs "
             "start from m = 0 and end by the discrepancy principle, when the rms misfit is "
             f"{s.discrepancy:g} times the noise, or after {s.max_propagations} propagations.",
             "The prior says that m is smooth: D = (I − ℓ²Δ)²/γ² is its precision, ℓ = "
             f"{s.correlation:g}, γ such that m has unit deviation. With m = γ(I − ℓ²Δ)⁻¹x and x as "
-            "the parameters D is the identity: the iterations then meet smooth fields first, and "
-            "the stopping rule does the rest. It is the same for all methods, L-BFGS "
+            "the parameters D is the identity: the iterations then find smooth fields first, and "
+            "the stopping rule ends them early. This is the same for all methods, L-BFGS "
             "included. The row “prior as damping” has m as parameters, adds wσ²D to G and "
             "preconditions conjugate gradients by D⁻¹.",
             f"Natural gradient directions take {s.krylov} conjugate gradient steps without "
@@ -210,15 +211,15 @@ def _metrics(variant: VariantResult) -> str:
     slow = [r.method.name for r in variant.runs if r.method.white and not r.reached]
     told = (
         "The loss is least squares, and its Gauss–Newton matrix is the G of L²: a step in "
-        "another metric A corrects the residual by A⁻¹ times it. H¹ leaves its fine scales for "
-        "later, H⁻¹ attacks them first, which here are noise. W₂ by itself does not see changes of "
-        "a pressure's mass, which make up a large part of the first residual; with a part of L² "
-        "beside it, it does."
+        "another metric A corrects the residual r by A⁻¹r. H¹ corrects the fine scales of the "
+        "residual last, H⁻¹ corrects them first, and here they are noise. W₂ by itself cannot see "
+        "changes of a pressure's mass, which make up a large part of the first residual; the sum "
+        "of W₂ and L² can."
     )
     if not slow:
         return told
     budget = variant.inversion.settings.max_propagations
-    return f"{told} Not at the noise after {budget} propagations: {', '.join(slow)}."
+    return f"{told} These do not reach the noise within {budget} propagations: {', '.join(slow)}."
 
 
 def _posteriors(result: StudyResult) -> list[Section]:

@@ -78,7 +78,7 @@ def stiffness(m: np.ndarray) -> sparse.csc_matrix:
 
 
 def factorise(m: np.ndarray) -> SparseLU:
-    """LU of K(m). A step too long can make e^m range over more than a double does: no factors."""
+    """LU of K(m); no factors if a step is so long that e^m exceeds the range of a double."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         K = stiffness(m)
     return SparseLU(K, symmetric=True)
@@ -164,9 +164,9 @@ def observe(pressures: Any, every: int) -> Any:
 def measure(settings: Settings, every: int) -> Data:
     """Data of one variant: pressures at the centre of every `every`-th cell in each direction.
 
-    They come from a grid of twice as many cells a side, whose values around a cell's centre are
-    averaged: data from the grid of the inversion itself would be an inverse crime, since they carry
-    its errors. The noise is white, with a standard deviation relative to the rms of the data.
+    They come from a grid with twice as many cells per side, averaged around each cell's centre.
+    Data from the grid of the inversion would be an inverse crime, because they share its errors.
+    The noise is white, with a standard deviation relative to the rms of the data.
     """
     n, shape = settings.cells, (settings.sources, settings.width)
     fine = log_permeability(2 * n, settings.seed)
@@ -298,7 +298,7 @@ class Inversion:
 
     @cached_property
     def prior(self) -> Smoothness:
-        """What is known of m before: smoothness, and deviations of about 1 from the start."""
+        """What is known of m in advance: it is smooth, and deviates by about 1 from the start."""
         return Smoothness(self.settings.cells, self.settings.correlation, 1.0)
 
     @cached_property

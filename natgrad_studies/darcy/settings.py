@@ -41,7 +41,7 @@ class Settings(StudySettings):
     width: Annotated[float, Between(0.001, 0.5)] = 0.05
     """Standard deviation of a source, as a share of the side."""
     noise: Annotated[float, Between(1e-6, 1.0)] = 0.02
-    """Standard deviation of the noise over the rms of the pressures observed."""
+    """Standard deviation of the noise, relative to the rms of the observed pressures."""
     seed: Annotated[int, Between(0, 2**31)] = 2
     """Seed of the permeability; that of the noise is the next."""
     discrepancy: Annotated[float, Between(0.5, 10.0)] = 1.02
@@ -53,7 +53,7 @@ class Settings(StudySettings):
     pairs: Annotated[int, Between(1, 1000)] = 60
     """Pairs that the recycled preconditioner and the long L-BFGS keep."""
     max_propagations: Annotated[int, Between(1, 10**6)] = 150
-    """A run that has not reached the noise ends after so many propagations."""
+    """Propagations after which a run ends that has not reached the noise."""
     posterior_rank: Annotated[int, Between(0, 10_000)] = 100
     """Eigenpairs of the information matrix for the approximate posterior, of the first variant
     and after the method L2_prior; 0 leaves it out."""

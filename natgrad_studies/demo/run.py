@@ -37,7 +37,7 @@ OURS = "natgrad"
 class Bout:
     """One problem: what each method had reached by when, and the fields at the end.
 
-    The names of natgrad's methods begin with its own. `reached` has (spent, value), the first in
+    The names of natgrad's methods begin with "natgrad". `reached` has (spent, value), the first in
     the unit of the budget, `against`.
     """
 
@@ -116,7 +116,7 @@ def helmholtz(theta: Layers, x: Array) -> Array:
 
 @dataclass
 class Marks:
-    """A callback that keeps θ now and then, and ends the run with its seconds of the CPU."""
+    """A callback that keeps θ at intervals, and ends the run when its CPU seconds are spent."""
 
     limit: float
     begun: float = field(default_factory=process_time)
@@ -130,7 +130,7 @@ class Marks:
 
 
 def fit_network(settings: Settings, say: Say) -> Bout:
-    """Helmholtz's equation by a network, at equal seconds of the CPU after compiling."""
+    """Helmholtz's equation by a network, at equal CPU seconds after compiling."""
     box = ng.pinn.Box((-1.0, -1.0), (1.0, 1.0))
     pinn = ng.Collocation(interior=ng.Residual(helmholtz, box.sobol(1024)))
     start, axis = start_network(), jnp.linspace(-1.0, 1.0, 61)

@@ -68,7 +68,7 @@ class Field:
 class Moved(ng.pinn.Shape):
     """The points of a shape, moved by a function of all of them: denser where u is steep.
 
-    Its measure is that of the shape, although its points are not spread evenly.
+    Its measure is that of the shape, although its points are not evenly spread.
     """
 
     shape: ng.pinn.Shape
@@ -131,8 +131,8 @@ class Case:
     `windows` the legs are time windows of equal length, each with a time of its own from 0 on; the
     reference is cut in as many.
 
-    `unknown` are the first guesses of coefficients that are fitted along, `truth` those by whose
-    error the run is measured. Of several unknown functions the reference has the first ones.
+    `unknown` are first guesses of coefficients that are fitted too, `truth` the values of those
+    whose error is measured. Of several unknown functions the reference has the first ones.
     """
 
     key: str

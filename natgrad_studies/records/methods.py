@@ -35,7 +35,7 @@ SINES_FIRST = [1, 0, 3, 2]  # of our inputs cos πx₁, sin πx₁, cos πx₂, 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method trains: residuals, where from, and new points if there are to be any."""
+    """What a method trains: residuals, a start, and new points if they are redrawn."""
 
     case: Case
     pinn: ng.Collocation
@@ -200,7 +200,7 @@ def jax_ng(task: Task) -> Trained:
 
 
 def to_jax_ng(layers: Any) -> list[tuple[Array, Array]]:
-    """Weights as it has them: transposed, and with the sine of each input before its cosine."""
+    """Weights in its layout: transposed, and with the sine of each input before its cosine."""
     turned = [(weights.T, biases) for weights, biases in layers]
     return [(turned[0][0][:, np.array(SINES_FIRST)], turned[0][1]), *turned[1:]]
 

@@ -46,9 +46,9 @@ def page(result: StudyResult, folder: Path) -> Page:
     return Page(
         title="The record book",
         lead=(
-            "Standard problems for physics-informed networks, each by the same methods with the "
-            "same settings from several seeds, beside published figures. Errors are relative in L² "
-            "against our own references; seconds include compilation. Run on: " + devices + "."
+            "Standard problems for physics-informed networks, solved by the same methods with the "
+            "same settings from several seeds, beside published results. Errors are relative, in "
+            "L², against our own references; seconds include compilation. Run on: " + devices + "."
         ),
         sections=[
             Section("In short", [record_table(result)]),
@@ -81,9 +81,9 @@ def record_table(result: StudyResult) -> Table:
     return tabulate(
         found,
         columns,
-        "The median over the seeds of the error at the end, the worst of them, the median of the "
-        "lowest error on the way (of which a user would not know), seconds with compilation and "
-        "those of compilation alone.",
+        "Over the seeds: the median and the worst error at the end, the median of the lowest error "
+        "during the run (which a user could not know), the seconds with compilation and those of "
+        "compilation alone.",
     )
 
 
@@ -119,7 +119,7 @@ def _time_table(result: StudyResult, key: str) -> Table:
     return Table(
         ("method", *(f"{limit:.3g} s" for limit in seconds), "end"),
         rows,
-        "The median over the seeds of the error after so many seconds, compilation included.",
+        "The median over the seeds of the error after the given seconds, compilation included.",
     )
 
 

@@ -9,7 +9,7 @@ SECOND_HAND = "cited second-hand"
 
 @dataclass(frozen=True)
 class Figure:
-    """An error that somebody has published, the seconds where they are known, and where."""
+    """A published error, the seconds if they are known, and the source."""
 
     by: str
     error: float

@@ -65,7 +65,7 @@ class ErrorTrace(Trace):
 
     @property
     def limit(self) -> float:
-        """When the leg is to end: all have as long, but for the first iteration of the run."""
+        """When the leg is to end: all have equal time, not counting the run's first iteration."""
         self._first = self._first or self.clock.spent
         return self._first + (self.budget - self._first) * (self._leg + 1) / self.case.legs
 
@@ -93,7 +93,7 @@ class ErrorTrace(Trace):
         self._next = max(self.clock.spent * GROWTH, self.clock.spent + APART)
 
     def _error(self, theta: Theta) -> float:
-        """Of the solution, zero in windows to come, or of the coefficients that are sought."""
+        """Of the solution, zero in windows not yet reached, or of the unknown coefficients."""
         if self.case.truth:
             found = Field(self.case, theta).unknown
             return max(abs(float(found[k]) / true - 1) for k, true in self.case.truth.items())
@@ -250,7 +250,7 @@ def take_up(settings: Settings, kept: Kept) -> None:
 def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResult:
     """All numbers, no files but those of references and finished runs.
 
-    Runs for which the time of this call is too short are left out.
+    Runs that do not fit into the time of this call are left out.
     """
     begin = perf_counter()
     take_up(settings, kept)

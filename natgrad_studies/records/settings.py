@@ -25,12 +25,12 @@ CHECKOUTS = {"JAX-NG": ("jax_ng", HELMHOLTZ), "rla-pinns": ("rla_pinns", MANY_DI
 
 @dataclass(frozen=True)
 class Settings(StudySettings):
-    """The record book: standard problems for physics-informed networks, by one setting for all."""
+    """The record book: standard problems for physics-informed networks, with the same settings."""
 
     preset: Preset = "small"
-    """The defaults of all other settings: two problems with small networks, three minutes on two
-    cores; all of them at full size, a minute each on an accelerator; or the same, so many runs at a
-    time as end in nine minutes."""
+    """The defaults of all other settings. small: two problems with small networks, three minutes on
+    two cores. full: all problems at full size, a minute each on an accelerator. gpu: the same, in
+    calls of nine minutes."""
     output: Path = Path("results/records")
     """Folder for results.json and index.html."""
     problems: Annotated[tuple[str, ...], Among(PROBLEMS)] = ("helmholtz", "reaction")
@@ -42,20 +42,20 @@ class Settings(StudySettings):
     seeds: tuple[int, ...] = (0,)
     """Seeds of the network's weights and of the points; one run for each."""
     seconds: Annotated[float, Between(0.01, 1e6)] = 35.0
-    """Seconds of a run, those that compile included; some problems have twice as many."""
+    """Seconds of a run, compilation included; some problems have twice as many."""
     points: Annotated[float, Between(0.001, 100)] = 0.2
-    """Times the number of points that each problem has at full size."""
+    """Factor on the number of points that each problem has at full size."""
     width: Annotated[float, Between(0.01, 100)] = 0.5
-    """Times the width of the hidden layers."""
+    """Factor on the width of the hidden layers."""
     period: Annotated[int, Between(-1, 10**6)] = -1
-    """New points after so many iterations; 0 for fixed points, −1 for what the problem says."""
+    """Iterations between new points; 0 for fixed points, −1 for the problem's own period."""
     adaptive: Annotated[int, Between(0, 1000)] = 0
-    """Times as many candidates, of which the points inside are drawn by their residuals, where
-    points are drawn anew; 0 draws them evenly."""
+    """Where points are redrawn, those inside are chosen by their residuals from this many times as
+    many candidates; 0 draws them evenly."""
     order: Annotated[int, Between(1, 3)] = 3
     """The order of the curve that LM follows."""
     decrease: Annotated[float, Between(1e-6, 0.999)] = 0.1
-    """What LM multiplies its damping with after an easy step."""
+    """The factor on LM's damping after a step that went well."""
     rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
     """The learning rate of Adam, Muon and SOAP."""
     jax_ng: Path | None = None
@@ -63,11 +63,11 @@ class Settings(StudySettings):
     rla_pinns: Path | None = None
     """The folder of a checkout of rla-pinns, for its method."""
     within: Annotated[float, Between(1.0, 1e9)] = 1e9
-    """Seconds of this call: no run begins that would end later. The same command goes on."""
+    """Seconds of this call: no run starts that would end later. The same command continues."""
     workers: Annotated[int, Between(1, 1024)] = 1
     """Runs at a time: one, or several on a CPU, each in a process with a core of its own."""
     parts: tuple[Path, ...] = ()
-    """Folders of this study whose finished runs are taken up: their settings are the same but for
+    """Folders of this study whose finished runs are included. Their settings may differ only in
     problems, methods and seeds."""
 
     def runs(self, problem: str, method: str) -> bool:

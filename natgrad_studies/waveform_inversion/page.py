@@ -29,7 +29,8 @@ def page(result: StudyResult, folder: Path) -> Page:
         title="Full waveform inversion",
         lead=(
             f"A velocity model of {cells} cells is recovered from the waves of "
-            f"{result.settings.shots} shots. Compared by the wave equations solved: {names}."
+            f"{result.settings.shots} shots. The methods are compared by the number of wave "
+            f"solutions that they take: {names}."
         ),
         sections=[
             Section("In short", [_winner(result), objective, end_table(result), *_short(result)]),
@@ -83,8 +84,8 @@ def end_table(result: StudyResult) -> Table:
             "iterations": lambda run: run.iterations,
             "propagations": lambda run: run.total,
         },
-        f"The objective over the start's and the structural similarity (SSIM) to the true model, "
-        f"{result.start_similarity:.3f} at the start.",
+        "The objective relative to that of the start, and the structural similarity (SSIM) to the "
+        f"true model, {result.start_similarity:.3f} at the start.",
     )
 
 
@@ -95,7 +96,7 @@ def _experiment(result: StudyResult) -> str:
         f"{survey.steps} steps of {survey.dt * 1000:g} ms, a Ricker wavelet of "
         f"{settings.frequency:g} Hz at {survey.shots} places, {len(survey.receivers)} receivers, "
         f"unknown m = 1/c² within bounds, the top {settings.known_rows} rows known. The data were "
-        "made by the propagator that inverts them"
+        "made by the same propagator that inverts them"
         + (f", with noise of {settings.noise:.0%} added." if settings.noise else ", without noise.")
     )
 
@@ -104,7 +105,7 @@ def _convergence(result: StudyResult) -> tuple[Curves, Curves]:
     """Objective and similarity of every run."""
     costs = (
         "a gradient costs two propagations, a natural gradient two more for each step of conjugate "
-        "gradients, a step one."
+        "gradients, and a trial step one."
     )
     return (
         Curves(
@@ -134,8 +135,8 @@ def _velocities(result: StudyResult) -> Frames:
             ]
             for run in result.runs
         },
-        "The velocity on the way from the start to the end of each run, beside the true one: "
-        "figure 5 of the paper.",
+        "The velocity from the start to the end of each run, beside the true one: figure 5 of the "
+        "paper.",
         reference=("true", upright(experiment.true)),
         limits=(experiment.true.min() / 1000, experiment.true.max() / 1000),
         extent=(0.0, float(width), float(depth), 0.0),
@@ -170,8 +171,9 @@ def run_table(result: StudyResult) -> Table:
     return Table(
         ("method", *(f"at {mark}" for mark in marks), "iterations", "propagations", "seconds"),
         rows,
-        "f/f₀ and SSIM of the last iterate within so many propagations (one wave solution over all "
-        "shots, forward, linearised or adjoint), and what each run spent; seconds with compiling. "
+        "f/f₀ and SSIM of the last iterate within the given number of propagations (one wave "
+        "solution for all shots, forward, linearised or adjoint), and what each run spent; seconds "
+        "include compiling. "
         f"The start has an SSIM of {result.start_similarity:.3f}.",
     )
 
@@ -193,8 +195,8 @@ def _gathers(result: StudyResult) -> Frames:
     thin = -(-survey.steps // 400)  # a page has few pixels
     return Frames.of(
         {name: [("", np.asarray(data).T[::thin])] for name, data in panels.items()},
-        "The traces of the shot in the middle, what of them the starting model does not explain, "
-        "and what is left in the end; values beyond the bar have its last colour.",
+        "The traces of the middle shot, and the residuals of the starting model and of the best "
+        "result. Values beyond the colour bar have its last colour.",
         limits=(-clip, clip),
         extent=(0.0, length, survey.steps * survey.dt, 0.0),
         x_label="receiver, km",

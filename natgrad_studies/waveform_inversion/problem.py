@@ -39,7 +39,7 @@ SIGMA, TRUNCATE = 1.5, 3.5  # of the window of structural similarity
 
 
 class Engine(NamedTuple):
-    """Who propagates the waves: what makes a model from a survey and a velocity, and where it runs.
+    """A propagator: what makes a model from a survey and a velocity, and where it runs.
 
     `model(survey, velocity, update=..., memory=...)`; `place` is in words.
     """
@@ -49,7 +49,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "Engine":
-        """This package, deepwave or devito; an `InputError` where that is not installed."""
+        """This package, deepwave or devito; an `InputError` if that is not installed."""
         settings.check_packages()
         if settings.engine == "jax":
             found = _choose_devices(settings)

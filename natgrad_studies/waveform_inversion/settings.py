@@ -25,17 +25,17 @@ class Settings(StudySettings):
     preset: Preset = "demo"
     """The defaults of all other settings: a small run, the reduced size, or the paper's size."""
     output: Path = Path("results/waveform-inversion")
-    """Folder for results.json, index.html and the checkpoints. Run again into the same
-    folder, a study that was interrupted goes on where it was."""
+    """Folder for results.json, index.html and the checkpoints. An interrupted study that is run
+    again with the same folder resumes."""
     velocity: Path | None = None
-    """File of the true model in m/s with axes (x, z): .npy, .npz or SEG-Y; a section of our own
-    where there is none."""
+    """File of the true model in m/s with axes (x, z): .npy, .npz or SEG-Y. Without one, a
+    synthetic section."""
     section: Annotated[str, Among(SECTIONS)] = "faulted"
-    """Without a file: folded, faulted or salt; 306 × 120 cells."""
+    """The synthetic section, of 306 × 120 cells: folded, faulted or salt."""
     spacing: Annotated[float, Between(1e-6, 1e6)] = 25.0
     """Metres between the cells of the true model."""
     coarsen: Annotated[int, Between(1, 100)] = 3
-    """Cells of it that make one cell of the inversion, per side."""
+    """How many of its cells, per side, make one cell of the inversion."""
     dt: Annotated[float, Between(1e-9, 1e3)] = 0.0075
     """Seconds between time steps."""
     steps: Annotated[int, Between(2, 10**6)] = 400
@@ -45,18 +45,18 @@ class Settings(StudySettings):
     frequency: Annotated[float, Between(1e-6, 1e9)] = 2.5
     """Peak frequency of the Ricker wavelet, Hz."""
     smoothing: Annotated[float, Between(0.0, 1e4)] = 6.0
-    """Standard deviation, in cells of the inversion, of the Gaussian that makes the start."""
+    """Standard deviation, in cells of the inversion, of the Gaussian that smooths the start."""
     known_rows: Annotated[int, Between(0, 10**4)] = 5
-    """Rows at the top whose velocity is known; the next one moves by half."""
+    """Rows at the top whose velocity is known; the next one is updated by half."""
     noise: Annotated[float, Between(0.0, 100.0)] = 0.0
-    """Standard deviation of white noise over the rms of the data."""
+    """Standard deviation of the white noise, relative to the rms of the data."""
     methods: Annotated[tuple[str, ...], Among(METHODS)] = ("GD", "L2", "LBFGS")
     """Among GD, Hm1, W2, H1, L2 (the paper's), L2_five, LBFGS, LBFGS_long."""
     misfit: Annotated[str, Among(MISFITS)] = "least_squares"
-    """least_squares, or transport: first a Wasserstein distance of every trace, with an equal
-    share of the propagations, then least squares."""
+    """least_squares, or transport: a Wasserstein distance of every trace with an equal share of
+    the propagations, then least squares."""
     max_propagations: Annotated[int, Between(3, 10**7)] = 100
-    """Wave solutions over all shots that a run may spend."""
+    """Propagations that a run may spend: wave solutions for all shots."""
     bands: tuple[float, ...] = ()
     """Frequency continuation: the data are first inverted below each of these frequencies, Hz, in
     turn, with an equal share of the propagations."""
@@ -67,12 +67,12 @@ class Settings(StudySettings):
     fastest: float = 6000.0
     """Upper bound on the velocity, m/s."""
     engine: Annotated[str, Among(ENGINES)] = "jax"
-    """Who propagates the waves: jax, or deepwave or devito where they are installed."""
+    """The propagator: jax, or deepwave or devito if they are installed."""
     memory: Annotated[float, Between(1e-3, 1e4)] = 2.0
     """GiB for the stored source fields."""
     devices: Annotated[int, Between(0, 1024)] = 0
-    """Parts that the cores of a CPU are split into, each with its share of the shots; 0 for one
-    part a core. GPUs are all used. Only for the engine jax."""
+    """Devices that the cores of a CPU are split into, each with its share of the shots; 0 for one
+    device per core. All GPUs are used. Only for the engine jax."""
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
         if self.velocity is not None and not Path(self.velocity).exists():
