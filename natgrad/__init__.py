@@ -146,7 +146,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f".{name}", __name__)
     if name in _NAMES:
-        return getattr(__getattr__(_NAMES[name]), name)
+        room = __getattr__(_NAMES[name])
+        globals().update({each: getattr(room, each) for each in _NAMES if hasattr(room, each)})
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
