@@ -67,13 +67,14 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable[..., Result]]:
-    """Arguments ↦ `function` compiled for them: on a CPU hastily where it has little to do.
+    """Arguments ↦ `function` compiled for them: hastily where it has little to do.
 
     Most of the seconds that a CPU takes to compile go into faster code, which a small program does
     not need. Without any optimisation loops over grids become several times slower, hence
     `LITTLE_WORK`. Above it LLVM's first level is taken: networks run as fast as with the last,
     transport metrics in 2D a little slower. The choice depends on shapes alone, so that runs can be
-    repeated to the last bit.
+    repeated to the last bit. On a GPU XLA would write many kernels for each small matrix product
+    and time them all; those of cuBLAS are there already, and as fast.
 
     Cost: the function is traced once for all forms.
     """
@@ -83,13 +84,15 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return plain(*args, **kwargs)
 
-    def at_level(level: int) -> Callable[..., Result]:
-        options: dict[str, Any] = {"xla_backend_optimization_level": level}
-        if jaxlib.version.__version__.startswith("0.10."):  # later versions refuse the name
-            options["xla_cpu_use_fusion_emitters"] = False
+    def compile_with(**options: Any) -> Callable[..., Result]:
         return eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
-    hasty, thorough = at_level(0), at_level(1)
+    old = jaxlib.version.__version__.startswith("0.10.")  # later versions refuse the name
+    fusion = {"xla_cpu_use_fusion_emitters": False} if old else {}
+    hasty, thorough = (
+        compile_with(xla_backend_optimization_level=level, **fusion) for level in (0, 1)
+    )
+    untuned = compile_with(xla_gpu_enable_triton_gemm=False)
 
     def count_work(jaxpr: Any) -> float:
         """The numbers that a program makes, in loops as often as they are passed."""
@@ -102,8 +105,8 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
         return total
 
     def choose(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Callable[..., Result]:
-        if jax.default_backend() != "cpu":
-            return plain
+        if (backend := jax.default_backend()) != "cpu":
+            return untuned if backend == "gpu" else plain
         traced = eqx.filter_make_jaxpr(plain)(*args, **kwargs)[0]
         return hasty if count_work(traced.jaxpr) <= LITTLE_WORK else thorough
 
