@@ -71,10 +71,9 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
 
     Most of the seconds that a CPU takes to compile go into faster code, which a small program does
     not need. Without any optimisation loops over grids become several times slower, hence
-    `LITTLE_WORK`. Above it LLVM's first level is taken: networks run as fast as with the last,
-    transport metrics in 2D a little slower. The choice depends on shapes alone, so that runs can be
-    repeated to the last bit. On a GPU XLA would write many kernels for each small matrix product
-    and time them all; those of cuBLAS are there already, and as fast.
+    `LITTLE_WORK`. Above it LLVM's first level of optimisation is used. The choice depends on shapes
+    alone, so that runs can be repeated to the last bit. On a GPU, XLA would generate and time many
+    kernels for each small matrix product; cuBLAS is used instead.
 
     Cost: the function is traced once for all forms.
     """

@@ -7,7 +7,6 @@
 
 #ifdef __CUDACC__
 #define DEVICE __device__ __forceinline__
-#define CALLED __device__ __noinline__
 #define TABLE __device__ constexpr
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 

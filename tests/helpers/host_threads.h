@@ -11,7 +11,6 @@
 #include <vector>
 
 #define DEVICE static inline
-#define CALLED static
 #define TABLE constexpr
 #define KERNEL static void
 #define __restrict__
