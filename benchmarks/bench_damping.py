@@ -37,8 +37,8 @@ class GainRatio(ng.LevenbergMarquardt):
 
 
 RULES = {
-    "× 1/10, × 4 (the recipe)": lambda: ng.LevenbergMarquardt(decrease=0.1),
-    "× 1/3, × 4": ng.LevenbergMarquardt,
+    "× 1/3, × 4 (the recipe)": ng.LevenbergMarquardt,
+    "× 1/10, × 4": lambda: ng.LevenbergMarquardt(decrease=0.1),
     "delayed gratification, × 1/5, × 1.5": lambda: ng.LevenbergMarquardt(
         decrease=0.2, increase=1.5
     ),

@@ -85,12 +85,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--peer", help="a command line that prints a rival's errors over time")
-    parser.add_argument("--floor", type=float, help="of the damping, instead of the recipe's")
+    parser.add_argument("--floor", type=float, default=0.0, help="of the damping")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    damping = ng.LevenbergMarquardt(decrease=0.1)  # the recipe's
-    if arguments.floor is not None:
-        damping = ng.LevenbergMarquardt(floor=arguments.floor)
+    damping = ng.LevenbergMarquardt(floor=arguments.floor)
     columns = ["who", "seed", "compiling, s", *(f"to {target:g}, s" for target in TARGETS)]
     columns += ["best error", "iterations", "s an iteration"]
     columns += [f"ratio at {target:g}" for target in TARGETS]

@@ -315,12 +315,13 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         outcome, rule = refuse(path), state.rule  # not worth a call of the outside code
     else:
         outcome, rule = method.step_rule.take(path, state.rule)
-    previous = None
-    if momentum is not None:  # what led nowhere is forgotten
-        previous = jnp.where(outcome.accepted, path.eta, jnp.zeros_like(path.eta))
+    # what led nowhere is forgotten
+    previous = None if momentum is None else jnp.where(outcome.accepted, path.eta, 0.0)
     strength = damping.astype(state.damping.dtype)
-    if method.damping.adapts:
-        strength = method.damping.update(strength, outcome)
+    if method.damping.adapts:  # not to where rounding of ∂_θ f would be a tenth of η
+        rounding = 10 * jnp.finfo(local.trace.dtype).eps * jnp.sqrt(local.trace * local.energy)
+        least = jnp.fmax(local.resolution * local.trace, rounding / jnp.linalg.norm(solution.eta))
+        strength = jnp.maximum(method.damping.update(strength, outcome), least)
     new = State(
         damping=strength,
         memory=solution.memory,

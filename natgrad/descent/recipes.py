@@ -31,7 +31,7 @@ def levenberg_marquardt(metric: Metric, **settings: Any) -> NaturalGradient:
         metric: The metric on states; `pinn.metric` for a `Collocation`.
         **settings: Arguments of `NaturalGradient`, in place of the recipe's own.
     """
-    own = {"damping": LevenbergMarquardt(decrease=0.1), "step": Backtracking(), "order": 3}
+    own = {"damping": LevenbergMarquardt(), "step": Backtracking(), "order": 3}
     return NaturalGradient(metric, **(own | settings))
 
 

@@ -125,7 +125,8 @@ class LevenbergMarquardt(Damping):
 
     With `Backtracking()` this is Levenberg–Marquardt with a line search, with `FixedStep(1.0)` the
     classical accept-or-reject rule: a rejected step is solved again with the larger λ and the same
-    factorised Y. λ is absolute and never falls below `floor` · trace(G).
+    factorised Y. λ is absolute and never falls below `floor` · trace(G), nor
+    below what the solver can tell from no damping.
 
     ```python
     ng.NaturalGradient(metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
@@ -141,7 +142,7 @@ class LevenbergMarquardt(Damping):
     initial: Number = setting("initial", 1e-3, positive=True)
     decrease: Number = setting("decrease", 1.0 / 3.0, positive=True, below=1.0)
     increase: Number = setting("increase", 4.0, above=1.0)
-    floor: Number = setting("floor", 1e-15)
+    floor: Number = setting("floor", 0.0)
     adapts: ClassVar[bool] = True
     trace_samples: ClassVar[int] = 1  # enough for a floor
 

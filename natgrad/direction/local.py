@@ -19,7 +19,7 @@ from ..models.base import Evaluation, Products
 from ..parameters import Bounds, flatten
 from ..problem import LossDerivatives, Problem
 from ..result import Info
-from ..solvers.base import Solution, SolveInfo, Solver
+from ..solvers.base import LOST_IN_G, Solution, SolveInfo, Solver
 from .damping import Damping, Undamped
 
 
@@ -62,7 +62,8 @@ class Local(eqx.Module):
     has `prepare(setup)`, `_solve` for one λ, `aim` for another right-hand side, and `curvature`.
 
     `free` is 0 for parameters held by bounds, None without bounds. `energy` is ⟨∂_ρ f, A⁻¹∂_ρ f⟩
-    where that is known, else NaN. `counts` has the propagations spent so far.
+    where that is known, else NaN. `counts` has the propagations spent so far, `resolution` is the
+    smallest λ that is worth asking for, as a share of trace(G).
     """
 
     # what is of no use once steps were tried and numbers are on the host
@@ -84,6 +85,7 @@ class Local(eqx.Module):
     trace: Array
     counts: Counts
     report: Report
+    resolution: float = eqx.field(static=True, default=LOST_IN_G, kw_only=True)
 
     @classmethod
     @abc.abstractmethod

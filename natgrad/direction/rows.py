@@ -23,7 +23,7 @@ from ..models.base import Products
 from ..models.pointwise import Part, RowModel, is_part
 from ..parameters import ParameterOperator, find_free, flatten
 from ..problem import differentiate_loss
-from ..solvers.base import DenseSolver, InformationSolver, Solver
+from ..solvers.base import LOST_IN_G, LOST_IN_Y, DenseSolver, InformationSolver, Solver
 from ..solvers.kernel import Kernel, transposed_product
 from .dense import Factorised, restrict_triangle, to_coordinates
 from .local import Responder, Setup, measure_energy
@@ -233,14 +233,16 @@ class ByRows(Factorised):
             triangle = None if triangle is None else restrict_triangle(triangle, free)
             Y = Y * free if whole else ProductMatrix(Y.products, scale, free, shape)
 
-        given, blocks = Y, lambda: Rows(model, unravel, flat, root, free)
+        given, rows, blocks = Y, None, lambda: Rows(model, unravel, flat, root, free)
         if isinstance(solver, InformationSolver):
             G = gram(Y) if whole else blocks().gram()
-            slope = gradient
+            # a small λ that was asked for, and does not adapt, is none where G is singular
+            slope, rows = gradient, Y if whole and setup.damping.adapts else None
             if triangle is not None:
                 G = to_coordinates(to_coordinates(G, triangle).T, triangle)
-                slope = to_coordinates(gradient, triangle)
-            prepared, trace = solver.prepare_information(G, slope, k), jnp.sum(jnp.diag(G))
+                slope, rows = to_coordinates(gradient, triangle), None
+            prepared = solver.prepare_information(G, slope, k, rows)
+            trace = jnp.sum(jnp.diag(G))
         elif isinstance(solver, Kernel) and triangle is None:
             K, rest = gram_outer(Y) if whole else blocks().outer(), None if direct is None else r
             prepared, trace = solver.prepare_kernel(Y, K, b, rest), jnp.sum(jnp.diag(K))
@@ -262,6 +264,7 @@ class ByRows(Factorised):
             solver=solver,
             prepared=prepared,
             triangle=triangle,
+            resolution=LOST_IN_G if rows is None else LOST_IN_Y,
             Y=given,
             scale=scale,
         )

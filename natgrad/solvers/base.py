@@ -23,6 +23,7 @@ from ..errors import InputError
 from ..models.base import Products
 from ..parameters import ParameterOperator
 
+LOST_IN_G, LOST_IN_Y = 1e-15, 1e-26  # a λ below this share of trace(G) is lost in rounding
 Parts = tuple[Literal["gram", "factor"], ...]  # a metric's operators: its A, its L
 
 
@@ -157,8 +158,8 @@ class InformationSolver(DenseSolver):
     """
 
     @abc.abstractmethod
-    def prepare_information(self, G: Array, gradient: Array, k: int) -> Any:
-        """As `prepare`, from G = YᵀY for a Y of k rows, and ∂_θ f = Yᵀb + r."""
+    def prepare_information(self, G: Array, gradient: Array, k: int, Y: Array | None = None) -> Any:
+        """As `prepare`, from G = YᵀY for a Y of k rows, and ∂_θ f = Yᵀb + r; Y if it is there."""
 
 
 class Gram(eqx.Module):

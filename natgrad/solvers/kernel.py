@@ -11,10 +11,9 @@ from jax.scipy.linalg import cho_solve
 
 from ..core.dense import (
     accurate_product,
+    factor_damped,
     gram_outer,
     rank_tolerance,
-    safe_cholesky,
-    smallest_pivot,
     solve_and_estimate,
 )
 from ..core.randomised import from_sketch, orthonormalise
@@ -53,10 +52,8 @@ class Kernel(DenseSolver):
         return prepared._replace(b=b, r=None, aimed=prepared.factor is not None)
 
     def factorise(self, prepared: _Dual, damping: Array) -> _Dual:
-        K = prepared.K
-        shifted = K + damping * jnp.eye(len(K), dtype=K.dtype)
-        pivot = smallest_pivot(K, damping, rank_tolerance(prepared.Y))
-        return prepared._replace(factor=safe_cholesky(shifted, pivot))
+        tolerance = rank_tolerance(prepared.Y)
+        return prepared._replace(factor=factor_damped(prepared.K, damping, tolerance))
 
     def solve(self, prepared: _Dual, damping: Array) -> tuple[Array, SolveInfo]:
         if prepared.factor is None:

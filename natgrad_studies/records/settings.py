@@ -52,9 +52,9 @@ class Settings(StudySettings):
     adaptive: Annotated[int, Between(0, 1000)] = 0
     """Where points are redrawn, those inside are chosen by their residuals from this many times as
     many candidates; 0 draws them evenly."""
-    order: Annotated[int, Between(1, 3)] = 3
+    order: Annotated[int, Between(1, 5)] = 3
     """The order of the curve that LM follows."""
-    decrease: Annotated[float, Between(1e-6, 0.999)] = 0.1
+    decrease: Annotated[float, Between(1e-6, 0.999)] = 1 / 3
     """The factor on LM's damping after a step that went well."""
     rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
     """The learning rate of Adam, Muon and SOAP."""

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from natgrad.core import dense as minimum_norm_module
 from natgrad.core import dense as pivoting_module
 from natgrad.core.dense import (
+    factor_damped,
     gram,
     gram_outer,
     minimum_norm_factor,
     pivoted_qr,
+    rank_tolerance,
     safe_cholesky,
     solve_and_estimate,
 )
@@ -291,6 +293,44 @@ def test_safe_cholesky_factorises(dtype):
 )
 def test_safe_cholesky_says_when_it_fails(G):
     assert not compiled_cholesky(G)[1]
+
+
+compiled_factors = [
+    jax.jit(lambda Y, damping: factor_damped(gram(Y), damping, rank_tolerance(Y), Y)),
+    jax.jit(lambda Y, damping: factor_damped(gram(Y), damping, rank_tolerance(Y))),
+]
+
+
+@examples
+@given(SEEDS, st.floats(0.0, 18.0), st.floats(0.0, 1.0))
+def test_a_damping_that_is_lost_in_the_rounding_of_G_is_kept_by_Y(seed, decades, share):
+    """As accurate as a QR of [Y; √λ I]: the error grows with ‖Y‖/√λ, not with its square."""
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.normal(size=(n, 12)))[0] for n in (40, 12))
+    Y = U * 10 ** np.linspace(0, -decades, 12) @ V.T
+    eps, trace = np.finfo(float).eps, np.sum(Y**2)
+    damping = trace * 1e-26**share
+    b = rng.normal(size=40)
+    stacked = np.concatenate([Y, np.sqrt(damping) * np.eye(12)])
+    wanted = np.linalg.lstsq(stacked, np.append(b, np.zeros(12)))[0]
+    L, ok = compiled_factors[0](Y, damping)
+    assert ok
+    found = scipy.linalg.cho_solve((np.asarray(L), True), Y.T @ b)
+    limit = 100 * eps * np.sqrt(trace / damping) * np.linalg.norm(b) / np.sqrt(damping)
+    if damping < 50 * eps * trace:  # else G is enough, and loses up to the square
+        assert np.linalg.norm(found - wanted) <= limit
+
+
+def test_without_Y_such_a_damping_is_said_to_be_lost():
+    Y = np.random.default_rng(0).normal(size=(40, 12)) @ np.diag([1.0] * 11 + [0.0])
+    Y[:, 11] = Y[:, 0]
+    damping = 1e-20 * np.sum(Y**2)
+    assert not compiled_factors[1](Y, damping)[1]
+    L, ok = compiled_factors[0](Y, damping)
+    assert ok
+    difference = np.zeros(12)
+    difference[[0, 11]] = 1.0, -1.0  # which Y does not see
+    assert np.linalg.norm(L.T @ difference) == pytest.approx(np.sqrt(2 * damping), rel=1e-4)
 
 
 def test_reflectors_hold_what_lapack_writes_into_them():

@@ -287,6 +287,36 @@ def test_levenberg_marquardt_rule():
     assert float(damping.strength(jnp.asarray(0.5), jnp.asarray(20.0), 3)) == 2.0
 
 
+def test_an_adapting_damping_falls_below_the_rounding_of_G_where_Y_is_there():
+    """A linear fit with singular values down to 1e-11: solved to what its data can say."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.normal(size=(n, 10)))[0] for n in (30, 10))
+    Y, truth = jnp.asarray(U * 10 ** np.linspace(0, -11, 10) @ V.T), rng.normal(size=10)
+    model = ng.Pointwise(lambda theta, row: row @ theta, Y)
+    problem = ng.Problem(model, ng.LeastSquares(Y @ truth))
+    least = {}
+    for name, rows in (("whole", model), ("blocks", ng.Pointwise(model.function, Y, memory=800))):
+        method = ng.levenberg_marquardt(ng.L2(), order=1)
+        case = ng.Problem(rows, problem.loss)
+        result = ng.minimize(case, jnp.zeros(10), method, stop=ng.Stop(100, gradient=0.0))
+        least[name] = np.nanmin(result.history["damping"]) / float(jnp.sum(Y**2))
+        error = np.abs(V.T @ (result.theta - truth))
+        assert error[np.linspace(0, -11, 10) > (-6.5 if name == "blocks" else -9.5)].max() < 1e-3
+    assert least["blocks"] >= 0.99e-15
+    assert least["whole"] < 1e-18
+
+
+def test_an_adapting_damping_lets_no_parameter_without_effect_drift():
+    """Twice the same parameters, and data that no parameters explain: θ stays the shortest."""
+    rng = np.random.default_rng(1)
+    half = rng.normal(size=(30, 5))
+    Y, data = jnp.asarray(np.concatenate([half, half], axis=1)), jnp.asarray(rng.normal(size=30))
+    problem = ng.Problem(ng.Pointwise(lambda theta, row: row @ theta, Y), ng.LeastSquares(data))
+    method = ng.levenberg_marquardt(ng.L2(), order=1)
+    result = ng.minimize(problem, jnp.zeros(10), method, stop=ng.Stop(200, gradient=0.0))
+    np.testing.assert_allclose(result.theta, np.linalg.pinv(Y) @ data, atol=1e-3)
+
+
 def test_new_values_do_not_compile_again():
     """θ, step length, damping, tolerance and target data are leaves of the compiled program."""
     problem, start, _, grid = bumps_problem()
