@@ -358,7 +358,8 @@ def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, x
     """Σ q y over steps and shots, for scaled receivers."""
     image = (len(xi), *medium.weight.shape[:: turned(medium)])
     found = run(launch, medium, len(xi), [image], kept, *point(medium, receivers), xi)[0]
-    return turn(medium, found.sum(axis=0))
+    # The barrier keeps this sum out of the sums that take it; XLA would unroll one in the other.
+    return jax.lax.optimization_barrier(turn(medium, found.sum(axis=0)))
 
 
 def _data(medium: Medium, receivers: Positions) -> tuple[int, ...]:
