@@ -102,7 +102,7 @@ class LBFGS(Method):
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
         on_host = local.setup.problem.model.on_host
-        return (_try_step if on_host else eqx.filter_jit(_try_step))(local, state)
+        return (_try_step if on_host else _try_step_compiled)(local, state)
 
 
 class Memory(NamedTuple):
@@ -253,6 +253,9 @@ def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
     found = loop(lambda now: ~now.over, search, _choose_direction(memory.pairs, start, bounds))
     point, memory, record = _conclude(memory.pairs, start, found)
     return unravel(point), dataclasses.replace(state, memory=memory), record
+
+
+_try_step_compiled = jit_forwarding(_try_step)
 
 
 @eqx.filter_jit
