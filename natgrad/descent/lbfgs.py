@@ -16,7 +16,7 @@ from ..core.outcomes import Counts, Status
 from ..core.settings import check_integer
 from ..direction.linearise import check
 from ..direction.local import Local, Setup
-from ..direction.metric_free import PlainGradient
+from ..direction.metric_free import from_gradient
 from ..errors import InputError
 from ..models.base import Evaluation
 from ..parameters import Bounds, as_bounds, flatten, strengthen, unflatten
@@ -98,7 +98,7 @@ class LBFGS(Method):
     ) -> Local:
         _, value, gradient, counts = state.memory
         setup = Setup(problem, theta, bounds=as_bounds(bounds, theta))
-        return _linearise(setup, ValueAndGradient(value, gradient, counts, None))
+        return from_gradient(setup, ValueAndGradient(value, gradient, counts, None))
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
         # Three programs, so that methods with other numbers of pairs share the search.
@@ -121,9 +121,6 @@ class Memory(NamedTuple):
     value: Array
     gradient: Array
     counts: Counts
-
-
-_linearise = jit_forwarding(PlainGradient.from_gradient)
 
 
 def _as_arrays(counts: Counts) -> Counts:
