@@ -91,11 +91,13 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
     lower, upper = spread(bounds[0], -np.inf), spread(bounds[1], np.inf)
     if is_traced((flat, lower, upper)):
         return Bounds(lower, upper)  # nothing can be said of values that are not there yet
-    if bool(jnp.any(jnp.isnan(lower) | jnp.isnan(upper))):
+    # by NumPy, which compiles nothing
+    at, low, high = np.asarray(flat), np.asarray(lower), np.asarray(upper)
+    if np.any(np.isnan(low) | np.isnan(high)):
         raise InputError("bounds", "have entries that are not numbers", "None for no bound")
-    if bool(jnp.any(lower > upper)):
+    if np.any(low > high):
         raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
-    if bool(jnp.any((flat < lower) | (flat > upper))):
+    if np.any((at < low) | (at > high)):
         raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
     return Bounds(lower, upper)
 

@@ -25,6 +25,7 @@ from ..errors import InputError
 LITTLE_WORK = 2**21  # numbers that a program makes: milliseconds, where compiling takes seconds
 GUESSED_LENGTH = 10  # of a loop that ends by a test
 MANY_NUMBERS = 8  # of one type in a loop
+UNTUNED = {"xla_gpu_enable_triton_gemm": False}
 LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
     """`eqx.filter_jit`, but array leaves of the arguments in the result are those very arrays.
 
     A compiled program copies every input that it returns, and a stored source field of a wave
-    equation may be gigabytes.
+    equation may be gigabytes. On a GPU matrix products are those of cuBLAS, as in `jit_by_work`.
 
     ```python
     jit_forwarding(lambda field, x: (field, 2 * x))(field, 1.0)[0] is field        # True
@@ -59,10 +60,12 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
         given = _Given(args, kwargs)
         leaves = jax.tree.leaves(given)
         put = lambda leaf: leaves[leaf] if isinstance(leaf, _Input) else leaf
-        return jax.tree.map(put, compiled(given))
+        outermost = jax.default_backend() == "gpu" and not is_traced(leaves)
+        return jax.tree.map(put, (untuned if outermost else compiled)(given))
 
     trace.__name__ = trace.__qualname__ = function.__name__  # what a profile shows
     compiled = eqx.filter_jit(trace)
+    untuned = eqx.filter_jit(trace, compiler_options=UNTUNED)  # pyright: ignore[reportCallIssue]
     return run
 
 
@@ -91,7 +94,7 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
     hasty, thorough = (
         compile_with(xla_backend_optimization_level=level, **fusion) for level in (0, 1)
     )
-    untuned = compile_with(xla_gpu_enable_triton_gemm=False)
+    untuned = compile_with(**UNTUNED)
 
     def count_work(jaxpr: Any) -> float:
         """The numbers that a program makes, in loops as often as they are passed."""

@@ -335,11 +335,14 @@ class Launch(NamedTuple):
 
     def functions(self, context: int) -> list[ctypes.c_void_p]:
         """The kernels in a context that is current, loaded once."""
+        if (context, self) in _functions:
+            return _functions[context, self]
+        cubin = self.cubin()  # before the lock, so that threads compile side by side
         with _loading:
             if (context, self) not in _functions:
                 module, found = ctypes.c_void_p(), []
                 try:
-                    _driver("cuModuleLoadData", ctypes.byref(module), self.cubin())
+                    _driver("cuModuleLoadData", ctypes.byref(module), cubin)
                 except CudaError:  # a file of the cache may have been cut off
                     _driver("cuModuleLoadData", ctypes.byref(module), self.cubin(again=True))
                 for kernel in self.kernels:

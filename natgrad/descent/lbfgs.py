@@ -16,10 +16,10 @@ from ..core.outcomes import Counts, Status
 from ..core.settings import check_integer
 from ..direction.linearise import check
 from ..direction.local import Local, Setup
-from ..direction.metric_free import PlainGradient
+from ..direction.metric_free import from_gradient
 from ..errors import InputError
 from ..models.base import Evaluation
-from ..parameters import Bounds, as_bounds, flatten, strengthen
+from ..parameters import Bounds, as_bounds, flatten, strengthen, unflatten
 from ..problem import Problem, ValueAndGradient, value_and_gradient
 from ..solvers.base import SolveInfo
 from ..solvers.preconditioners import Pairs, two_loops
@@ -98,11 +98,17 @@ class LBFGS(Method):
     ) -> Local:
         _, value, gradient, counts = state.memory
         setup = Setup(problem, theta, bounds=as_bounds(bounds, theta))
-        return _linearise(setup, ValueAndGradient(value, gradient, counts, None))
+        return from_gradient(setup, ValueAndGradient(value, gradient, counts, None))
 
     def try_step(self, local: Local, state: State) -> tuple[PyTree, State, Record]:
-        on_host = local.setup.problem.model.on_host
-        return (_try_step if on_host else eqx.filter_jit(_try_step))(local, state)
+        # Three programs, so that methods with other numbers of pairs share the search.
+        setup, (pairs, value, gradient, _) = local.setup, state.memory
+        run = _search if setup.problem.model.on_host else _search_compiled
+        start = Point(flatten(setup.theta)[0], value, gradient)
+        found = run(setup, start, _choose_direction(pairs, start, setup.bounds))
+        point, memory, record = _conclude(pairs, start, found)
+        theta = unflatten(setup.theta, point)
+        return theta, dataclasses.replace(state, memory=memory), record
 
 
 class Memory(NamedTuple):
@@ -115,9 +121,6 @@ class Memory(NamedTuple):
     value: Array
     gradient: Array
     counts: Counts
-
-
-_linearise = jit_forwarding(PlainGradient.from_gradient)
 
 
 def _as_arrays(counts: Counts) -> Counts:
@@ -168,7 +171,8 @@ def find_cauchy_point(
     ends, g = t[order], gradient[order]
     begins = jnp.concatenate([jnp.zeros(1, t.dtype), ends[:-1]])
     from_here = lambda x: jax.lax.cumsum(x, axis=x.ndim - 1, reverse=True)
-    squares, P = from_here(g**2), -from_here(model.V[:, order] * g)  # dᵀd and Vd
+    sums = from_here(jnp.concatenate([g[None], -model.V[:, order]]) * g)  # in one scan
+    squares, P = sums[0], sums[1:]  # dᵀd and Vd
     lengths = jnp.where(jnp.isfinite(ends), ends - begins, 0.0)
     moved = jnp.cumsum(lengths * P, axis=1) - lengths * P  # Vz
     KP = accurate_product(model.inverse, P)
@@ -235,10 +239,9 @@ class Search(NamedTuple):
     evaluations: Array
 
 
-def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
-    setup, memory, bounds = local.setup, state.memory, local.setup.bounds
-    flat, unravel = flatten(setup.theta)
-    start = Point(flat, memory.value, memory.gradient)
+def _search(setup: Setup, start: Point, begin: Search) -> Search:
+    """The line search along the direction, and if that fails along the steepest descent."""
+    bounds, (flat, unravel) = setup.bounds, flatten(setup.theta)
 
     def search(before: Search) -> Search:
         begin = before._replace(interval=_aim(before, start, bounds), best=start)
@@ -250,12 +253,13 @@ def _try_step(local: Local, state: State) -> tuple[PyTree, State, Record]:
         spent = jnp.asarray(found.counts, int)
         return _learn(now, Point(point, found.value, found.gradient), spent)
 
-    found = loop(lambda now: ~now.over, search, _choose_direction(memory.pairs, start, bounds))
-    point, memory, record = _conclude(memory.pairs, start, found)
-    return unravel(point), dataclasses.replace(state, memory=memory), record
+    return loop(lambda now: ~now.over, search, begin)
 
 
-@eqx.filter_jit
+_search_compiled = jit_forwarding(_search)
+
+
+@jit_forwarding
 def _choose_direction(pairs: Pairs, start: Point, bounds: Bounds | None) -> Search:
     """The direction of the pairs; that of steepest descent where there are none."""
     flat, value, gradient = start

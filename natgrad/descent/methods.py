@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
-from ..core.compiled import is_traced, loop
+from ..core.compiled import is_traced, jit_forwarding, loop
 from ..core.outcomes import Counts, Status
 from ..core.settings import Number, Public, check_instance, check_number, replace_fields
 from ..direction.damping import Damping, as_damping
@@ -357,7 +357,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     return theta, new, record
 
 
-_try_step_compiled = eqx.filter_jit(_try_step)
+_try_step_compiled = jit_forwarding(_try_step)
 
 
 class NaturalGradient(LinearMethod):

@@ -42,7 +42,8 @@ class Path:
     """The points θ(τ) = θ + τη + τ²a₂ + … that a step may lead to, put back into the bounds.
 
     `coefficients` are the rows η, a₂, …, or None for a straight line; `damping` is the λ that η
-    was found with; `counts` has the products spent on the path.
+    was found with; `counts` has the products spent on the path. `untried` is what a loop over
+    trials starts from, so that a program has one copy of the model.
     """
 
     def __init__(
@@ -58,6 +59,11 @@ class Path:
         self.flat, self.unravel = flatten(local.setup.theta)
         self.eta, self.value = solution.eta, local.loss
         self.slope = local.gradient @ solution.eta
+        model, known, nothing = local.setup.problem.model, None, jnp.zeros((), self.flat.dtype)
+        if model.solves and not model.on_host:
+            shapes = jax.eval_shape(model.evaluate, local.setup.theta)
+            known = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        self.untried = Trial(self.flat, self.value, jnp.asarray(False), nothing, known)
 
     def trial(self, tau: Array, first: Array | None = None) -> Trial:
         """θ(τ), with the decrease that the gradient promises for it.
@@ -289,7 +295,8 @@ class Attempt(NamedTuple):
     """A point of the trail that was tried.
 
     `length` is that of the step and `share` its part of the whole; `ratio` is the decrease over the
-    one `expected`, and `holds` says that the point can be taken.
+    one `expected`, and `holds` says that the point can be taken. `promised` is the linear decrease
+    of the first point tried.
     """
 
     trial: Trial
@@ -300,6 +307,7 @@ class Attempt(NamedTuple):
     holds: Array
     going: Array  # whether a nearer point is to be tried
     tries: Array
+    promised: Array
 
 
 def step_back(
@@ -312,8 +320,16 @@ def step_back(
     """
     size, dtype, bounds = jnp.abs(tau), path.value.dtype, path.local.setup.bounds
     end = jnp.sqrt(jnp.sum(trail.products))
+    limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(end.dtype)
 
-    def attempt(radius: Array, tries: Array) -> Attempt:
+    def attempt(last: Attempt) -> Attempt:
+        decrease, linear = path.value - last.trial.value, last.trial.linear_decrease
+        parabola = 0.5 * linear / (linear - decrease)  # its minimum, as a share of the length
+        known = jnp.isfinite(decrease) & last.trial.admissible & (linear > decrease)
+        shortened = jnp.clip(parabola, NEAREST, jnp.asarray(rule.shrink, dtype))
+        factor = jnp.where(known, shortened, NEAREST).astype(last.length.dtype)
+        begins, tries = last.tries < 0, last.tries + 1
+        radius = jnp.where(begins, limit, factor * last.length)
         eta, length, linear, quadratic = trail.follow(radius / jnp.where(size > 0, size, 1.0))
         point = path.flat + tau.astype(eta.dtype) * eta
         point = point if bounds is None else jnp.clip(point, bounds.lower, bounds.upper)
@@ -326,21 +342,16 @@ def step_back(
         holds = usable & (ratio >= HOLDS) & (trial.value < path.value)
         share = length / jnp.where(end > 0, end, 1.0)
         going = ~holds & (tries < rule.max_halvings)
-        return Attempt(trial, size * length, share, expected, ratio, holds, going, tries)
+        promised = jnp.where(begins, trial.linear_decrease, last.promised)
+        found = (size * length, share, expected, ratio, holds, going, tries, promised)
+        return Attempt(trial, *found)
 
-    def nearer(now: Attempt) -> Attempt:
-        decrease, linear = path.value - now.trial.value, now.trial.linear_decrease
-        parabola = 0.5 * linear / (linear - decrease)  # its minimum, as a share of the length
-        known = jnp.isfinite(decrease) & now.trial.admissible & (linear > decrease)
-        shortened = jnp.clip(parabola, NEAREST, jnp.asarray(rule.shrink, dtype))
-        factor = jnp.where(known, shortened, NEAREST)
-        return attempt(factor.astype(now.length.dtype) * now.length, now.tries + 1)
-
-    limit = jnp.where(trust.radius > 0, trust.radius, jnp.inf).astype(end.dtype)
-    first = attempt(limit, jnp.zeros((), int))
-    last = loop(attrgetter("going"), nearer, first)
-    promised, taken = first.trial.linear_decrease, tau * last.share.astype(tau.dtype)
-    outcome = conclude(path, taken, last.trial, last.holds, last.tries, promised, linearised)
+    none, yes, value = jnp.zeros_like(end), jnp.asarray(True), jnp.zeros_like(path.value)
+    found = (size * none, none, value, value, ~yes, yes, jnp.full((), -1, int))
+    blank = Attempt(path.untried, *found, path.untried.linear_decrease)
+    last = loop(attrgetter("going"), attempt, blank)
+    taken = tau * last.share.astype(tau.dtype)
+    outcome = conclude(path, taken, last.trial, last.holds, last.tries, last.promised, linearised)
     outcome = outcome._replace(ratio=last.ratio, expected=last.expected)
 
     good, poor, held = last.ratio > GOOD, ~(last.ratio >= POOR), last.share < 1
@@ -382,14 +393,9 @@ def backtrack(
         trial = path.trial(tau, first)
         return tau, trial, halvings + 1, jnp.where(begins, trial.linear_decrease, promised)
 
-    first, nothing, known = tau, jnp.zeros((), path.flat.dtype), None
-    model, theta = path.local.setup.problem.model, path.local.setup.theta
-    if model.solves and not model.on_host:
-        shapes = jax.eval_shape(model.evaluate, theta)
-        known = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    blank = Trial(path.flat, path.value, jnp.asarray(False), nothing, known)
-    start = first, blank, jnp.full((), -1, int), nothing
-    tau, trial, halvings, promised = loop(searching, go_on, start)  # which traces the model once
+    first, none = tau, jnp.full((), -1, int)
+    start = first, path.untried, none, path.untried.linear_decrease
+    tau, trial, halvings, promised = loop(searching, go_on, start)
     outcome = conclude(path, tau, trial, enough(trial), halvings, promised, linearised)
     if curvature is None:
         return outcome

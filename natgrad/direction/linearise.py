@@ -38,7 +38,8 @@ def linearise(setup: Setup) -> Local:
     Everything that does not depend on λ happens here: ρ, Z, L, Y = LZ and the solver's
     factorisation, or the products that stand for them. Another λ costs only `Local.solve`.
     """
-    if not setup.problem.model.on_host:
+    plain = setup.metric is None and setup.solver is None  # by a program of L-BFGS
+    if not (setup.problem.model.on_host or plain):
         return _linearise_compiled(setup)
     if setup.metric is None or setup.known is not None:
         return _linearise(setup)

@@ -1,5 +1,6 @@
 """Directions without a metric on states: the plain gradient, and Newton's."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PyTree
 
+from ..core.compiled import jit_forwarding
 from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..models.base import Products
@@ -28,7 +30,9 @@ class PlainGradient(Local):
 
     @classmethod
     def prepare(cls, setup: Setup) -> "PlainGradient":
-        return cls.from_gradient(setup, value_and_gradient(setup.problem, setup.theta, setup.known))
+        found = value_and_gradient(setup.problem, setup.theta, setup.known)
+        make = cls.from_gradient if setup.problem.model.on_host else from_gradient
+        return make(dataclasses.replace(setup, known=None), found)
 
     @classmethod
     def from_gradient(cls, setup: Setup, found: ValueAndGradient) -> "PlainGradient":
@@ -54,6 +58,9 @@ class PlainGradient(Local):
         one = jnp.ones((), self.gradient.dtype)
         info = SolveInfo(jnp.asarray(self.gradient.size), one, jnp.asarray(False))
         return Solution(-self.gradient / (1 + damping), info)
+
+
+from_gradient = jit_forwarding(PlainGradient.from_gradient)
 
 
 class Hessian(Iterative):

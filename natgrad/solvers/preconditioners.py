@@ -294,19 +294,35 @@ class Recycled(Preconditioner):
         images = images + damping * jax.vmap(system.damp)(directions)
         # then the newest pair is a step, not the softest direction
         hard = jnp.zeros((), bool) if pairs.last is None else pairs.last.share > 0
-        return lambda r: two_loops(directions, images, pairs.count, hard, r)
+        known = curvatures(directions, images, pairs.count)  # once for all products
+        return lambda r: two_loops(directions, images, pairs.count, hard, r, known)
+
+
+@jax.jit
+def curvatures(directions: Array, images: Array, count: Array) -> tuple[Array, Array]:
+    """⟨d, Gd⟩ of all pairs, and which of them are there and convex."""
+    curvature = jnp.sum(directions * images, axis=1)
+    sizes = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(images, axis=1)
+    convex = curvature > jnp.finfo(directions.dtype).eps * sizes
+    return curvature, convex & (jnp.arange(len(directions)) < count)
 
 
 @jax.jit
 def two_loops(
-    directions: Array, images: Array, count: Array, hard: Array | bool, r: Array
+    directions: Array,
+    images: Array,
+    count: Array,
+    hard: Array | bool,
+    r: Array,
+    known: tuple[Array, Array] | None = None,
 ) -> Array:
-    """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980)."""
-    length, eps = len(directions), jnp.finfo(r.dtype).eps
+    """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980).
+
+    `known` are the `curvatures` of the pairs.
+    """
+    length = len(directions)
     rows = (count - 1 - jnp.arange(length)) % length  # from the newest
-    curvature = jnp.sum(directions * images, axis=1)
-    sizes = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(images, axis=1)
-    usable = (curvature > eps * sizes) & (jnp.arange(length) < count)
+    curvature, usable = curvatures(directions, images, count) if known is None else known
     weight = jnp.where(usable, 1.0 / jnp.where(usable, curvature, 1.0), 0.0)
 
     def back(q: Array, row: Array) -> tuple[Array, Array]:
@@ -317,8 +333,8 @@ def two_loops(
     newest = rows[0]
     squares = lambda x: jnp.sum(x[newest] ** 2)
     stiff = curvature[newest] / jnp.where(usable[newest], squares(images), 1.0)
-    known = jnp.where(hard, stiff, squares(directions) * weight[newest])
-    scale = jnp.where(usable[newest], known, 1.0)
+    inverse = jnp.where(hard, stiff, squares(directions) * weight[newest])
+    scale = jnp.where(usable[newest], inverse, 1.0)
 
     def forth(z: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         row, alpha = step

@@ -223,6 +223,7 @@ class DataWasserstein(Metric):
             means = average_blocks(jnp.asarray(reference), every)
             self.constants = normalisation.constants(means, grid_axes(grid))
 
+    @eqx.filter_jit
     def density(self, rho: Array) -> Array:
         """ρ̃, on the coarser grid."""
         return self.normalise(rho)[0]

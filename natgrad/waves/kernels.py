@@ -7,6 +7,7 @@ that a run is one launch. In 3D a launch is a step of all shots, in which each f
     find("forward", medium, shots)     # the kernel, or a line that says why there is none
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -286,17 +287,18 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     wanted = ("forward",) if mode == "forward" else MODES[1:]
     numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
     turn = turned(medium)
-    found = {}
+    tasks = []
     for name in wanted:
         given = {"born": None, "adjoint": receivers}.get(name, source)
         seen = None if name == "adjoint" else receivers
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        found[name] = prepare(Task(name, *grid, *numbers, *sizes))
-        if isinstance(found[name], str):
-            return found[name]
-    return found[mode]
+        tasks.append(Task(name, *grid, *numbers, *sizes))
+    with ThreadPoolExecutor() as pool:  # a kernel takes a second to compile
+        found = list(pool.map(prepare, tasks))
+    refused = [kernel for kernel in found if isinstance(kernel, str)]
+    return refused[0] if refused else found[wanted.index(mode)]
 
 
 def turned(medium: Medium) -> int:
@@ -358,7 +360,8 @@ def adjoint(launch: Launch, medium: Medium, kept: Array, receivers: Positions, x
     """Σ q y over steps and shots, for scaled receivers."""
     image = (len(xi), *medium.weight.shape[:: turned(medium)])
     found = run(launch, medium, len(xi), [image], kept, *point(medium, receivers), xi)[0]
-    return turn(medium, found.sum(axis=0))
+    # The barrier keeps this sum out of the sums that take it; XLA would unroll one in the other.
+    return jax.lax.optimization_barrier(turn(medium, found.sum(axis=0)))
 
 
 def _data(medium: Medium, receivers: Positions) -> tuple[int, ...]:

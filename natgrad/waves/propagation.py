@@ -63,9 +63,10 @@ class Gathers(NamedTuple):
 
 # The shots are dealt out to the devices of a mesh, and slabs of them where there are fewer. Each
 # device keeps the source fields of its own; only the image is summed over them, and the data of
-# slabs.
+# slabs. Compiled by themselves, so that the many programs which use them share one trace of each.
 
 
+@partial(jax.jit, static_argnames=("keep", "mesh"))
 def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> tuple[Array, PyTree]:
     """The data of every shot, (shots, receivers, steps), and what is kept for the products."""
     if mesh is not None:
@@ -106,6 +107,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
     return rho[: len(shots.wavelet)], kept
 
 
+@partial(jax.jit, static_argnames="mesh")
 def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zη for a perturbation η of m."""
     if mesh is not None:
@@ -134,6 +136,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
     return data[: len(shots.wavelet)]
 
 
+@partial(jax.jit, static_argnames="mesh")
 def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | None) -> Array:
     """Zᵀξ; what falls into the absorbing layer is folded back onto the cells at the edge."""
     if mesh is not None:
@@ -163,7 +166,7 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
         ratio = -scheme.every * total / medium.weight
         part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
-        return part
+        return jax.lax.optimization_barrier(part)  # else on a GPU each of its uses sums anew
 
     return deal(run, mesh, "sum", (medium,), (kept,), (xi, shots))
 

@@ -426,4 +426,10 @@ class Medium(eqx.Module):
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
         ratio = (eta / self.slowness).transpose(self.scheme.axes)
-        return jnp.pad(ratio, self.scheme.absorbing, mode="edge")
+        for axis in range(ratio.ndim):
+            # The transpose is a sum for each axis. Without barriers XLA nests and unrolls them in
+            # kernels that a GPU's compiler takes ten seconds for, each.
+            width = [self.scheme.absorbing * (i == axis) for i in range(ratio.ndim)]
+            padded = jnp.pad(ratio, [(n, n) for n in width], mode="edge")
+            ratio = jax.lax.optimization_barrier(padded)
+        return ratio

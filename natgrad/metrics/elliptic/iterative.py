@@ -88,13 +88,15 @@ class IterativeFactor(Factor):
             one = lambda links, phi: laplacian(links, phi, self.B.periodic)
             return call_isolated(self.alive, one, self.links, phi)
 
-        def iterate(_: Callable[[Array], Array], zeta: Array) -> tuple[Array, tuple[Array, ...]]:
+        @jax.jit  # so that it is traced once, for the solve and for its transpose
+        def iterate(zeta: Array) -> tuple[Array, tuple[Array, ...]]:
             M, most = self.preconditioner.cycle, self.max_iterations
             found = preconditioned_cg(product, M, zeta, dim, tolerance, most)
             return found.phi, found[1:]
 
         # differentiable as the solution of a linear equation, not through the iteration
-        phi, found = lax.custom_linear_solve(product, unit, iterate, symmetric=True, has_aux=True)
+        solve = lambda _, zeta: iterate(zeta)
+        phi, found = lax.custom_linear_solve(product, unit, solve, symmetric=True, has_aux=True)
         iterations, error, converged = found
         phi = phi - jnp.sum(share * phi, axes, keepdims=True)
         phi = jnp.where(converged.reshape(peak.shape), phi, jnp.nan)

@@ -384,6 +384,7 @@ def call_isolated(alive: Array, function: Callable[..., PyTree], *arguments: PyT
     without the compiler knowing (a scalar computed from data); where it is false the result is NaN.
     On other devices the barrier works.
     """
+    function = jax.jit(function)  # so that it is traced once for both
 
     def conditional(alive: Array, *arguments: PyTree) -> PyTree:
         shapes = jax.eval_shape(function, *arguments)
