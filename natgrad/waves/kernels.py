@@ -7,7 +7,9 @@ that a run is one launch. In 3D a launch is a step of all shots, in which each f
     find("forward", medium, shots)     # the kernel, or a line that says why there is none
 """
 
+import math
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -83,9 +85,11 @@ class Plan(NamedTuple):
 
     blocks: int
     columns: int
+    first: int  # columns of the first block
     patch: int
+    outer: int  # columns of a thread in the strips of the layer along z
     threads: int
-    slots: int
+    column: int  # reals from a column to the next
     shared: int
     cost: float  # of a step, in issue cycles, by the model below
 
@@ -108,55 +112,59 @@ def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
+def lay_out(task: Task, device: Device, blocks: int, patch: int, outer: int) -> Plan | str:
     """That layout, or why it is none."""
     nx, nz = task.shape
-    half, groups, width = task.order // 2, -(-nz // GROUP), -(-nx // blocks)
-    across = -(-width // patch)
-    columns, threads = across * patch, round_up(groups * across, 32)
-    born_or_adjoint = task.mode in ("born", "adjoint")
-    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP)
-    reach = max(half, 3)
-    strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
-    if threads > 1024 or patch < half or 4 * patch > 32:
-        return "too many threads"
-    if (blocks - 1) * columns >= nx:
+    half, groups, words = task.order // 2, -(-nz // GROUP), task.itemsize // 4
+    sides, strip, reach = 2 if blocks == 1 else 1, task.layer + half + 1, max(half, 3)
+    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP) if task.layer else 0
+    unit, inner = math.lcm(patch, outer), groups - 2 * quads
+    columns = first = last = round_up(-(-nx // blocks), unit)
+    if blocks > 1:
+        rest = nx - (blocks - 2) * columns
+        first = rest // (2 * unit) * unit
+        first += unit * (rest - first > columns)
+        last = rest - first
+    if min(first, last) < half:
         return "a block without columns"
-    rounds = around = chunk = 0
+    warps = -(-inner * (columns // patch) // 32)
     if task.layer:
-        if threads < nz:
-            return "too few threads for the layer"
-        if 2 * quads > groups or quads > 32 or nx < strip:
+        if inner < 0 or quads > 32 or nx < 2 * strip + unit:
             return "a layer wider than the grid"
-        if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
+        if blocks > 1 and min(first, last) < strip:
             return "the layer does not fit into the blocks at the ends"
-        rounds = 2 * -(-columns // (32 // quads * warps))
-        chunk = -(-strip // (threads // nz))
-        around = threads // nz * chunk + 2 * reach
-    words = task.itemsize // 4
-    needed = words * (8 * patch + 8 * rounds + 24) + 36
+        warps = max(warps, -(-4 * -(-columns // outer // 2) // (32 // quads)))
+    threads = 32 * warps
+    mine = patch + outer * (task.layer > 0)  # columns of a thread
+    needed = words * (8 * mine + 8 * outer * (task.layer > 0) + 24) + 36
     # a thread's share as ptxas counts it: warps in fours, registers in eights
+    if threads > 1024 or 4 * mine > 32:
+        return "too many threads"
     if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
         return "too many registers"
-    # A wrap from one row of patches to the next should look to the banks like one more group.
-    fits = [s for s in range(groups + 2, groups + 10) if (4 * patch * s - 2 * groups) % 32 == 0]
-    slots = fits[0] if fits else groups + 2
+    # A wrap from one row of patches to the next should look to the banks like one more group, and so
+    # should one from a strip along z to the next.
+    even = [c for c in range(4 * groups + 8, 4 * groups + 40, 2) if (columns + 2 * half) * c % 4 == 0]
+    apart = lambda c: ((patch * c - 2 * inner) % 32 > 0) + ((outer * c - 2 * quads) % 32 > 0)
+    column = min(even, key=lambda c: (apart(c), c))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
-    reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
+    reals = 2 * (columns + 2 * half) * column + 3 * entries + records
+    if task.mode in ("born", "adjoint"):
+        reals += threads * 4 * mine
     if task.layer:
-        reals += columns * 2 * quads * 4 + 32 * quads + sides * 4 * around
-        reals += sides * (3 * around - 2 * reach) * nz
-    reals += 3 * entries + records
-    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 40
+        margin, memories = max(patch, outer) - 1 + reach, 4 if task.mode == "adjoint" else 3
+        reals += (memories * sides * strip + margin) * 4 * groups
+        reals += 32 * quads + sides * 4 * (strip + 2 * margin)
+    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
     each = -(-warps // 4)  # warps of one scheduler
-    cost = each * patch * 4 * (10 + task.order) + 600
+    cost = each * mine * 4 * (10 + task.order) + 600
     if task.layer:
-        cost += each * (rounds * (40 + 16 * task.order) + sides * chunk * (12 + 2 * task.order))
-    return Plan(blocks, columns, patch, threads, slots, shared, cost)
+        cost += each * outer * (40 + 4 * task.order) + sides * strip * groups * (6 + task.order) / 8
+    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost)
 
 
 def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
@@ -170,13 +178,13 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
     for blocks in range(1, largest + 1):
-        for patch in range(2, 9):
-            plan = lay_out(task, device, blocks, patch)
+        for patch, outer in product(range(1, 9), range(1, 5) if task.layer else (1,)):
+            plan = lay_out(task, device, blocks, patch, outer)
             if isinstance(plan, str):
                 reasons.add(plan)
             else:
                 rounds = -(-task.shots // device.clusters(blocks))
-                found[rounds * plan.cost, -patch, blocks] = plan
+                found[rounds * plan.cost, -patch, blocks, outer] = plan
     if not found:
         what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
         return f"{what} ({', '.join(sorted(reasons))})"
@@ -235,8 +243,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
     if isinstance(plan, Plan):
         file, rounds = "kernels_2d.cu", 1
         macros |= dict(zip(("NX", "NZ"), task.shape, strict=True))
-        macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "PX": plan.patch}
-        macros |= {"SLOTS": plan.slots, "RESIDENT": 1}
+        macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "FIRST": plan.first}
+        macros |= {"PX": plan.patch, "PO": plan.outer, "COLUMN": plan.column, "RESIDENT": 1}
         size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
         kernels = (Kernel("wave", *size),)
     else:

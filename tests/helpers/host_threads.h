@@ -69,6 +69,7 @@ static void block_sync() { wait_at(current->own()); }
 static void cluster_sync() { wait_at(*current->cluster); }
 static int bits(unsigned x) { return __builtin_popcount(x); }
 static void forget(int&) {}
+static void hold(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
 static void prefetch(const void*) {}
