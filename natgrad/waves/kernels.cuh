@@ -72,6 +72,14 @@ DEVICE void store(double* to, const double (&x)[4]) {
         asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
 }
 template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
+// Additions to global memory that nobody waits for.
+DEVICE void add(float* to, const float (&x)[4]) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(__cvta_generic_to_global(to)), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+DEVICE void add(double* to, const double (&x)[4]) {
+    for (int i = 0; i < 4; i++) atomicAdd(to + i, x[i]);
+}
 // Copies to shared memory that go past the registers, and a wait for those of this thread.
 template <class T> DEVICE void copy_later(void* to, const T* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"

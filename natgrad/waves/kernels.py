@@ -22,6 +22,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
+CROSSING = 1.4  # what the layer along x costs a cell, where a step of a cell costs 1
 
 
 class Device(NamedTuple):
@@ -112,20 +113,25 @@ def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def lay_out(task: Task, device: Device, blocks: int, patch: int, outer: int) -> Plan | str:
-    """That layout, or why it is none."""
+def lay_out(
+    task: Task, device: Device, blocks: int, patch: int, outer: int, wider: bool = False
+) -> Plan | str:
+    """That layout, or why it is none; blocks between others may be wider than those at the ends."""
     nx, nz = task.shape
     half, groups, words = task.order // 2, -(-nz // GROUP), task.itemsize // 4
-    sides, strip, reach = 2 if blocks == 1 else 1, task.layer + half + 1, max(half, 3)
-    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP) if task.layer else 0
+    strip = task.layer + (half if task.mode == "adjoint" else 1)
+    sides, margin, reach = 2 if blocks == 1 else 1, max(patch, outer) - 1, max(half, 3)
+    quads = -(-(strip + groups * GROUP - nz) // GROUP) if task.layer else 0
     unit, inner = math.lcm(patch, outer), groups - 2 * quads
     columns = first = last = round_up(-(-nx // blocks), unit)
+    if wider:  # as if a column of the layer were CROSSING more
+        columns = int(nx + 2 * CROSSING * strip) // blocks // unit * unit
     if blocks > 1:
         rest = nx - (blocks - 2) * columns
         first = rest // (2 * unit) * unit
         first += unit * (rest - first > columns)
         last = rest - first
-    if min(first, last) < half:
+    if not half <= min(first, last) <= max(first, last) <= columns:
         return "a block without columns"
     warps = -(-inner * (columns // patch) // 32)
     if task.layer:
@@ -136,7 +142,7 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int, outer: int) -> 
         warps = max(warps, -(-4 * -(-columns // outer // 2) // (32 // quads)))
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
-    needed = words * (8 * mine + 8 * outer * (task.layer > 0) + 24) + 36
+    needed = words * (8 * mine + 4 * outer * (task.layer > 0) + 24) + 36
     # a thread's share as ptxas counts it: warps in fours, registers in eights
     if threads > 1024 or 4 * mine > 32:
         return "too many threads"
@@ -149,22 +155,22 @@ def lay_out(task: Task, device: Device, blocks: int, patch: int, outer: int) -> 
     column = min(even, key=lambda c: (apart(c), c))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
-    reals = 2 * (columns + 2 * half) * column + 3 * entries + records
-    if task.mode in ("born", "adjoint"):
-        reals += threads * 4 * mine
+    reals = 2 * (columns + 2 * half) * column + 4 * entries + records
     if task.layer:
-        margin, memories = max(patch, outer) - 1 + reach, 4 if task.mode == "adjoint" else 3
-        reals += (memories * sides * strip + margin) * 4 * groups
-        reals += 32 * quads + sides * 4 * (strip + 2 * margin)
+        memories, wide = 4 if task.mode == "adjoint" else 3, strip + 2 * margin
+        reals += (memories * sides * wide + reach) * 4 * groups + 4 * outer * threads
+        reals += 32 * quads + sides * 4 * (wide + 2 * reach)
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
+    cell = 10 + task.order
+    inside, edges = mine * cell, outer * (10 + task.order) * (task.layer > 0)
     each = -(-warps // 4)  # warps of one scheduler
-    cost = each * mine * 4 * (10 + task.order) + 600
-    if task.layer:
-        cost += each * outer * (40 + 4 * task.order) + sides * strip * groups * (6 + task.order) / 8
-    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost)
+    cost = each * 4 * (inside + edges)
+    if task.layer:  # on top of their share of columns, at the ends
+        cost = max(cost, cost * max(first, last) / columns + sides * CROSSING * strip * cost / columns)
+    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 
 def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
@@ -178,13 +184,15 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
     for blocks in range(1, largest + 1):
-        for patch, outer in product(range(1, 9), range(1, 5) if task.layer else (1,)):
-            plan = lay_out(task, device, blocks, patch, outer)
+        wider = (False, True) if task.layer and blocks > 2 else (False,)
+        outers = range(1, 5) if task.layer else (1,)
+        for patch, outer, wide in product(range(1, 9), outers, wider):
+            plan = lay_out(task, device, blocks, patch, outer, wide)
             if isinstance(plan, str):
                 reasons.add(plan)
             else:
                 rounds = -(-task.shots // device.clusters(blocks))
-                found[rounds * plan.cost, -patch, blocks, outer] = plan
+                found[rounds * plan.cost, -patch, blocks, outer, wide] = plan
     if not found:
         what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
         return f"{what} ({', '.join(sorted(reasons))})"
@@ -241,14 +249,14 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "GAMMA": number(GAMMA[task.order]),
     }
     if isinstance(plan, Plan):
-        file, rounds = "kernels_2d.cu", 1
+        files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1
         macros |= dict(zip(("NX", "NZ"), task.shape, strict=True))
         macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "FIRST": plan.first}
         macros |= {"PX": plan.patch, "PO": plan.outer, "COLUMN": plan.column, "RESIDENT": 1}
         size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
         kernels = (Kernel("wave", *size),)
     else:
-        file, rounds = "kernels_3d.cu", task.steps
+        files, rounds = ("kernels_3d.cu",), task.steps
         n0, n1, n2 = task.shape
         macros |= {"N0": n0, "N1": n1, "N2": n2, "BLOCKS": 1, "RESIDENT": plan.resident}
         macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LENGTH": plan.length}
@@ -258,8 +266,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         step = Kernel("step", grid, plan.threads, shared=plan.shared)
         kernels = (step, Kernel("points", -(-points // plan.threads), plan.threads))
     named = tuple((name, str(value)) for name, value in macros.items())
-    files = ("waves/kernels.cuh", f"waves/{file}")
-    return Launch(files, named, device.architecture, kernels, rounds)
+    paths = tuple(f"waves/{file}" for file in ("kernels.cuh", *files))
+    return Launch(paths, named, device.architecture, kernels, rounds)
 
 
 @cache

@@ -4,98 +4,23 @@
 // to those between, the others to the last. The blocks at the ends have fewer, because the layer along
 // x costs them more. A thread has a patch of PX columns by four rows (z) between the strips of the
 // layer along z and, to share that layer out evenly, a patch of PO columns by four rows in one of them:
-// u and w of its cells, and the layer's memory along z, stay in registers. Shared memory has u⁻, which
-// u⁺ replaces, u for the neighbours and the layer's memory along x.
+// u and w of its cells, and ψ of that layer, stay in registers. Shared memory has u⁻, which u⁺ replaces,
+// u for the neighbours, and what else the layer remembers.
 //
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //
 // The columns at the rim of a block are sent to the next block too, where those that need them wait for
 // them alone. One barrier of a block ends a step: a step reads what the one before has written.
 
-constexpr int GROUPS = (NZ + 3) / 4;                                        // of four rows
-constexpr int QUADS = LAYER ? (LAYER + HALF + 4 * GROUPS - NZ + 3) / 4 : 0; // groups of a strip along z
-constexpr int INNER = GROUPS - 2 * QUADS;
-constexpr int PIECE = QUADS ? QUADS : 1, PER = 32 / PIECE; // lanes across a strip, strips of a warp
-constexpr int HALVES = (COLS / PO + 1) / 2;                // patches in half of the columns of a strip
-constexpr int CELLS = 4 * (PX + (LAYER ? PO : 0)); // of a thread
-constexpr int WIDTH = COLS + 2 * HALF;
-constexpr int FIELD = WIDTH * COLUMN;
-constexpr int STRIP = LAYER + HALF + 1;    // columns of a strip along x
-constexpr int SIDES = BLOCKS == 1 ? 2 : 1; // strips along x that a block can have
-constexpr int MARGIN = (PX > PO ? PX : PO) - 1 + REACH; // patches at its ends see that far beyond it
-constexpr int AROUND = STRIP + 2 * MARGIN;
-constexpr int LINE = 4 * GROUPS;
-constexpr int EACH = (INJECTIONS + THREADS - 1) / THREADS;
-constexpr bool ALIGNED = NZ % 4 == 0;
-
-// Shared memory, in the order of its parts.
-constexpr int XMEMORY = LAYER ? SIDES * STRIP * LINE : 0;
-constexpr int ZETAS = MODE == ADJOINT ? 2 : 1; // the neighbours' are needed too
-constexpr int GUARD = LAYER ? MARGIN * LINE : 0;
-constexpr int EXTRA = MODE >= BORN ? THREADS * CELLS : 0;
-constexpr int ZFILTER = 2 * QUADS * 16;
-constexpr int XFILTER = LAYER ? SIDES * 4 * AROUND : 0;
-constexpr int REALS = 2 * FIELD + (2 + ZETAS) * XMEMORY + GUARD + EXTRA + ZFILTER + XFILTER;
-constexpr int BYTES = (REALS + 3 * INJECTIONS + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
-    + (2 * INJECTIONS + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 72;
-static_assert(BYTES <= SHARED, "the plan has counted otherwise");
-
-// Where (column, row) lies in a field: a column has the pairs of rows 0, 1 of every group, then
-// those of rows 2, 3, so that the pairs of neighbouring threads lie side by side. Column −HALF and
-// row −4 are the first.
-constexpr int SECOND_PAIRS = 2 * (GROUPS + 2);
-DEVICE int place(int x, int z) {
-    int half = (z >> 1) & 1, group = (z + 4) >> 2;
-    return (x + HALF) * COLUMN + half * SECOND_PAIRS + group * 2 + (z & 1);
-}
-DEVICE Pair load_pair(const real* field, int x, int group, int half) {
-    return *(const Pair*)(field + (x + HALF) * COLUMN + half * SECOND_PAIRS + (group + 1) * 2);
-}
-DEVICE void load_quad(const real* field, int x, int group, real (&out)[4]) {
-    Pair low = load_pair(field, x, group, 0), high = load_pair(field, x, group, 1);
-    out[0] = low.a, out[1] = low.b, out[2] = high.a, out[3] = high.b;
-}
-DEVICE void store_quad(real* field, int x, int group, const real (&in)[4]) {
-    real* at = field + (x + HALF) * COLUMN + (group + 1) * 2;
-    *(Pair*)at = Pair{in[0], in[1]};
-    *(Pair*)(at + SECOND_PAIRS) = Pair{in[2], in[3]};
-}
-// Four rows of a (NX, NZ) array in global memory; rows beyond NZ are zero.
-DEVICE void read_quad(const real* from, int z, real (&out)[4]) {
-    if (ALIGNED) {
-        Quad q = *(const Quad*)(from + z);
-        for (int j = 0; j < 4; j++) out[j] = q.v[j];
-    } else {
-        for (int j = 0; j < 4; j++) out[j] = z + j < NZ ? from[z + j] : real(0);
-    }
-}
-DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
-    if (ALIGNED) {
-        store(to + z, in);
-    } else {
-        for (int j = 0; j < 4; j++)
-            if (z + j < NZ) to[z + j] = in[j];
-    }
-}
-
-// What a patch is: one that has cells, that is next to the block on the left or on the right, that has
-// the layer along x; whose lane is the first of a strip along z, or the last.
-enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32 };
-template <int N, bool OUT> struct Patch {
-    static constexpr int COUNT = N, BEFORE = OUT ? PX : 0; // columns, and those of the thread before them
-    static constexpr bool OUTER = OUT;
-    int group, x0, is; // is: WORKS and so on
-    real u[N][4], w[N][4];
-};
-
 KERNEL wave(PARAMETERS) {
     real* fields = (real*)arena;
     real* xmemory = fields + 2 * FIELD; // ψ of both parities, then ζ: (side, column of the strip, half, group, row)
-    real* extra = xmemory + (2 + ZETAS) * XMEMORY + GUARD; // the image, or η/m: quads of a thread's own
-    real* zfilter = extra + EXTRA;     // (b, a, b', a'; end; row)
-    real* xfilter = zfilter + ZFILTER; // (side, column), from MARGIN before the strip on
+    real* zzeta = xmemory + (2 + ZETAS) * XMEMORY + GUARD; // (column, thread, row)
+    real* zfilter = zzeta + ZZETA;     // (b, a, b', a'; end; row)
+    real* xfilter = zfilter + ZFILTER; // (side, column), from REACH before the memory's on
     real* force = (real*)arena + REALS;
-    real* entry_weight = force + 2 * INJECTIONS;
+    real* coming = force + 2 * INJECTIONS;
+    real* entry_weight = coming + INJECTIONS;
     real* record_weight = entry_weight + INJECTIONS;
     int* entry_slot = (int*)(record_weight + RECORDED * RECORDED_CORNERS);
     int* entry_point = entry_slot + INJECTIONS;
@@ -109,16 +34,15 @@ KERNEL wave(PARAMETERS) {
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
 
-    // A lane has four rows of a strip along z, a warp PER of them. The strips begin with the columns of
-    // the second half: warps that have the layer along x in one patch do not have it in the other.
+    // A lane has four rows of a strip along z, a warp PER of them. They begin with the columns of the
+    // second half: warps that have the layer along x in one patch do not have it in the other.
     Patch<PX, false> inner;
     Patch<PO, true> outer;
     constexpr int ACROSS = INNER ? INNER : 1;
     inner.group = QUADS + tid % ACROSS, inner.x0 = INNER ? tid / ACROSS * PX : COLS;
     const int zgroup = lane % PIECE, piece = warp * PER + lane / PIECE, end = piece / HALVES % 2;
     outer.group = zgroup + (end ? GROUPS - QUADS : 0);
-    outer.x0 = (piece % HALVES + (piece < 2 * HALVES ? HALVES : 0)) * PO;
-    if (lane >= PER * PIECE || piece >= 4 * HALVES) outer.x0 = COLS;
+    outer.x0 = (piece % HALVES + (piece / HALVES % 4 < 2 ? HALVES : 0)) * PO;
     int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
     auto both = [&](auto use) {
         use(inner);
@@ -128,8 +52,9 @@ KERNEL wave(PARAMETERS) {
         const int gx = first + p.x0, after = p.x0 + p.COUNT;
         p.is = (p.x0 < width ? WORKS : 0) | (rank > 0 && p.x0 < HALF ? LEFT : 0);
         p.is |= (rank + 1 < BLOCKS && after > width - HALF ? RIGHT : 0);
-        p.is |= LAYER && (gx < STRIP || first + after > NX + 1 - STRIP) ? CROSSED : 0;
-        if (!(p.is & WORKS)) p.is = p.x0 = 0;
+        p.is |= LAYER && (gx < ZONE || first + after > NX - ZONE) ? CROSSED : 0;
+        if (p.x0 >= width) p.is = p.x0 = 0;
+        if (p.OUTER && (lane >= PER * PIECE || piece >= 4 * HALVES)) p.is = 0; // it looks on, at the next warp's
         p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
         hold(p.group), hold(p.x0), hold(p.is);
     });
@@ -173,15 +98,10 @@ KERNEL wave(PARAMETERS) {
     }
     for (int i = tid; i < FIELD; i += THREADS) fields[FIELD + i] = 0;
     const int entries = counters[0];
-    int my_slot[EACH];
-    real my_weight[EACH];
-    const real* my_series[EACH];
-    for (int k = 0; k < EACH; k++) {
-        int e = tid + k * THREADS;
-        bool mine = e < entries;
-        my_slot[k] = mine ? entry_slot[e] : -1, my_weight[k] = mine ? entry_weight[e] : real(0);
-        my_series[k] = series + ((long long)shot * INJECTED + (mine ? entry_point[e] : 0)) * STEPS;
-        if (mine) atomicAdd(force + my_slot[k], my_weight[k] * my_series[k][MODE == ADJOINT ? STEPS - 1 : 0]);
+    const real* samples = series + (long long)shot * INJECTED * STEPS;
+    for (int e = tid; e < entries; e += THREADS) {
+        const real sample = samples[(long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 : 0)];
+        atomicAdd(force + entry_slot[e], entry_weight[e] * sample);
     }
 #endif
 #if MODE != ADJOINT
@@ -210,10 +130,9 @@ KERNEL wave(PARAMETERS) {
             const int gx = first + p.x0 + i;
             if (!(p.is & WORKS) || gx >= NX) continue;
             read_quad(weight + (long long)gx * NZ, 4 * p.group, p.w[i]);
-#if MODE == BORN
-            real r[4];
-            read_quad(ratio + (long long)gx * NZ, 4 * p.group, r);
-            *(Quad*)(extra + ((p.BEFORE + i) * THREADS + tid) * 4) = Quad{{r[0], r[1], r[2], r[3]}};
+#if MODE == ADJOINT
+            const real none[4] = {0, 0, 0, 0};
+            write_quad(image + ((long long)shot * NX + gx) * NZ, 4 * p.group, none);
 #endif
         }
     });
@@ -221,20 +140,17 @@ KERNEL wave(PARAMETERS) {
 #if LAYER > 0
     for (int i = tid; i < 8 * QUADS; i += THREADS) {
         int far = i / (4 * QUADS), row = i % (4 * QUADS) + (far ? 4 * (GROUPS - QUADS) : 0);
-        bool inside = far ? row >= NZ - STRIP : row < STRIP;
-        Filter f = inside ? read_filter(coefficients + 4 * NX + 2, NZ, row, SLOPE[1]) : Filter{0, 0, 0, 0};
+        Filter f = read_filter(coefficients + 4 * NX + 2, NZ, row, SLOPE[1]);
         real* to = zfilter + i;
         to[0] = f.b, to[8 * QUADS] = f.a, to[16 * QUADS] = f.b_before, to[24 * QUADS] = f.a_before;
     }
     for (int i = tid; i < SIDES * AROUND; i += THREADS) {
-        int far = SIDES == 2 ? i / AROUND : rank > 0, j = i % AROUND - MARGIN;
-        int gx = far ? NX + 1 - STRIP + j : j;
-        Filter f = j >= 0 && j < STRIP ? read_filter(coefficients, NX, gx, SLOPE[0]) : Filter{0, 0, 0, 0};
-        *(Filter*)(xfilter + 4 * i) = f;
+        int far = SIDES == 2 ? i / AROUND : rank > 0, gx = i % AROUND - MARGIN - REACH + (far ? NX - ZONE : 0);
+        *(Filter*)(xfilter + 4 * i) = read_filter(coefficients, NX, gx, SLOPE[0]);
     }
-    real zpsi[PO][4], zzeta[PO][4];
+    real zpsi[PO][4];
     for (int i = 0; i < PO; i++)
-        for (int j = 0; j < 4; j++) zpsi[i][j] = zzeta[i][j] = 0;
+        for (int j = 0; j < 4; j++) zpsi[i][j] = 0;
 #endif
 #if BLOCKS > 1
     // What the block on the right sends to comes over bars 2 and 3 there, and so on.
@@ -256,269 +172,264 @@ KERNEL wave(PARAMETERS) {
 #endif
     cluster_sync();
 
+    auto run = [&](auto at_end) {
+        constexpr bool ENDS = decltype(at_end)::value;
 #pragma unroll 1
-    for (int s = 0; s < STEPS; s++) {
-        const int parity = s & 1, phase = ((s - 1) >> 1) & 1;
-        forget(inner.group), forget(inner.x0), forget(outer.group), forget(outer.x0), forget(zfrom), forget(mask), forget(slot);
-        const real* now = fields + parity * FIELD;
-        real* next = fields + (1 - parity) * FIELD;
-        const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
-        const bool keeps = MODE != FORWARD && t % EVERY == 0;
-        const long long layer_of = ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ;
+        for (int s = 0; s < STEPS; s++) {
+            const int parity = s & 1, phase = ((s - 1) >> 1) & 1;
+            forget(inner.group), forget(inner.x0), forget(outer.group), forget(outer.x0), forget(zfrom), forget(mask), forget(slot);
+            const real* now = fields + parity * FIELD;
+            real* next = fields + (1 - parity) * FIELD;
+            const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
+            const bool keeps = MODE != FORWARD && t % EVERY == 0;
+            const long long layer_of = ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ;
 
 #if MODE != BORN
-        real coming[EACH]; // the samples of the next step, on their way while this one is computed
-        for (int k = 0; k < EACH; k++)
-            coming[k] = my_slot[k] >= 0 && s + 1 < STEPS ? my_series[k][t + (MODE == ADJOINT ? -1 : 1)] : real(0);
+            const int later = s + 1 < STEPS ? t + (MODE == ADJOINT ? -1 : 1) : t;
+#pragma unroll 1
+            for (int e = tid; e < entries; e += THREADS) // of the next step, on their way while this one is computed
+                copy_later(coming + e, samples + (long long)entry_point[e] * STEPS + later);
 #endif
 #if MODE != ADJOINT
-        // Corners in the rim are read before this block sends what lets others overwrite it.
-        constexpr bool RIMS = BLOCKS > 1 && RECORDED_CORNERS > 1;
+            // Corners in the rim are read before this block sends what lets others overwrite it.
+            constexpr bool RIMS = BLOCKS > 1 && RECORDED_CORNERS > 1;
 #if BLOCKS > 1
-        if (RIMS && s > 0 && has_right)
-            for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
+            if (RIMS && s > 0 && has_right)
+                for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
 #endif
 #pragma unroll 1
-        for (int e = tid; e < records; e += THREADS) {
-            real sum = 0;
-            for (int c = 0; c < RECORDED_CORNERS; c++) {
-                int k = e * RECORDED_CORNERS + c;
-                sum += record_weight[k] * now[record_place[k]];
-            }
-            data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
-        }
-        if (RIMS) block_sync();
-#endif
-        auto advance = [&](auto out, auto& p) {
-            constexpr bool OUTER = decltype(out)::value;
-            constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
-            const int group = p.group, x0 = p.x0, gx0 = first + x0;
-            if (!OUTER && !(p.is & WORKS)) return;
-#if BLOCKS > 1
-            // The rim of this field has come when its barrier has had its phase. The other blocks send the
-            // next but one into it only after this block has sent what is computed from it.
-            if (p.is & (LEFT | RIGHT) && s > 0) {
-                if (p.is & LEFT) bar_wait(bars + 4 * OUTER + parity, phase);
-                if (p.is & RIGHT) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
-            }
-#endif
-            real fresh[N][4]; // the sums of both axes, then u⁺
-            if (LAYER && p.is & CROSSED) {
-                // The thread works out what it needs of its neighbours' ψ or v itself, from the memory as
-                // the step before has left it. Beyond the strip the filters are zero, whatever is read.
-                const int side = SIDES == 2 && gx0 >= STRIP, far = SIDES == 2 ? side : rank > 0;
-                const int j0 = gx0 - (far ? NX + 1 - STRIP : 0);
-                const Filter* filter = (const Filter*)xfilter + side * AROUND + MARGIN + j0 - REACH;
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int at = (side * STRIP + j0) * LINE + half * 2 * GROUPS + 2 * group;
-                    real *psi = xmemory + parity * XMEMORY + at, *zeta = xmemory + (ZETAS == 2 ? 2 + parity : 2) * XMEMORY + at;
-                    real *to_psi = xmemory + (1 - parity) * XMEMORY + at, *to_zeta = ZETAS == 2 ? to_psi + 2 * XMEMORY : zeta;
-                    real v[2][N + 2 * REACH], points[2][N + 3], cells[2][N + 2 * REACH];
-#pragma unroll
-                    for (int k = 0; k < N + 2 * REACH; k++) {
-                        const int i = k - REACH;
-                        Pair have = {0, 0}, kept = {0, 0};
-                        if (i >= 0 && i < N) have = Pair{p.u[i >= 0 && i < N ? i : 0][2 * half], p.u[i >= 0 && i < N ? i : 0][2 * half + 1]};
-                        else if (k > 0 || HALF == REACH || x0 > 0) have = load_pair(now, x0 + i, group, half); // else outside the field
-                        if (MODE == ADJOINT || (i >= 0 && i < N)) kept = *(const Pair*)(zeta + i * LINE);
-                        v[0][k] = have.a, v[1][k] = have.b, cells[0][k] = kept.a, cells[1][k] = kept.b;
-                    }
-#pragma unroll
-                    for (int k = 0; k < N + 3; k++) {
-                        const Pair kept = *(const Pair*)(psi + (k - 1) * LINE);
-                        points[0][k] = kept.a, points[1][k] = kept.b;
-                    }
-#pragma unroll
-                    for (int r = 0; r < 2; r++)
-                        cross_layer<N>(
-                            v[r], K[0], [&](int k) { return points[r][k - REACH + 1]; }, [&](int k) { return cells[r][k]; },
-                            [&](int k) { return filter[k]; },
-                            [&](int k, real point, real cell, real sum) {
-                                points[r][k] = point, cells[r][k] = cell, fresh[k][2 * half + r] = sum;
-                            });
-#pragma unroll
-                    for (int k = 0; k < N; k++) {
-                        if (j0 + k < 0 || j0 + k >= STRIP) continue;
-                        *(Pair*)(to_psi + k * LINE) = Pair{points[0][k], points[1][k]};
-                        *(Pair*)(to_zeta + k * LINE) = Pair{cells[0][k], cells[1][k]};
-                    }
+            for (int e = tid; e < records; e += THREADS) {
+                real sum = 0;
+                for (int c = 0; c < RECORDED_CORNERS; c++) {
+                    int k = e * RECORDED_CORNERS + c;
+                    sum += record_weight[k] * now[record_place[k]];
                 }
-            } else {
-                real west[HALF][4], east[HALF][4];
-#pragma unroll
-                for (int d = 0; d < HALF; d++) {
-                    load_quad(now, x0 - HALF + d, group, west[d]);
-                    load_quad(now, x0 + N + d, group, east[d]);
-                }
-#pragma unroll
-                for (int k = 0; k < 4 * N; k++) {
-                    const int i = k / 4, j = k % 4;
-                    fresh[i][j] = K[0][0] * p.u[i][j];
-#pragma unroll
-                    for (int d = 1; d <= HALF; d++) {
-                        real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : p.u[i - d < 0 ? 0 : i - d][j];
-                        real upper = i + d >= N ? east[i + d >= N ? i + d - N : 0][j] : p.u[i + d >= N ? 0 : i + d][j];
-                        fresh[i][j] += K[0][d] * (lower + upper);
-                    }
-                }
+                data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
             }
-#if LAYER > 0
-            Quad f[4];
-            if (OUTER)
-#pragma unroll
-                for (int i = 0; i < 4; i++) f[i] = *(const Quad*)(zfilter + 8 * QUADS * i + zfrom);
+            if (RIMS) block_sync();
 #endif
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                real along[4 + 2 * HALF];
-                const Pair low = load_pair(now, x0 + i, group - 1, 1), high = load_pair(now, x0 + i, group + 1, 0);
-                along[HALF - 2] = low.a, along[HALF - 1] = low.b;
-                along[HALF + 4] = high.a, along[HALF + 5] = high.b;
-                if (HALF == 4) {
-                    const Pair lowest = load_pair(now, x0 + i, group - 1, 0), highest = load_pair(now, x0 + i, group + 1, 1);
-                    along[0] = lowest.a, along[1] = lowest.b;
-                    along[2 * HALF + 2] = highest.a, along[2 * HALF + 3] = highest.b;
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) along[HALF + j] = p.u[i][j];
-#if LAYER > 0
-                if (OUTER) {
-                    const int o = OUTER ? i : 0;
-                    cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, zpsi[o], zzeta[o], fresh[i]);
-                } else
-#endif
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        fresh[i][j] += K[1][0] * along[HALF + j]; // their sum, rounded, would drift from step to step
-#pragma unroll
-                        for (int d = 1; d <= HALF; d++) fresh[i][j] += K[1][d] * (along[HALF + j - d] + along[HALF + j + d]);
-                    }
-            }
-            if (!(p.is & WORKS)) return;
+            auto advance = [&](auto out, auto& p) {
+                constexpr bool OUTER = decltype(out)::value;
+                constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
+                const int group = p.group, x0 = p.x0, gx0 = first + x0;
+                if (!OUTER && !(p.is & WORKS)) return;
 #if MODE >= BORN
-            auto read_kept = [&](real(&q)[N][4]) {
+                auto read_patch = [&](const real* from, real(&q)[N][4]) {
 #pragma unroll
-                for (int i = 0; i < N; i++) {
-                    read_quad(kept + layer_of + (long long)(gx0 + i < NX ? gx0 + i : NX - 1) * NZ, 4 * group, q[i]);
-                    if (gx0 + i >= NX) q[i][0] = q[i][1] = q[i][2] = q[i][3] = 0;
-                }
-            };
+                    for (int i = 0; i < N; i++)
+                        read_quad(from + (long long)(gx0 + i < NX ? gx0 + i : NX - 1) * NZ, 4 * group, q[i]);
+                };
 #endif
 #if MODE == ADJOINT
-            if (keeps) {
-                real q[N][4];
-                read_kept(q);
+                if (keeps && p.is & WORKS) {
+                    real q[N][4];
+                    read_patch(kept + layer_of, q);
 #pragma unroll
-                for (int i = 0; i < N; i++) {
-                    Quad* own = (Quad*)(extra + ((BEFORE + i) * THREADS + tid) * 4);
-                    Quad mine = *own;
+                    for (int i = 0; i < N; i++) {
 #pragma unroll
-                    for (int j = 0; j < 4; j++) mine.v[j] += q[i][j] * p.u[i][j];
-                    *own = mine;
+                        for (int j = 0; j < 4; j++) q[i][j] *= p.u[i][j];
+                        if (gx0 + i < NX) add_quad(image + ((long long)shot * NX + gx0 + i) * NZ, 4 * group, q[i]);
+                    }
                 }
-            }
+#endif
+#if BLOCKS > 1
+                // The rim of this field has come when its barrier has had its phase. The other blocks send the
+                // next but one into it only after this block has sent what is computed from it.
+                if (p.is & (LEFT | RIGHT) && s > 0) {
+                    if (p.is & LEFT) bar_wait(bars + 4 * OUTER + parity, phase);
+                    if (p.is & RIGHT) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
+                }
+#endif
+                real fresh[N][4]; // the sums of both axes, then u⁺
+                if (ENDS && p.is & CROSSED) {
+                    // The thread works out what it needs of its neighbours' ψ or v itself, from the memory as
+                    // the step before has left it. Beyond the strip the filters are zero, whatever is read.
+                    const int side = SIDES == 2 && gx0 >= ZONE, far = SIDES == 2 ? side : rank > 0;
+                    const int j0 = gx0 - (far ? NX - ZONE : 0) + MARGIN;
+                    const Filter* filter = (const Filter*)xfilter + side * AROUND + j0; // from REACH columns before on
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const int at = (side * STRIP + j0) * LINE + half * 2 * GROUPS + 2 * group;
+                        real *psi = xmemory + parity * XMEMORY + at, *zeta = xmemory + (ZETAS == 2 ? 2 + parity : 2) * XMEMORY + at;
+                        real *to_psi = xmemory + (1 - parity) * XMEMORY + at, *to_zeta = ZETAS == 2 ? to_psi + 2 * XMEMORY : zeta;
+                        real v[2][N + 2 * REACH], points[2][N + 3], cells[2][N + 2 * REACH];
+#pragma unroll
+                        for (int k = 0; k < N + 2 * REACH; k++) {
+                            const int i = k - REACH;
+                            Pair have = {0, 0}, kept = {0, 0};
+                            if (i >= 0 && i < N) have = Pair{p.u[i >= 0 && i < N ? i : 0][2 * half], p.u[i >= 0 && i < N ? i : 0][2 * half + 1]};
+                            else if (k > 0 || HALF == REACH || x0 > 0) have = load_pair(now, x0 + i, group, half); // else outside the field
+                            if (MODE == ADJOINT || (i >= 0 && i < N)) kept = *(const Pair*)(zeta + i * LINE);
+                            v[0][k] = have.a, v[1][k] = have.b, cells[0][k] = kept.a, cells[1][k] = kept.b;
+                        }
+#pragma unroll
+                        for (int k = 0; k < N + 3; k++) {
+                            const Pair kept = *(const Pair*)(psi + (k - 1) * LINE);
+                            points[0][k] = kept.a, points[1][k] = kept.b;
+                        }
+#pragma unroll
+                        for (int r = 0; r < 2; r++)
+                            cross_layer<N>(
+                                v[r], K[0], [&](int k) { return points[r][k - REACH + 1]; }, [&](int k) { return cells[r][k]; },
+                                [&](int k) { return filter[k]; },
+                                [&](int k, real point, real cell, real sum) {
+                                    points[r][k] = point, cells[r][k] = cell, fresh[k][2 * half + r] = sum;
+                                });
+#pragma unroll
+                        for (int k = 0; k < N; k++) {
+                            *(Pair*)(to_psi + k * LINE) = Pair{points[0][k], points[1][k]};
+                            *(Pair*)(to_zeta + k * LINE) = Pair{cells[0][k], cells[1][k]};
+                        }
+                    }
+                } else {
+                    real west[HALF][4], east[HALF][4];
+#pragma unroll
+                    for (int d = 0; d < HALF; d++) {
+                        load_quad(now, x0 - HALF + d, group, west[d]);
+                        load_quad(now, x0 + N + d, group, east[d]);
+                    }
+#pragma unroll
+                    for (int k = 0; k < 4 * N; k++) {
+                        const int i = k / 4, j = k % 4;
+                        fresh[i][j] = K[0][0] * p.u[i][j];
+#pragma unroll
+                        for (int d = 1; d <= HALF; d++) {
+                            real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : p.u[i - d < 0 ? 0 : i - d][j];
+                            real upper = i + d >= N ? east[i + d >= N ? i + d - N : 0][j] : p.u[i + d >= N ? 0 : i + d][j];
+                            fresh[i][j] += K[0][d] * (lower + upper);
+                        }
+                    }
+                }
+#if LAYER > 0
+                Quad f[4];
+                if (OUTER)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) f[i] = *(const Quad*)(zfilter + 8 * QUADS * i + zfrom);
 #endif
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                real before[4]; // u⁻, which u⁺ replaces
-                load_quad(next, x0 + i, group, before);
+                for (int i = 0; i < N; i++) {
+                    real along[4 + 2 * HALF];
+                    const Pair low = load_pair(now, x0 + i, group - 1, 1), high = load_pair(now, x0 + i, group + 1, 0);
+                    along[HALF - 2] = low.a, along[HALF - 1] = low.b;
+                    along[HALF + 4] = high.a, along[HALF + 5] = high.b;
+                    if (HALF == 4) {
+                        const Pair lowest = load_pair(now, x0 + i, group - 1, 0), highest = load_pair(now, x0 + i, group + 1, 1);
+                        along[0] = lowest.a, along[1] = lowest.b;
+                        along[2 * HALF + 2] = highest.a, along[2 * HALF + 3] = highest.b;
+                    }
+#pragma unroll
+                    for (int j = 0; j < 4; j++) along[HALF + j] = p.u[i][j];
+#if LAYER > 0
+                    if (OUTER) {
+                        Quad* zeta = (Quad*)(zzeta + (i * THREADS + tid) * 4);
+                        Quad mine = *zeta;
+                        cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, zpsi[OUTER ? i : 0], mine.v, fresh[i]);
+                        *zeta = mine;
+                    } else
+#endif
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            fresh[i][j] += K[1][0] * along[HALF + j]; // their sum, rounded, would drift from step to step
+#pragma unroll
+                            for (int d = 1; d <= HALF; d++) fresh[i][j] += K[1][d] * (along[HALF + j - d] + along[HALF + j + d]);
+                        }
+                }
+                if (!(p.is & WORKS)) return;
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    real before[4]; // u⁻, which u⁺ replaces
+                    load_quad(next, x0 + i, group, before);
 #if MODE == KEEP
 #pragma unroll
-                for (int j = 0; j < 4; j++) fresh[i][j] *= p.w[i][j];
-                if (keeps && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
+                    for (int j = 0; j < 4; j++) fresh[i][j] *= p.w[i][j];
+                    if (keeps && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
 #pragma unroll
-                for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -before[j]);
+                    for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -before[j]);
 #else
 #pragma unroll
-                for (int j = 0; j < 4; j++) fresh[i][j] = fused(p.w[i][j], fresh[i][j], fused(2, p.u[i][j], -before[j]));
+                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(p.w[i][j], fresh[i][j], fused(2, p.u[i][j], -before[j]));
 #endif
-            }
-#if MODE == BORN
-            if (keeps) {
-                real q[N][4];
-                read_kept(q);
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    Quad mine = *(const Quad*)(extra + ((BEFORE + i) * THREADS + tid) * 4);
-#pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] += mine.v[j] * q[i][j];
                 }
-            }
+#if MODE == BORN
+                if (keeps) {
+                    real q[N][4], r[N][4];
+                    read_patch(kept + layer_of, q), read_patch(ratio, r);
+#pragma unroll
+                    for (int k = 0; k < 4 * N; k++)
+                        if (gx0 + k / 4 < NX) fresh[k / 4][k % 4] += r[k / 4][k % 4] * q[k / 4][k % 4];
+                }
 #endif
 #if MODE >= BORN
-            // q comes from far: it is asked for two steps before it is used.
-            const int soon = MODE == ADJOINT ? t - 2 : t + 2;
-            if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && group % 8 == 0)
+                // q comes from far: it is asked for two steps before it is used.
+                const int soon = MODE == ADJOINT ? t - 2 : t + 2;
+                if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && group % 8 == 0)
 #pragma unroll
-                for (int i = 0; i < N; i++)
-                    if (gx0 + i < NX)
-                        prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + gx0 + i) * NZ + 4 * group);
+                    for (int i = 0; i < N; i++)
+                        if (gx0 + i < NX)
+                            prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + gx0 + i) * NZ + 4 * group);
 #endif
 #if MODE != BORN
-            if (mask)
+                if (mask)
 #pragma unroll
-                for (int k = 0; k < 4 * N; k++) {
-                    const int bit = 4 * BEFORE + k;
-                    if (!(mask >> bit & 1)) continue;
-                    real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << bit) - 1));
-                    fresh[k / 4][k % 4] += *forced;
+                    for (int j = 0; j < 4; j++) { // receivers tend to lie in a row
+                        if (!(mask & (0x11111111 << j))) continue;
+#pragma unroll
+                        for (int i = 0; i < N; i++) {
+                            const int bit = 4 * (BEFORE + i) + j;
+                            if (!(mask >> bit & 1)) continue;
+                            real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << bit) - 1));
+                            fresh[i][j] += *forced;
 #if MODE == KEEP
-                    if (keeps) kept[layer_of + (long long)(gx0 + k / 4) * NZ + 4 * group + k % 4] += *forced;
+                            if (keeps) kept[layer_of + (long long)(gx0 + i) * NZ + 4 * group + j] += *forced;
 #endif
-                    *forced = 0;
-                }
+                            *forced = 0;
+                        }
+                    }
 #endif
 #if BLOCKS > 1
-            if (p.is & (LEFT | RIGHT) && s + 1 < STEPS) {
-                constexpr int STRIDE = COLUMN * (int)sizeof(real), SECOND = SECOND_PAIRS * (int)sizeof(real);
-                const int to = ((1 - parity) * FIELD + place(x0, 4 * group)) * (int)sizeof(real), bar = 8 * (4 * OUTER + 1 - parity);
+                if (p.is & (LEFT | RIGHT) && s + 1 < STEPS) {
+                    constexpr int STRIDE = COLUMN * (int)sizeof(real), SECOND = SECOND_PAIRS * (int)sizeof(real);
+                    const int to = ((1 - parity) * FIELD + place(x0, 4 * group)) * (int)sizeof(real), bar = 8 * (4 * OUTER + 1 - parity);
+#pragma unroll
+                    for (int i = 0; i < N; i++) {
+                        const unsigned on_left = left + to + (i + left_width) * STRIDE, on_right = right + to + (i - width) * STRIDE;
+                        if (p.is & LEFT && x0 + i < HALF) {
+                            send(on_left, fresh[i][0], fresh[i][1], left_bar + bar);
+                            send(on_left + SECOND, fresh[i][2], fresh[i][3], left_bar + bar);
+                        }
+                        if (p.is & RIGHT && x0 + i >= width - HALF) {
+                            send(on_right, fresh[i][0], fresh[i][1], right_bar + bar);
+                            send(on_right + SECOND, fresh[i][2], fresh[i][3], right_bar + bar);
+                        }
+                    }
+                }
+#endif
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    const unsigned on_left = left + to + (i + left_width) * STRIDE, on_right = right + to + (i - width) * STRIDE;
-                    if (p.is & LEFT && x0 + i < HALF) {
-                        send(on_left, fresh[i][0], fresh[i][1], left_bar + bar);
-                        send(on_left + SECOND, fresh[i][2], fresh[i][3], left_bar + bar);
-                    }
-                    if (p.is & RIGHT && x0 + i >= width - HALF) {
-                        send(on_right, fresh[i][0], fresh[i][1], right_bar + bar);
-                        send(on_right + SECOND, fresh[i][2], fresh[i][3], right_bar + bar);
-                    }
+                    store_quad(next, x0 + i, group, fresh[i]);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) p.u[i][j] = fresh[i][j];
                 }
-            }
-#endif
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                store_quad(next, x0 + i, group, fresh[i]);
-#pragma unroll
-                for (int j = 0; j < 4; j++) p.u[i][j] = fresh[i][j];
-            }
-        };
-        // In this order the rim of either kind of patches has the time of the other kind to arrive.
+            };
+            // In this order the rim of either kind of patches has the time of the other kind to arrive.
 #if LAYER > 0
-        if (warp * PER < 4 * HALVES) advance(Flag<true>(), outer);
+            if (warp * PER < 4 * HALVES) advance(Flag<true>(), outer);
 #endif
-        advance(Flag<false>(), inner);
+            advance(Flag<false>(), inner);
 #if MODE != BORN
-        for (int k = 0; k < EACH; k++)
-            if (my_slot[k] >= 0)
-                atomicAdd(force + (1 - parity) * INJECTIONS + my_slot[k], my_weight[k] * coming[k]);
+            if (tid < entries) await_copies();
+#pragma unroll 1
+            for (int e = tid; e < entries; e += THREADS)
+                atomicAdd(force + (1 - parity) * INJECTIONS + entry_slot[e], entry_weight[e] * coming[e]);
 #endif
-        block_sync();
+            block_sync();
 #if BLOCKS > 1
-        if (tid == 0 && s > 0) arm(parity);
+            if (tid == 0 && s > 0) arm(parity);
 #endif
-    }
-    cluster_sync(); // no block leaves while another one may send to it
-
-#if MODE == ADJOINT
-    both([&](auto& p) {
-        for (int i = 0; i < p.COUNT; i++) {
-            int gx = first + p.x0 + i;
-            if (!(p.is & WORKS) || gx >= NX) continue;
-            Quad mine = *(const Quad*)(extra + ((p.BEFORE + i) * THREADS + tid) * 4);
-            write_quad(image + ((long long)shot * NX + gx) * NZ, 4 * p.group, mine.v);
         }
-    });
-#endif
+    };
+    // Blocks without a layer along x have a loop of their own, whose registers do not make way for it.
+    if (LAYER && (rank == 0 || rank + 1 == BLOCKS)) run(Flag<(LAYER > 0)>());
+    else run(Flag<false>());
+    cluster_sync(); // no block leaves while another one may send to it
 }
