@@ -135,11 +135,11 @@ def lay_out(
         return "a block without columns"
     warps = -(-inner * (columns // patch) // 32)
     if task.layer:
-        if inner < 0 or quads > 32 or nx < 2 * strip + unit:
+        if inner < 0 or quads > 32 or (blocks == 1 and nx < 2 * strip + unit):
             return "a layer wider than the grid"
         if blocks > 1 and min(first, last) < strip:
             return "the layer does not fit into the blocks at the ends"
-        warps = max(warps, -(-4 * -(-columns // outer // 2) // (32 // quads)))
+        warps = max(warps, -(-2 * (columns // outer) // (32 // quads)))
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
     needed = words * (8 * mine + 4 * outer * (task.layer > 0) + 24) + 36
@@ -148,28 +148,28 @@ def lay_out(
         return "too many threads"
     if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
         return "too many registers"
-    # A wrap from one row of patches to the next should look to the banks like one more group, and so
-    # should one from a strip along z to the next.
-    even = [c for c in range(4 * groups + 8, 4 * groups + 40, 2) if (columns + 2 * half) * c % 4 == 0]
+    # A wrap from one row of patches to the next should look to the banks like one more group, so
+    # should one from a patch across a strip along z to the next.
+    wide, least = columns + 2 * half, 4 * groups + 8
+    even = [c for c in range(least, least + 32, 2) if wide * c % 4 == 0]
     apart = lambda c: ((patch * c - 2 * inner) % 32 > 0) + ((outer * c - 2 * quads) % 32 > 0)
     column = min(even, key=lambda c: (apart(c), c))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
-    reals = 2 * (columns + 2 * half) * column + 4 * entries + records
+    reals = 2 * wide * column + 4 * entries + records
     if task.layer:
-        memories, wide = 4 if task.mode == "adjoint" else 3, strip + 2 * margin
-        reals += (memories * sides * wide + reach) * 4 * groups + 4 * outer * threads
-        reals += 32 * quads + sides * 4 * (wide + 2 * reach)
+        memories, around = 4 if task.mode == "adjoint" else 3, strip + 2 * margin
+        reals += (memories * sides * around + reach) * 4 * groups + 4 * outer * threads
+        reals += 32 * quads + sides * 4 * (around + 2 * reach)
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
-    cell = 10 + task.order
-    inside, edges = mine * cell, outer * (10 + task.order) * (task.layer > 0)
+    # in the strips along z a cell costs twice as much, in those along x CROSSING more
     each = -(-warps // 4)  # warps of one scheduler
-    cost = each * 4 * (inside + edges)
-    if task.layer:  # on top of their share of columns, at the ends
-        cost = max(cost, cost * max(first, last) / columns + sides * CROSSING * strip * cost / columns)
+    cost = each * 4 * (10 + task.order) * (mine + outer * (task.layer > 0))
+    if task.layer:
+        cost *= max(1, (max(first, last) + sides * CROSSING * strip) / columns)
     return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 

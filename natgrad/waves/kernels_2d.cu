@@ -34,28 +34,29 @@ KERNEL wave(PARAMETERS) {
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
 
-    // A lane has four rows of a strip along z, a warp PER of them. They begin with the columns of the
-    // second half: warps that have the layer along x in one patch do not have it in the other.
+    // A lane has four rows of a strip along z, a warp PER patches across one. At the ends they begin with
+    // the warp after those that have the layer along x, which are left without if there are enough others.
     Patch<PX, false> inner;
     Patch<PO, true> outer;
-    constexpr int ACROSS = INNER ? INNER : 1;
-    inner.group = QUADS + tid % ACROSS, inner.x0 = INNER ? tid / ACROSS * PX : COLS;
-    const int zgroup = lane % PIECE, piece = warp * PER + lane / PIECE, end = piece / HALVES % 2;
-    outer.group = zgroup + (end ? GROUPS - QUADS : 0);
-    outer.x0 = (piece % HALVES + (piece / HALVES % 4 < 2 ? HALVES : 0)) * PO;
+    constexpr int LANES = INNER ? INNER : 1;
+    inner.group = QUADS + tid % LANES, inner.x0 = INNER ? tid / LANES * PX : COLS;
+    const int crossed = rank == 0 ? ZONE : rank + 1 == BLOCKS ? width : 0; // columns up to the end of that layer
+    const int after = ((crossed + PX - 1) / PX * INNER + 31) / 32, begin = (warp + WARPS - after % WARPS) % WARPS * PER;
+    const int zgroup = lane % PIECE, piece = begin + lane / PIECE, across = (width + PO - 1) / PO, end = piece / across % 2;
+    outer.group = zgroup + (end ? GROUPS - QUADS : 0), outer.x0 = piece % across * PO;
     int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
     auto both = [&](auto use) {
         use(inner);
         if (LAYER) use(outer);
     };
     both([&](auto& p) {
-        const int gx = first + p.x0, after = p.x0 + p.COUNT;
+        const int gx = first + p.x0, last = p.x0 + p.COUNT;
         p.is = (p.x0 < width ? WORKS : 0) | (rank > 0 && p.x0 < HALF ? LEFT : 0);
-        p.is |= (rank + 1 < BLOCKS && after > width - HALF ? RIGHT : 0);
-        p.is |= LAYER && (gx < ZONE || first + after > NX - ZONE) ? CROSSED : 0;
+        p.is |= (rank + 1 < BLOCKS && last > width - HALF ? RIGHT : 0);
+        p.is |= LAYER && (gx < ZONE || first + last > NX - ZONE) ? CROSSED : 0;
         if (p.x0 >= width) p.is = p.x0 = 0;
-        if (p.OUTER && (lane >= PER * PIECE || piece >= 4 * HALVES)) p.is = 0; // it looks on, at the next warp's
-        p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
+        if (p.OUTER && (lane >= PER * PIECE || piece >= 2 * across)) p.is = 0;
+        p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0) | (begin < 2 * across ? SHARES : 0);
         hold(p.group), hold(p.x0), hold(p.is);
     });
     hold(zfrom);
@@ -177,7 +178,8 @@ KERNEL wave(PARAMETERS) {
 #pragma unroll 1
         for (int s = 0; s < STEPS; s++) {
             const int parity = s & 1, phase = ((s - 1) >> 1) & 1;
-            forget(inner.group), forget(inner.x0), forget(outer.group), forget(outer.x0), forget(zfrom), forget(mask), forget(slot);
+            forget(inner.group), forget(inner.x0), forget(outer.group), forget(outer.x0);
+            forget(zfrom), forget(mask), forget(slot);
             const real* now = fields + parity * FIELD;
             real* next = fields + (1 - parity) * FIELD;
             const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
@@ -256,10 +258,12 @@ KERNEL wave(PARAMETERS) {
 #pragma unroll
                         for (int k = 0; k < N + 2 * REACH; k++) {
                             const int i = k - REACH;
+                            const bool own = i >= 0 && i < N;
+                            const real(&mine)[4] = p.u[own ? i : 0];
                             Pair have = {0, 0}, kept = {0, 0};
-                            if (i >= 0 && i < N) have = Pair{p.u[i >= 0 && i < N ? i : 0][2 * half], p.u[i >= 0 && i < N ? i : 0][2 * half + 1]};
+                            if (own) have = Pair{mine[2 * half], mine[2 * half + 1]};
                             else if (k > 0 || HALF == REACH || x0 > 0) have = load_pair(now, x0 + i, group, half); // else outside the field
-                            if (MODE == ADJOINT || (i >= 0 && i < N)) kept = *(const Pair*)(zeta + i * LINE);
+                            if (MODE == ADJOINT || own) kept = *(const Pair*)(zeta + i * LINE);
                             v[0][k] = have.a, v[1][k] = have.b, cells[0][k] = kept.a, cells[1][k] = kept.b;
                         }
 #pragma unroll
@@ -369,10 +373,11 @@ KERNEL wave(PARAMETERS) {
                             prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + gx0 + i) * NZ + 4 * group);
 #endif
 #if MODE != BORN
-                if (mask)
+                constexpr unsigned MINE = ((1ull << 4 * N) - 1) << 4 * BEFORE;
+                if (mask & MINE)
 #pragma unroll
                     for (int j = 0; j < 4; j++) { // receivers tend to lie in a row
-                        if (!(mask & (0x11111111 << j))) continue;
+                        if (!(mask & MINE & 0x11111111u << j)) continue;
 #pragma unroll
                         for (int i = 0; i < N; i++) {
                             const int bit = 4 * (BEFORE + i) + j;
@@ -413,7 +418,7 @@ KERNEL wave(PARAMETERS) {
             };
             // In this order the rim of either kind of patches has the time of the other kind to arrive.
 #if LAYER > 0
-            if (warp * PER < 4 * HALVES) advance(Flag<true>(), outer);
+            if (outer.is & SHARES) advance(Flag<true>(), outer);
 #endif
             advance(Flag<false>(), inner);
 #if MODE != BORN

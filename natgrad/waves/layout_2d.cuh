@@ -5,7 +5,7 @@ constexpr int ZONE = LAYER ? LAYER + (MODE == ADJOINT ? HALF : 1) : 0; // cells 
 constexpr int QUADS = LAYER ? (ZONE + 4 * GROUPS - NZ + 3) / 4 : 0;    // groups of a strip along z
 constexpr int INNER = GROUPS - 2 * QUADS;
 constexpr int PIECE = QUADS ? QUADS : 1, PER = 32 / PIECE; // lanes across a strip, strips of a warp
-constexpr int HALVES = (COLS / PO + 1) / 2;                // patches in half of the columns of a strip
+constexpr int WARPS = THREADS / 32;
 constexpr int WIDTH = COLS + 2 * HALF;
 constexpr int FIELD = WIDTH * COLUMN;
 constexpr int SIDES = BLOCKS == 1 ? 2 : 1;      // strips along x that a block can have
@@ -74,8 +74,8 @@ DEVICE void add_quad(real* to, int z, const real (&in)[4]) {
 }
 
 // What a patch is: one that has cells, that is next to the block on the left or on the right, that has
-// the layer along x; whose lane is the first of a strip along z, or the last.
-enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32 };
+// the layer along x; whose lane is the first of a strip along z, or the last, and whose warp has some.
+enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32, SHARES = 64 };
 template <int N, bool OUT> struct Patch {
     static constexpr int COUNT = N, BEFORE = OUT ? PX : 0; // columns, and those of the thread before them
     static constexpr bool OUTER = OUT;
