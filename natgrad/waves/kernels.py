@@ -142,7 +142,7 @@ def lay_out(
         warps = max(warps, -(-2 * (columns // outer) // (32 // quads)))
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
-    needed = words * (8 * mine + 4 * outer * (task.layer > 0) + 24) + 36
+    needed = words * (8 * mine + 32) + 36
     # a thread's share as ptxas counts it: warps in fours, registers in eights
     if threads > 1024 or 4 * mine > 32:
         return "too many threads"
@@ -158,9 +158,10 @@ def lay_out(
     records = task.recorded * task.recorded_corners
     reals = 2 * wide * column + 4 * entries + records
     if task.layer:
-        memories, around = 4 if task.mode == "adjoint" else 3, strip + 2 * margin
-        reals += (memories * sides * around + reach) * 4 * groups + 4 * outer * threads
-        reals += 32 * quads + sides * 4 * (around + 2 * reach)
+        memories = 4 if task.mode == "adjoint" else 3
+        reals += memories * sides * (strip + margin) * 4 * groups
+        reals += max(8 * outer * threads, (margin + reach) * 4 * groups)
+        reals += 32 * quads + sides * 4 * (strip + 2 * margin + 2 * reach)
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:

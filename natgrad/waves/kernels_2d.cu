@@ -4,8 +4,8 @@
 // to those between, the others to the last. The blocks at the ends have fewer, because the layer along
 // x costs them more. A thread has a patch of PX columns by four rows (z) between the strips of the
 // layer along z and, to share that layer out evenly, a patch of PO columns by four rows in one of them:
-// u and w of its cells, and ψ of that layer, stay in registers. Shared memory has u⁻, which u⁺ replaces,
-// u for the neighbours, and what else the layer remembers.
+// u and w of its cells stay in registers. Shared memory has u⁻, which u⁺ replaces, u for the neighbours
+// and the memory of the layer.
 //
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //
@@ -15,8 +15,8 @@
 KERNEL wave(PARAMETERS) {
     real* fields = (real*)arena;
     real* xmemory = fields + 2 * FIELD; // ψ of both parities, then ζ: (side, column of the strip, half, group, row)
-    real* zzeta = xmemory + (2 + ZETAS) * XMEMORY + GUARD; // (column, thread, row)
-    real* zfilter = zzeta + ZZETA;     // (b, a, b', a'; end; row)
+    real* zmemory = xmemory + (2 + ZETAS) * XMEMORY;  // (column, ψ or ζ, thread, row)
+    real* zfilter = zmemory + ZMEMORY + GUARD; // (b, a, b', a'; end; row)
     real* xfilter = zfilter + ZFILTER; // (side, column), from REACH before the memory's on
     real* force = (real*)arena + REALS;
     real* coming = force + 2 * INJECTIONS;
@@ -146,12 +146,9 @@ KERNEL wave(PARAMETERS) {
         to[0] = f.b, to[8 * QUADS] = f.a, to[16 * QUADS] = f.b_before, to[24 * QUADS] = f.a_before;
     }
     for (int i = tid; i < SIDES * AROUND; i += THREADS) {
-        int far = SIDES == 2 ? i / AROUND : rank > 0, gx = i % AROUND - MARGIN - REACH + (far ? NX - ZONE : 0);
+        int far = SIDES == 2 ? i / AROUND : rank > 0, gx = i % AROUND - REACH + (far ? NX - ZONE - MARGIN : 0);
         *(Filter*)(xfilter + 4 * i) = read_filter(coefficients, NX, gx, SLOPE[0]);
     }
-    real zpsi[PO][4];
-    for (int i = 0; i < PO; i++)
-        for (int j = 0; j < 4; j++) zpsi[i][j] = 0;
 #endif
 #if BLOCKS > 1
     // What the block on the right sends to comes over bars 2 and 3 there, and so on.
@@ -247,7 +244,7 @@ KERNEL wave(PARAMETERS) {
                     // The thread works out what it needs of its neighbours' ψ or v itself, from the memory as
                     // the step before has left it. Beyond the strip the filters are zero, whatever is read.
                     const int side = SIDES == 2 && gx0 >= ZONE, far = SIDES == 2 ? side : rank > 0;
-                    const int j0 = gx0 - (far ? NX - ZONE : 0) + MARGIN;
+                    const int j0 = gx0 - (far ? NX - ZONE - MARGIN : 0);
                     const Filter* filter = (const Filter*)xfilter + side * AROUND + j0; // from REACH columns before on
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
@@ -281,6 +278,7 @@ KERNEL wave(PARAMETERS) {
                                 });
 #pragma unroll
                         for (int k = 0; k < N; k++) {
+                            if (gx0 + k >= NX) continue;
                             *(Pair*)(to_psi + k * LINE) = Pair{points[0][k], points[1][k]};
                             *(Pair*)(to_zeta + k * LINE) = Pair{cells[0][k], cells[1][k]};
                         }
@@ -325,10 +323,10 @@ KERNEL wave(PARAMETERS) {
                     for (int j = 0; j < 4; j++) along[HALF + j] = p.u[i][j];
 #if LAYER > 0
                     if (OUTER) {
-                        Quad* zeta = (Quad*)(zzeta + (i * THREADS + tid) * 4);
-                        Quad mine = *zeta;
-                        cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, zpsi[OUTER ? i : 0], mine.v, fresh[i]);
-                        *zeta = mine;
+                        Quad* own = (Quad*)zmemory + 2 * i * THREADS + tid;
+                        Quad psi = own[0], zeta = own[THREADS];
+                        cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, psi.v, zeta.v, fresh[i]);
+                        own[0] = psi, own[THREADS] = zeta;
                     } else
 #endif
 #pragma unroll

@@ -10,19 +10,20 @@ constexpr int WIDTH = COLS + 2 * HALF;
 constexpr int FIELD = WIDTH * COLUMN;
 constexpr int SIDES = BLOCKS == 1 ? 2 : 1;      // strips along x that a block can have
 constexpr int MARGIN = (PX > PO ? PX : PO) - 1; // cells beyond a strip that patches of it may have
-constexpr int STRIP = ZONE + 2 * MARGIN;        // columns of its memory
-constexpr int AROUND = STRIP + 2 * REACH;
+constexpr int STRIP = ZONE + MARGIN;            // columns of its memory
+constexpr int AROUND = STRIP + MARGIN + 2 * REACH;
 constexpr int LINE = 4 * GROUPS;
 constexpr bool ALIGNED = NZ % 4 == 0;
 
 // Shared memory, in the order of its parts.
 constexpr int XMEMORY = LAYER ? SIDES * STRIP * LINE : 0;
 constexpr int ZETAS = MODE == ADJOINT ? 2 : 1; // the neighbours' are needed too
-constexpr int GUARD = LAYER ? REACH * LINE : 0; // read, and multiplied by zero
-constexpr int ZZETA = LAYER ? THREADS * 4 * PO : 0;
+constexpr int ZMEMORY = LAYER ? THREADS * 8 * PO : 0;
+constexpr int BEYOND = LAYER ? (MARGIN + REACH) * LINE : 0; // what is read after XMEMORY, and multiplied by zero
+constexpr int GUARD = BEYOND > ZMEMORY ? BEYOND - ZMEMORY : 0;
 constexpr int ZFILTER = 2 * QUADS * 16;
 constexpr int XFILTER = LAYER ? SIDES * 4 * AROUND : 0;
-constexpr int REALS = 2 * FIELD + (2 + ZETAS) * XMEMORY + GUARD + ZZETA + ZFILTER + XFILTER;
+constexpr int REALS = 2 * FIELD + (2 + ZETAS) * XMEMORY + ZMEMORY + GUARD + ZFILTER + XFILTER;
 constexpr int BYTES = (REALS + 4 * INJECTIONS + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
     + (2 * INJECTIONS + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 72;
 static_assert(BYTES <= SHARED, "the plan has counted otherwise");
