@@ -57,6 +57,8 @@ template <class T> DEVICE T lane_after(T x, int by) { return __shfl_down_sync(~0
 template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u, x, by); }
 // Keeps the compiler from holding what follows from x in registers of its own through the loop.
 DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
+// Keeps the assembler from working x out anew, from the number of the thread, wherever it is needed.
+DEVICE void hold(int& x) { x = __shfl_sync(~0u, x, threadIdx.x % 32); }
 DEVICE int bits(unsigned x) { return __popc(x); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
@@ -70,6 +72,14 @@ DEVICE void store(double* to, const double (&x)[4]) {
         asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
 }
 template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
+// Additions to global memory that nobody waits for.
+DEVICE void add(float* to, const float (&x)[4]) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(__cvta_generic_to_global(to)), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+DEVICE void add(double* to, const double (&x)[4]) {
+    for (int i = 0; i < 4; i++) atomicAdd(to + i, x[i]);
+}
 // Copies to shared memory that go past the registers, and a wait for those of this thread.
 template <class T> DEVICE void copy_later(void* to, const T* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
@@ -100,7 +110,7 @@ constexpr int INJECTIONS = INJECTED * INJECTED_CORNERS;
 // The layer along a line of cells. With b and a of the cells, b' and a' of the points between them,
 //     ψ⁺ = b'ψ + a'Gu,   E = Ku + Dψ⁺,   ζ⁺ = bζ + aE,   correction = Dψ⁺ + ζ⁺,
 // Gu the difference of four cells around a point and D = −Gᵀ. The transpose filters first,
-// ζ⁺ = bζ + au and v = u + ζ⁺, and then K and D act on v: correction = Kζ⁺ + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
+// ζ⁺ = bζ + au and v = u + ζ⁺, and then Ku + correction = Kv + Dψ⁺, ψ⁺ = b'ψ + a'Gv.
 // The factors of G and D are in a'. ψ of a cell is that of the point before it.
 DEVICE real difference(real second, real before, real after, real next) {
     return (after - before) - FAR * (next - second);
@@ -115,18 +125,18 @@ DEVICE Filter read_filter(const real* table, int n, int index, real slope) {
     return Filter{cell ? at[0] : 0, cell ? at[n] : 0, point ? at[2 * n] : 0, point ? factor * at[3 * n + 1] : 0};
 }
 
-// COUNT cells of a line. `v` has u from REACH cells before them on; `psi`, `zeta` and `filter` give
-// what was there before the step, by the same index, so that threads that share a line need not wait
-// for each other; `put` takes a cell's new ψ, ζ and its correction.
+// COUNT cells of a line: Ku and the correction. `v` has u from REACH cells before them on; `psi`, `zeta`
+// and `filter` give what was there before the step, by the same index, so that threads that share a
+// line need not wait for each other; `put` takes a cell's new ψ, ζ and the sum.
 template <int COUNT, class Psi, class Zeta, class Filters, class Put>
 DEVICE void cross_layer(real (&v)[COUNT + 2 * REACH], const real (&weights)[HALF + 1], Psi psi, Zeta zeta, Filters filter, Put put) {
-    real of[COUNT + 2 * REACH], points[COUNT + 3]; // from that before the cell before on
+    real cells[COUNT], points[COUNT + 3]; // the points from that before the cell before on
+    if (MODE == ADJOINT) {
 #pragma unroll
-    for (int k = 0; k < COUNT + 2 * REACH; k++) {
-        of[k] = v[k];
-        if (MODE == ADJOINT) {
-            of[k] = filter(k).b * zeta(k) + filter(k).a * v[k];
-            v[k] += of[k];
+        for (int k = 0; k < COUNT + 2 * REACH; k++) {
+            const real kept = filter(k).b * zeta(k) + filter(k).a * v[k];
+            if (k >= REACH && k < REACH + COUNT) cells[k - REACH] = kept;
+            v[k] += kept;
         }
     }
 #pragma unroll
@@ -138,72 +148,52 @@ DEVICE void cross_layer(real (&v)[COUNT + 2 * REACH], const real (&weights)[HALF
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
         const int n = k + REACH;
-        const real d = difference(points[k], points[k + 1], points[k + 2], points[k + 3]);
-        real e = d + weights[0] * of[n];
+        real e = difference(points[k], points[k + 1], points[k + 2], points[k + 3]) + weights[0] * v[n];
 #pragma unroll
-        for (int m = 1; m <= HALF; m++) e += weights[m] * (of[n - m] + of[n + m]);
-        real kept = of[n];
+        for (int m = 1; m <= HALF; m++) e += weights[m] * (v[n - m] + v[n + m]);
         if (MODE != ADJOINT) {
-            kept = filter(n).b * zeta(n) + filter(n).a * e;
-            e = d + kept;
+            cells[k] = filter(n).b * zeta(n) + filter(n).a * e;
+            e += cells[k];
         }
-        put(k, points[k + 1], kept, e);
+        put(k, points[k + 1], cells[k], e);
     }
 }
 
-// Four cells of a line whose other cells the neighbouring lanes have, from the first lane of a strip
-// to its last; `pair(lane, half)` reads u of two cells of a lane before or after. f has b, a, b', a'.
-template <class Pairs>
-DEVICE Quad cross_lanes(Pairs pair, const real (&f)[4][4], const real (&weights)[HALF + 1], bool first, bool last, real (&psi)[4], real (&zeta)[4]) {
-    real of[4 + 2 * HALF], v[7], here[4], points[7];
-    const Pair two = pair(0, 0), four = pair(0, 1), low = pair(-1, 1), high = pair(1, 0);
-    here[0] = two.a, here[1] = two.b, here[2] = four.a, here[3] = four.b;
+// The same of four cells of a line whose other cells the neighbouring lanes have, from the first lane
+// of a strip to its last. `v` has u from HALF cells before on, f has b, a, b', a'.
+DEVICE void cross_lanes(real (&v)[4 + 2 * HALF], const Quad (&f)[4], const real (&weights)[HALF + 1], bool first, bool last, real (&psi)[4], real (&zeta)[4], real (&sum)[4]) {
+    real points[7];
     if (MODE == ADJOINT) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) of[HALF + j] = zeta[j] = f[0][j] * zeta[j] + f[1][j] * here[j];
+        for (int j = 0; j < 4; j++) {
+            zeta[j] = f[0].v[j] * zeta[j] + f[1].v[j] * v[HALF + j];
+            v[HALF + j] += zeta[j];
+        }
 #pragma unroll
         for (int j = 0; j < HALF; j++) {
-            real b = lane_before(zeta[4 - HALF + j], 1), a = lane_after(zeta[j], 1);
-            of[j] = first ? real(0) : b;
-            of[HALF + 4 + j] = last ? real(0) : a;
+            const real before = lane_before(v[4 + j], 1), after = lane_after(v[HALF + j], 1);
+            v[j] = first ? v[j] : before;
+            v[HALF + 4 + j] = last ? v[HALF + 4 + j] : after;
         }
-    } else {
-        of[HALF - 2] = low.a, of[HALF - 1] = low.b;
-        of[HALF + 4] = high.a, of[HALF + 5] = high.b;
-        if (HALF == 4) {
-            const Pair lowest = pair(-1, 0), highest = pair(1, 1);
-            of[0] = lowest.a, of[1] = lowest.b;
-            of[2 * HALF + 2] = highest.a, of[2 * HALF + 3] = highest.b;
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) of[HALF + j] = here[j];
     }
-    v[0] = low.a, v[1] = low.b, v[6] = high.a; // from two cells before on
-#pragma unroll
-    for (int j = 0; j < 4; j++) v[j + 2] = here[j];
-    if (MODE == ADJOINT)
-#pragma unroll
-        for (int j = 0; j < 7; j++) v[j] += of[HALF - 2 + j];
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        points[j + 1] = psi[j] = f[2][j] * psi[j] + f[3][j] * difference(v[j], v[j + 1], v[j + 2], v[j + 3]);
-    points[0] = lane_before(points[4], 1), points[5] = lane_after(points[1], 1), points[6] = lane_after(points[2], 1);
-    if (first) points[0] = 0;
-    if (last) points[5] = points[6] = 0;
-    Quad out;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const real d = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
-        real e = d + weights[0] * of[HALF + j];
-#pragma unroll
-        for (int n = 1; n <= HALF; n++) e += weights[n] * (of[HALF + j - n] + of[HALF + j + n]);
-        if (MODE != ADJOINT) {
-            zeta[j] = f[0][j] * zeta[j] + f[1][j] * e;
-            e = d + zeta[j];
-        }
-        out.v[j] = e;
+        const real* at = v + HALF + j;
+        points[j + 1] = psi[j] = f[2].v[j] * psi[j] + f[3].v[j] * difference(at[-2], at[-1], at[0], at[1]);
     }
-    return out;
+    const real before = lane_before(points[4], 1), after = lane_after(points[1], 1), next = lane_after(points[2], 1);
+    points[0] = first ? real(0) : before, points[5] = last ? real(0) : after, points[6] = last ? real(0) : next;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        real e = difference(points[j], points[j + 1], points[j + 2], points[j + 3]) + weights[0] * v[HALF + j];
+#pragma unroll
+        for (int n = 1; n <= HALF; n++) e += weights[n] * (v[HALF + j - n] + v[HALF + j + n]);
+        if (MODE != ADJOINT) {
+            zeta[j] = f[0].v[j] * zeta[j] + f[1].v[j] * e;
+            e += zeta[j];
+        }
+        sum[j] += e;
+    }
 }
 
 // The parameters of a kernel: what is given, then the results.

@@ -7,8 +7,10 @@ that a run is one launch. In 3D a launch is a step of all shots, in which each f
     find("forward", medium, shots)     # the kernel, or a line that says why there is none
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +23,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
+CROSSING = 1.4  # what the layer along x costs a cell, where a step of a cell costs 1
 
 
 class Device(NamedTuple):
@@ -84,9 +87,11 @@ class Plan(NamedTuple):
 
     blocks: int
     columns: int
+    first: int  # columns of the first block
     patch: int
+    outer: int  # columns of a thread in the strips of the layer along z
     threads: int
-    slots: int
+    column: int  # reals from a column to the next
     shared: int
     cost: float  # of a step, in issue cycles, by the model below
 
@@ -109,55 +114,65 @@ def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def lay_out(task: Task, device: Device, blocks: int, patch: int) -> Plan | str:
-    """That layout, or why it is none."""
+def lay_out(
+    task: Task, device: Device, blocks: int, patch: int, outer: int, wider: bool = False
+) -> Plan | str:
+    """That layout, or why it is none; blocks between others may be wider than those at the ends."""
     nx, nz = task.shape
-    half, groups, width = task.order // 2, -(-nz // GROUP), -(-nx // blocks)
-    across = -(-width // patch)
-    columns, threads = across * patch, round_up(groups * across, 32)
-    born_or_adjoint = task.mode in ("born", "adjoint")
-    quads = -(-(task.layer + half + groups * GROUP - nz) // GROUP)
-    reach = max(half, 3)
-    strip, sides, warps = task.layer + half + 1, 2 if blocks == 1 else 1, threads // 32
-    if threads > 1024 or patch < half or 4 * patch > 32:
-        return "too many threads"
-    if (blocks - 1) * columns >= nx:
+    half, groups, words = task.order // 2, -(-nz // GROUP), task.itemsize // 4
+    strip = task.layer + (half if task.mode == "adjoint" else 1)
+    sides, margin, reach = 2 if blocks == 1 else 1, max(patch, outer) - 1, max(half, 3)
+    quads = -(-(strip + groups * GROUP - nz) // GROUP) if task.layer else 0
+    unit, inner = math.lcm(patch, outer), groups - 2 * quads
+    columns = first = last = round_up(-(-nx // blocks), unit)
+    if wider:  # as if a column of the layer were CROSSING more
+        columns = int(nx + 2 * CROSSING * strip) // blocks // unit * unit
+    if blocks > 1:
+        rest = nx - (blocks - 2) * columns
+        first = rest // (2 * unit) * unit
+        first += unit * (rest - first > columns)
+        last = rest - first
+    if not half <= min(first, last) <= max(first, last) <= columns:
         return "a block without columns"
-    rounds = around = chunk = 0
+    warps = -(-inner * (columns // patch) // 32)
     if task.layer:
-        if threads < nz:
-            return "too few threads for the layer"
-        if 2 * quads > groups or quads > 32 or nx < strip:
+        if inner < 0 or quads > 32 or (blocks == 1 and nx < 2 * strip + unit):
             return "a layer wider than the grid"
-        if blocks > 1 and (columns < strip or nx + 1 - strip < (blocks - 1) * columns):
+        if blocks > 1 and min(first, last) < strip:
             return "the layer does not fit into the blocks at the ends"
-        rounds = 2 * -(-columns // (32 // quads * warps))
-        chunk = -(-strip // (threads // nz))
-        around = threads // nz * chunk + 2 * reach
-    words = task.itemsize // 4
-    needed = words * (8 * patch + 8 * rounds + 24) + 36
+        warps = max(warps, -(-2 * (columns // outer) // (32 // quads)))
+    threads = 32 * warps
+    mine = patch + outer * (task.layer > 0)  # columns of a thread
+    needed = words * (8 * mine + 32) + 36
     # a thread's share as ptxas counts it: warps in fours, registers in eights
+    if threads > 1024 or 4 * mine > 32:
+        return "too many threads"
     if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
         return "too many registers"
-    # A wrap from one row of patches to the next should look to the banks like one more group.
-    fits = [s for s in range(groups + 2, groups + 10) if (4 * patch * s - 2 * groups) % 32 == 0]
-    slots = fits[0] if fits else groups + 2
+    # A wrap from one row of patches to the next should look to the banks like one more group, so
+    # should one from a patch across a strip along z to the next.
+    wide, least = columns + 2 * half, 4 * groups + 8
+    even = [c for c in range(least, least + 32, 2) if wide * c % 4 == 0]
+    apart = lambda c: ((patch * c - 2 * inner) % 32 > 0) + ((outer * c - 2 * quads) % 32 > 0)
+    column = min(even, key=lambda c: (apart(c), c))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
-    reals = 2 * (columns + 2 * half) * 4 * slots + threads * 4 * patch * born_or_adjoint
+    reals = 2 * wide * column + 4 * entries + records
     if task.layer:
-        reals += columns * 2 * quads * 4 + 32 * quads + sides * 4 * around
-        reals += sides * (3 * around - 2 * reach) * nz
-    reals += 3 * entries + records
-    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 40
+        memories = 4 if task.mode == "adjoint" else 3
+        reals += memories * sides * (strip + margin) * 4 * groups
+        reals += max(8 * outer * threads, (margin + reach) * 4 * groups)
+        reals += 32 * quads + sides * 4 * (strip + 2 * margin + 2 * reach)
+    shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
+    # in the strips along z a cell costs twice as much, in those along x CROSSING more
     each = -(-warps // 4)  # warps of one scheduler
-    cost = each * patch * 4 * (10 + task.order) + 600
+    cost = each * 4 * (10 + task.order) * (mine + outer * (task.layer > 0))
     if task.layer:
-        cost += each * (rounds * (40 + 16 * task.order) + sides * chunk * (12 + 2 * task.order))
-    return Plan(blocks, columns, patch, threads, slots, shared, cost)
+        cost *= max(1, (max(first, last) + sides * CROSSING * strip) / columns)
+    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 
 def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
@@ -171,13 +186,15 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
     for blocks in range(1, largest + 1):
-        for patch in range(2, 9):
-            plan = lay_out(task, device, blocks, patch)
+        wider = (False, True) if task.layer and blocks > 2 else (False,)
+        outers = range(1, 5) if task.layer else (1,)
+        for patch, outer, wide in product(range(1, 9), outers, wider):
+            plan = lay_out(task, device, blocks, patch, outer, wide)
             if isinstance(plan, str):
                 reasons.add(plan)
             else:
                 rounds = -(-task.shots // device.clusters(blocks))
-                found[rounds * plan.cost, -patch, blocks] = plan
+                found[rounds * plan.cost, -patch, blocks, outer, wide] = plan
     if not found:
         what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
         return f"{what} ({', '.join(sorted(reasons))})"
@@ -234,14 +251,14 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "GAMMA": number(GAMMA[task.order]),
     }
     if isinstance(plan, Plan):
-        file, rounds = "kernels_2d.cu", 1
+        files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1
         macros |= dict(zip(("NX", "NZ"), task.shape, strict=True))
-        macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "PX": plan.patch}
-        macros |= {"SLOTS": plan.slots, "RESIDENT": 1}
+        macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "FIRST": plan.first}
+        macros |= {"PX": plan.patch, "PO": plan.outer, "COLUMN": plan.column, "RESIDENT": 1}
         size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
         kernels = (Kernel("wave", *size),)
     else:
-        file, rounds = "kernels_3d.cu", task.steps
+        files, rounds = ("kernels_3d.cu",), task.steps
         n0, n1, n2 = task.shape
         macros |= {"N0": n0, "N1": n1, "N2": n2, "BLOCKS": 1, "RESIDENT": plan.resident}
         macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LENGTH": plan.length}
@@ -251,8 +268,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         step = Kernel("step", grid, plan.threads, shared=plan.shared)
         kernels = (step, Kernel("points", -(-points // plan.threads), plan.threads))
     named = tuple((name, str(value)) for name, value in macros.items())
-    files = ("waves/kernels.cuh", f"waves/{file}")
-    return Launch(files, named, device.architecture, kernels, rounds)
+    paths = tuple(f"waves/{file}" for file in ("kernels.cuh", *files))
+    return Launch(paths, named, device.architecture, kernels, rounds)
 
 
 @cache

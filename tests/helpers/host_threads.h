@@ -69,6 +69,7 @@ static void block_sync() { wait_at(current->own()); }
 static void cluster_sync() { wait_at(*current->cluster); }
 static int bits(unsigned x) { return __builtin_popcount(x); }
 static void forget(int&) {}
+static void hold(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
 static void prefetch(const void*) {}
@@ -80,6 +81,10 @@ static void await_copies() {}
 template <class T, int N> void store(T* to, const T (&x)[N]) {
     if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < N; i++) to[i] = x[i];
+}
+template <class T> void add(T* to, const T (&x)[4]) {
+    if ((size_t)to % (4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16)) std::abort();
+    for (int i = 0; i < 4; i++) to[i] += x[i];
 }
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
 

@@ -150,10 +150,15 @@ def test_a_plan_fits_the_gpu_or_says_why_not(mode, shape, order, layer, itemsize
     assert plan.shared <= device.shared
     assert plan.threads <= 1024
     assert plan.blocks <= 16
-    assert plan.blocks * plan.columns >= shape[0] > (plan.blocks - 1) * plan.columns
-    assert plan.columns % plan.patch == 0
+    last = shape[0] - plan.first - (plan.blocks - 2) * plan.columns
+    assert order // 2 <= plan.first <= plan.columns
+    assert plan.blocks == 1 or order // 2 <= last <= plan.columns
+    assert plan.blocks * plan.columns >= shape[0]
+    assert plan.columns % plan.patch == plan.columns % plan.outer == 0
+    assert plan.first % plan.patch == plan.first % plan.outer == 0
     assert plan.threads % 32 == 0
-    assert plan.threads >= -(-shape[1] // 4) * (plan.columns // plan.patch)
+    cells = 4 * (plan.patch + (plan.outer if layer else 0)) * plan.threads
+    assert cells >= shape[1] * plan.columns
 
 
 def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
