@@ -199,15 +199,13 @@ PARTS = (
         160,
     ),
     _records("adaptive", "allen-cahn --seeds 0 --seconds 30 --period 50 --adaptive 4", 70),
-    _records("helmholtz", "helmholtz helmholtz-50", 450),
-    _records("fronts", "burgers allen-cahn", 450),
-    _records("waves", "convection kdv", 450),
-    _records("growth", "reaction burgers-inverse", 450),
-    _records("ks", "ks", 450),
-    _records("cavity", "cavity-100", 450),
-    _records("cavity_fast", "cavity-3200", 450),
-    _records("poisson", "poisson-5d poisson-10d", 450),
-    _records("heat", "heat-4d", 240),
+    _records(
+        "plane",
+        "helmholtz helmholtz-50 burgers allen-cahn convection kdv reaction --workers 3",
+        480,
+    ),
+    _records("legs", "ks cavity-100 cavity-3200 --workers 3", 420),
+    _records("many", "poisson-5d poisson-10d heat-4d burgers-inverse --workers 3", 300),
     _records(
         "rivals", "helmholtz burgers --seeds 0 --methods LM LBFGS SSBroyden SOAP", 540, ("optax",)
     ),

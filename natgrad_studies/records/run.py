@@ -253,6 +253,8 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
     Runs that do not fit into the time of this call are left out.
     """
     begin = perf_counter()
+    if settings.workers > 1:  # before the first use of a GPU, all of whose memory JAX would take
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     take_up(settings, kept)
     cases = {key: make_case(key, settings) for key in settings.problems}
     made = lambda key: kept.part(f"{key}-reference", cases[key].reference)
@@ -303,17 +305,18 @@ def run_or_read(
     return kept.part(f"{key}-{method}-{seed}", make)
 
 
-# --- several at once, on the cores of a CPU -------------------------------------------------------
+# --- several at once ------------------------------------------------------------------------------
 
 
 def run_in_processes(settings: Settings, folder: Any, names: list[tuple[str, str, int]]) -> None:
-    """Make the runs that are not there, each in a process bound to a core; all end in files."""
+    """Make the runs that are not there, each in a process; all end in files."""
     context = get_context("spawn")
     cores, count = context.SimpleQueue(), settings.workers
     allowed = sorted(os.sched_getaffinity(0))
     for number in range(count):
         cores.put(allowed[number % len(allowed)])
-    with ProcessPoolExecutor(count, context, take_core, (cores,)) as pool:
+    prepare = take_core if jax.default_backend() == "cpu" else share_device
+    with ProcessPoolExecutor(count, context, prepare, (cores,)) as pool:
         waiting = [pool.submit(run_alone, settings, folder, *name) for name in names]
         for made in as_completed(waiting):
             made.result()
@@ -325,6 +328,12 @@ def take_core(cores: Any) -> None:
     os.sched_setaffinity(0, {cores.get()})
     os.environ |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
     jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+
+
+def share_device(cores: Any) -> None:
+    """The same on an accelerator, of which all processes have a share."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     jax.config.update("jax_enable_x64", True)
 
 

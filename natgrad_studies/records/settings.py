@@ -65,7 +65,7 @@ class Settings(StudySettings):
     within: Annotated[float, Between(1.0, 1e9)] = 1e9
     """Seconds of this call: no run starts that would end later. The same command continues."""
     workers: Annotated[int, Between(1, 1024)] = 1
-    """Runs at a time: one, or several on a CPU, each in a process with a core of its own."""
+    """Runs at a time, each in a process: with a core of its own, or a share of an accelerator."""
     parts: tuple[Path, ...] = ()
     """Folders of this study whose finished runs are included. Their settings may differ only in
     problems, methods and seeds."""
