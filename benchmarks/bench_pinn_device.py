@@ -1,6 +1,6 @@
-"""Physics-informed networks on a device: milliseconds an iteration, memory, errors in seconds.
+"""Physics-informed networks on a device: milliseconds an iteration, and memory.
 
-    python benchmarks/bench_pinn_device.py [--burgers-seconds 60] [--poisson5d-seconds 100]
+    python benchmarks/bench_pinn_device.py
     python benchmarks/bench_pinn_device.py --only minimize kernel        # a minute
     python benchmarks/bench_pinn_device.py --small                       # a minute on a CPU
 
@@ -10,30 +10,23 @@ of a large float64 matrix product measured in the same run; "all" is what the ro
 compilation. Then whole iterations of `ng.minimize` for the Helmholtz equation, by the order of the
 curve: at fixed points, and in the kernel form at points drawn anew in every one. Then the most
 memory held by one iteration with the whole of J and with row blocks, each in a
-process of its own. Last, errors over the seconds of two examples; compilation does not count.
+process of its own.
 """
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from pinn_cases import Case, Trace, helmholtz, network, paper, sine, size
+from pinn_cases import Case, helmholtz, network, paper, sine, size
 from tables import best, in_process, peak_memory, show_table
 
 import natgrad as ng
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
-import burgers
-import poisson_5d
-
 BLOCKS = 2**27  # bytes of J held at once, in the second process
-TABLES = ("iteration", "minimize", "kernel", "memory", "burgers", "poisson_5d")
+TABLES = ("iteration", "minimize", "kernel", "memory")
 
 
 def matmul_rate(n: int) -> float:
@@ -111,35 +104,8 @@ def held(points: int, memory: int) -> list[float]:
     return [memory / 1e9, whole, before, peak(), 1e3 * (one + two)]
 
 
-def burgers_errors(seconds: float, small: bool) -> Iterator[list]:
-    sizes = {"width": 10 if small else 30, "depth": 3, "count": 500 if small else 8000}
-    burgers.solve(**sizes, iterations=2)  # compiles
-    burgers.error(burgers.solve(**sizes, iterations=1).theta)
-    trace = Trace(burgers.error, seconds, every=5, now=time.perf_counter)
-    burgers.solve(**sizes, iterations=10**6, callbacks=[trace])
-    yield from checkpoints(*np.array(trace.rows).T, "Burgers, relative")
-
-
-def poisson_errors(seconds: float, small: bool) -> Iterator[list]:
-    sizes = {"interior": 300, "boundary": 60, "hidden": (24, 24)} if small else {}
-    variants = ("fixed", "drawn", "spring", "nystrom")
-    each = seconds / len(variants)
-    found = poisson_5d.main(**sizes, seconds=each, variants=variants, output="results/poisson_5d")
-    for name, errors in found.items():
-        yield from checkpoints(errors.seconds, errors.absolute, f"5d Poisson, {name}, absolute")
-
-
-def checkpoints(seconds: np.ndarray, errors: np.ndarray, name: str) -> Iterator[list]:
-    """The last error at some times on the way."""
-    for share in (0.05, 0.1, 0.2, 0.5, 1.0):
-        now = share * seconds[-1]
-        yield [name, now, errors[max(0, np.searchsorted(seconds, now, side="right") - 1)]]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--burgers-seconds", type=float, default=60.0)
-    parser.add_argument("--poisson5d-seconds", type=float, default=100.0, help="for four variants")
     parser.add_argument("--small", action="store_true", help="fewer points, for a CPU")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--held", type=int, help="in a child: the bytes of J")
@@ -176,11 +142,6 @@ def main() -> None:
         )
         rows = (run(memory) for memory in (2**32, BLOCKS // 8 if small else BLOCKS))
         show_table("memory", columns, rows, f"One iteration for 98,461 parameters, {points} points")
-    columns = ["problem, error", "seconds", "error"]
-    if "burgers" in only:
-        show_table("burgers", columns, burgers_errors(arguments.burgers_seconds, small))
-    if "poisson_5d" in only:
-        show_table("poisson_5d", columns, poisson_errors(arguments.poisson5d_seconds, small))
 
 
 if __name__ == "__main__":

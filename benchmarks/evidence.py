@@ -102,7 +102,6 @@ OURS = "--problems " + " ".join(
 SHORT = "L2 GD LBFGS --budgets 50 100 150"
 HARD = "--problems salt:hard Marmousi:hard faulted:hard"
 NETWORK = "natgrad study poisson-pinn --preset reduced"
-FRONTS = "natgrad study records --problems allen-cahn burgers --methods LM --seconds 100"
 PARTS = (
     # counts and errors, which any machine has alike
     Part("absorbing", _bench("absorbing"), 600),
@@ -156,13 +155,11 @@ PARTS = (
     Part(
         "records_one_core",
         "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn convection kdv"
-        " reaction --methods LM LBFGS optimistix --seconds 60 --workers 11",
-        *(180, 11),
+        " reaction --methods LM LBFGS optimistix --seconds 60 --workers 2",
+        *(720, 2),
         peers=("optimistix",),
     ),
-    Part("records_fixed", FRONTS, 240),
     Part("damping", _bench("damping", "--problems helmholtz reaction --iterations 100"), 400),
-    Part("records_adaptive", f"{FRONTS} --period 50 --adaptive 4", 240),
     Part("trust", _bench("trust", f"--only problems {ASIDE} {FEWER}"), 400, 2),
     Part("trust_strategies", _bench("trust", f"--only strategies {ONE} {FEWER}"), 200, 2),
     Part("trust_sections", _bench("trust", f"{PROBLEMS} {OURS} --methods {SHORT}"), 500, 2),
@@ -188,7 +185,7 @@ PARTS = (
     Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
     Part("kernels_check", _bench("kernels", "check"), 190, None, "gpu"),
     Part("kernels", _bench("kernels", "time"), 190, None, "gpu", ("deepwave", "torch")),
-    Part("pinn", _bench("pinn_device", "--burgers-seconds 40"), 300, None, "gpu"),
+    Part("pinn", _bench("pinn_device", "--only iteration memory"), 60, None, "gpu"),
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),
     # the record book in parts of a few minutes
@@ -198,7 +195,6 @@ PARTS = (
         " --jax-ng checkouts/JAX-NG",
         160,
     ),
-    _records("adaptive", "allen-cahn --seeds 0 --seconds 30 --period 50 --adaptive 4", 70),
     _records(
         "plane",
         "helmholtz helmholtz-50 burgers allen-cahn convection kdv reaction --workers 3",
@@ -209,7 +205,7 @@ PARTS = (
     _records(
         "rivals", "helmholtz burgers --seeds 0 --methods LM LBFGS SSBroyden SOAP", 540, ("optax",)
     ),
-    Part("trust", _bench("trust", "--size paper --memory 30"), 6000, None, "gpu"),
+    Part("trust", _bench("trust", "--size paper --memory 30"), 900, None, "gpu"),
     Part(
         "marmousi",
         "natgrad study waveform-inversion --preset paper --velocity marmousi.npy --memory 30",
