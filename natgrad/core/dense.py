@@ -29,6 +29,9 @@ _QUARTER_COLUMNS = 512
 # With a shift by so many roundings of trace(G), G has a Cholesky factor; products of rows that are
 # nearly orthonormal have one down to this share of it.
 _SHIFT, _LEAST = 50.0, 2e5
+# Rows of Y at a time: on a GPU one product over a hundred thousand of them, inside a condition, is
+# refused by cuBLAS.
+_STRIP = 2**14
 # Measured at 2,971 columns on an H200 (benchmarks/bench_gram.py); narrower ones were not tried.
 _HALF_COLUMNS = 1024
 
@@ -147,9 +150,10 @@ def factor_damped(
 
     def twice() -> tuple[Array, Array]:
         first = jnp.linalg.cholesky(shifted(damping + shift), symmetrize_input=False)
-        rows = jnp.concatenate([Y, jnp.sqrt(damping) * jnp.eye(len(G), dtype=G.dtype)])
-        rows = solve_triangular(first, rows.T, lower=True)
-        second = jnp.linalg.cholesky(gram_outer(rows), symmetrize_input=False)
+        parts = [Y[i : i + _STRIP] for i in range(0, len(Y), _STRIP)]
+        parts.append(jnp.sqrt(damping) * jnp.eye(len(G), dtype=G.dtype))
+        products = [gram_outer(solve_triangular(first, part.T, lower=True)) for part in parts]
+        second = jnp.linalg.cholesky(sum(products[1:], products[0]), symmetrize_input=False)
         L = first @ second
         return L, jnp.isfinite(L[-1, -1])
 

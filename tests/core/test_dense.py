@@ -321,6 +321,16 @@ def test_a_damping_that_is_lost_in_the_rounding_of_G_is_kept_by_Y(seed, decades,
         assert np.linalg.norm(found - wanted) <= limit
 
 
+def test_strips_of_rows_give_the_factor_of_all(monkeypatch):
+    Y = np.random.default_rng(2).normal(size=(40, 12)) * 10 ** np.linspace(0, -9, 12)
+    damping = 1e-20 * np.sum(Y**2)
+    whole, _ = compiled_factors[0](Y, damping)
+    monkeypatch.setattr(minimum_norm_module, "_STRIP", 7)
+    strips, ok = jax.jit(lambda Y: factor_damped(gram(Y), damping, rank_tolerance(Y), Y))(Y)
+    assert ok
+    np.testing.assert_allclose(strips @ strips.T, whole @ whole.T, rtol=1e-6, atol=1e-3 * damping)
+
+
 def test_without_Y_such_a_damping_is_said_to_be_lost():
     Y = np.random.default_rng(0).normal(size=(40, 12)) @ np.diag([1.0] * 11 + [0.0])
     Y[:, 11] = Y[:, 0]
