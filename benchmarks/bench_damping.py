@@ -37,9 +37,9 @@ class GainRatio(ng.LevenbergMarquardt):
 
 
 RULES = {
-    "× 1/3, × 4 (the recipe)": ng.LevenbergMarquardt,
-    "× 1/10, × 4": lambda: ng.LevenbergMarquardt(decrease=0.1),
-    "delayed gratification, × 1/5, × 1.5": lambda: ng.LevenbergMarquardt(
+    "× 1/3 or 1/9, × 4 (the recipe)": ng.LevenbergMarquardt,
+    "× 1/10 or 1/100, × 4": lambda: ng.LevenbergMarquardt(decrease=0.1),
+    "delayed gratification, × 1/5 or 1/25, × 1.5": lambda: ng.LevenbergMarquardt(
         decrease=0.2, increase=1.5
     ),
     "gain ratio, × 1/3 at best": GainRatio,

@@ -155,8 +155,14 @@ PARTS = (
     Part(
         "records_one_core",
         "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn convection kdv"
-        " reaction --methods LM LBFGS optimistix --seconds 60 --workers 2",
-        *(720, 2),
+        " reaction --methods LM LBFGS --seconds 60 --workers 2",
+        *(480, 2),
+    ),
+    Part(
+        "records_optimistix",
+        "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn reaction"
+        " --methods optimistix --seconds 60 --workers 2",
+        *(240, 2),
         peers=("optimistix",),
     ),
     Part("damping", _bench("damping", "--problems helmholtz reaction --iterations 100"), 400),

@@ -319,8 +319,9 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     previous = None if momentum is None else jnp.where(outcome.accepted, path.eta, 0.0)
     strength = damping.astype(state.damping.dtype)
     if method.damping.adapts:  # not to where rounding of ∂_θ f would be a tenth of η
-        rounding = 10 * jnp.finfo(local.trace.dtype).eps * jnp.sqrt(local.trace * local.energy)
-        least = jnp.fmax(local.resolution * local.trace, rounding / jnp.linalg.norm(solution.eta))
+        size = jnp.sqrt(local.trace / local.energy) * jnp.linalg.norm(solution.eta)
+        share = jnp.minimum(10 * jnp.finfo(size.dtype).eps / size, 1.0)
+        least = local.trace * jnp.fmax(local.resolution, share)
         strength = jnp.maximum(method.damping.update(strength, outcome), least)
     new = State(
         damping=strength,
@@ -332,8 +333,7 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
         batches=state.batches,
         one_program=state.one_program,
     )
-    info = path.solution.info
-    info = info._replace(counts=path.counts.plus(*info.counts))
+    info = solution.info._replace(counts=path.counts.plus(*solution.info.counts))
     record = Record(
         accepted=outcome.accepted,
         status=outcome.status,

@@ -22,6 +22,12 @@ class Fate(Protocol):
     @property
     def halvings(self) -> Array: ...
 
+    @property
+    def ratio(self) -> Array: ...
+
+    @property
+    def expected(self) -> Array: ...
+
 
 class Damping(Public, eqx.Module):
     """Solves use (G + λD) η = −∂_θ f. A new damping has `strength`, and the constants it changes.
@@ -119,6 +125,7 @@ class LevenbergMarquardt(Damping):
 
     | step | λ |
     |---|---|
+    | accepted at its first length, 0.9 of the decrease foreseen or more | × `decrease`² |
     | accepted at its first length | × `decrease` |
     | accepted after one halving | unchanged |
     | accepted after more halvings, or rejected | × `increase` |
@@ -152,8 +159,10 @@ class LevenbergMarquardt(Damping):
     def update(self, strength: Array, outcome: Fate) -> Array:
         easy = outcome.accepted & (outcome.halvings == 0)
         hard = ~outcome.accepted | (outcome.halvings > 1)
-        factor = jnp.where(easy, self.decrease, jnp.where(hard, self.increase, 1.0))
-        return strength * factor
+        # the quadratic model of a whole step has half the linear decrease
+        foreseen = jnp.where(jnp.isnan(outcome.expected), 2 * outcome.ratio, outcome.ratio)
+        down = jnp.asarray(self.decrease) ** jnp.where(foreseen > 0.9, 2, 1)
+        return strength * jnp.where(easy, down, jnp.where(hard, self.increase, 1.0))
 
 
 def as_damping(damping: Damping | Number) -> Damping:

@@ -63,5 +63,7 @@ def convert_gradient(
     _, known = check_structure(setup)
     local = linearise(dataclasses.replace(setup, known=known if model.solves else None))
     strength = damping.strength(damping_state, local.trace, local.gradient.size)
+    if damping.adapts:
+        strength = jnp.maximum(strength, local.resolution * local.trace)
     eta, info, *_ = local.solve(strength)
     return NaturalDirection(flatten(parameters)[1](-eta), info, strength, local.gradient_norm)

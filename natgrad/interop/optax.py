@@ -157,7 +157,9 @@ def check_params(params: PyTree | None) -> None:
 
 
 class _Fate(NamedTuple):
-    """An update as a step, which is accepted where it has lowered the loss."""
+    """An update as a step, which is accepted where it has lowered the loss; nothing is foreseen."""
 
     accepted: Array
     halvings: Array
+    ratio: Array = jnp.nan  # pyright: ignore[reportAssignmentType]
+    expected: Array = jnp.nan  # pyright: ignore[reportAssignmentType]

@@ -55,7 +55,7 @@ class Settings(StudySettings):
     order: Annotated[int, Between(1, 5)] = 3
     """The order of the curve that LM follows."""
     decrease: Annotated[float, Between(1e-6, 0.999)] = 1 / 3
-    """The factor on LM's damping after a step that went well."""
+    """The factor on LM's damping after a step that went well, taken twice after one foreseen."""
     rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
     """The learning rate of Adam, Muon and SOAP."""
     jax_ng: Path | None = None
