@@ -160,9 +160,9 @@ PARTS = (
     ),
     Part(
         "records_optimistix",
-        "natgrad study records --problems helmholtz helmholtz-50 burgers allen-cahn reaction"
-        " --methods optimistix --seconds 60 --workers 2",
-        *(240, 2),
+        "natgrad study records --problems helmholtz helmholtz-50 --methods optimistix --seconds 60"
+        " --workers 2",
+        *(120, 2),
         peers=("optimistix",),
     ),
     Part("damping", _bench("damping", "--problems helmholtz reaction --iterations 100"), 400),
