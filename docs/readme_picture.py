@@ -66,9 +66,9 @@ def draw_networks(ax: Any) -> None:
     pairs = networks()
     for y, (ours, rival) in enumerate(pairs.values()):
         ax.plot([float(ours), float(rival)], [y, y], color=TEXT, linewidth=1, alpha=0.6)
-        for value, colour, side in ((ours, OURS, "right"), (rival, RIVAL, "left")):
+        for value, colour, other in ((ours, OURS, rival), (rival, RIVAL, ours)):
             ax.plot(float(value), y, "o", color=colour, markersize=8)
-            shift = -8 if side == "right" else 8
+            side, shift = ("right", -8) if float(value) < float(other) else ("left", 8)
             place = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
             ax.annotate(value, (float(value), y), ha=side, fontsize=10, **place)
     short = [problem.partition(",")[0] for problem in pairs]
@@ -77,7 +77,7 @@ def draw_networks(ax: Any) -> None:
     ]
     ax.set_yticks(range(len(pairs)), labels)
     ax.invert_yaxis()
-    ax.set(xscale="log", xlim=(3e-11, 1e3), xlabel="relative error")
+    ax.set(xscale="log", xlim=(3e-12, 1e3), xlabel="relative error")
     ax.set_xticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
     ax.set_title("Networks: error after 60 s", loc="left")
     ax.plot([], [], "o", color=OURS, label="natgrad")
