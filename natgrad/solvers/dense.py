@@ -64,7 +64,8 @@ class Cholesky(InformationSolver):
 
     def factorise(self, prepared: _Normal, damping: Array) -> _Normal:
         tolerance, G, Y = prepared.tolerance, prepared.G, prepared.Y
-        unknown = jnp.where(jnp.isfinite(jnp.sum(G)), 0.0, jnp.nan)  # NaN must not pass for rank 0
+        finite = jnp.isfinite(jnp.sum(G) + damping)
+        unknown = jnp.where(finite, 0.0, jnp.nan)  # NaN must not pass for rank 0
         squares = jnp.diag(G) + damping
         effective = squares > tolerance**2 * jnp.max(squares)  # the other columns are rounding
         G = jnp.where(effective[:, None] & effective, G, 0.0)

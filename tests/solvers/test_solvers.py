@@ -110,6 +110,13 @@ def test_damping_below_rounding_is_none(name: str, damping: float, seed: int):
 
 
 @pytest.mark.parametrize("name", ["Cholesky", "Kernel"])
+def test_a_damping_that_is_no_number_gives_no_direction(name: str):
+    Y, b = np.random.default_rng(0).normal(size=(6, 4)), np.ones(6)
+    eta, _ = solved(SOLVERS[name], jnp.asarray(Y), jnp.asarray(b), jnp.asarray(np.nan))
+    assert np.isnan(eta).all()
+
+
+@pytest.mark.parametrize("name", ["Cholesky", "Kernel"])
 def test_damping_that_is_small_by_intention_is_kept(name: str):
     """Below max(k, p)·eps of G, where an undamped pivot would be a dependence."""
     rng = np.random.default_rng(1)
