@@ -132,8 +132,8 @@ class LevenbergMarquardt(Damping):
 
     With `Backtracking()` this is Levenberg–Marquardt with a line search, with `FixedStep(1.0)` the
     classical accept-or-reject rule: a rejected step is solved again with the larger λ and the same
-    factorised Y. λ is absolute and never falls below `floor` · trace(G), nor
-    below what the solver can tell from no damping.
+    factorised Y. λ is absolute and never falls below `floor` · trace(G), nor below what the solver
+    can tell from no damping, nor to where the rounding of the gradient would be a tenth of η.
 
     ```python
     ng.NaturalGradient(metric, damping=ng.LevenbergMarquardt(), step=ng.Backtracking())
@@ -141,7 +141,7 @@ class LevenbergMarquardt(Damping):
 
     Args:
         initial: The first λ.
-        decrease: Factor on λ after an easy step.
+        decrease: Factor on λ after an easy step, taken twice after one that was foreseen.
         increase: Factor on λ after a hard or rejected step.
         floor: Smallest λ, as a share of trace(G).
     """

@@ -312,7 +312,7 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
         tasks.append(Task(name, *grid, *numbers, *sizes))
-    with ThreadPoolExecutor() as pool:  # a kernel takes a second to compile
+    with ThreadPoolExecutor() as pool:  # NVRTC compiles them side by side
         found = list(pool.map(prepare, tasks))
     refused = [kernel for kernel in found if isinstance(kernel, str)]
     return refused[0] if refused else found[wanted.index(mode)]

@@ -428,7 +428,7 @@ class Medium(eqx.Module):
         ratio = (eta / self.slowness).transpose(self.scheme.axes)
         for axis in range(ratio.ndim):
             # The transpose is a sum for each axis. Without barriers XLA nests and unrolls them in
-            # kernels that a GPU's compiler takes ten seconds for, each.
+            # kernels that a GPU's compiler takes long for.
             width = [self.scheme.absorbing * (i == axis) for i in range(ratio.ndim)]
             padded = jnp.pad(ratio, [(n, n) for n in width], mode="edge")
             ratio = jax.lax.optimization_barrier(padded)
