@@ -25,7 +25,8 @@ from ..errors import InputError
 LITTLE_WORK = 2**21  # numbers that a program makes: milliseconds, where compiling takes seconds
 GUESSED_LENGTH = 10  # of a loop that ends by a test
 MANY_NUMBERS = 8  # of one type in a loop
-UNTUNED = {"xla_gpu_enable_triton_gemm": False}
+# Products of slices where they lie may begin at an odd number of a vector, which cuBLAS refuses.
+UNTUNED = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_dynamic_slice_fusion": False}
 LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")

@@ -266,10 +266,13 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
         for method in filter(partial(settings.runs, key), settings.methods)
         for seed in settings.seeds
     ]
-    if apart:
-        run_in_processes(settings, kept.folder, names)
+    failed = run_in_processes(settings, kept.folder, names) if apart else {}
+    for (key, method, seed), error in failed.items():
+        say(f"{cases[key].title}, {method}, seed {seed} has failed: {type(error).__name__}: {error}")
+    if failed and len(failed) == len(names):
+        raise next(iter(failed.values()))
     runs: list[Run] = []
-    for key, method, seed in names:
+    for key, method, seed in [name for name in names if name not in failed]:
         references[key] = references[key] if key in references else made(key)
         path = kept.path(f"{key}-{method}-{seed}")
         ends = perf_counter() - begin + settings.seconds * cases[key].share + MARGIN
@@ -308,8 +311,10 @@ def run_or_read(
 # --- several at once ------------------------------------------------------------------------------
 
 
-def run_in_processes(settings: Settings, folder: Any, names: list[tuple[str, str, int]]) -> None:
-    """Make the runs that are not there, each in a process; all end in files."""
+def run_in_processes(
+    settings: Settings, folder: Any, names: list[tuple[str, str, int]]
+) -> dict[tuple[str, str, int], Exception]:
+    """Make the runs that are not there, each in a process; all end in files but those returned."""
     context = get_context("spawn")
     cores, count = context.SimpleQueue(), settings.workers
     allowed = sorted(os.sched_getaffinity(0))
@@ -317,10 +322,13 @@ def run_in_processes(settings: Settings, folder: Any, names: list[tuple[str, str
         cores.put(allowed[number % len(allowed)])
     prepare = take_core if jax.default_backend() == "cpu" else share_device
     with ProcessPoolExecutor(count, context, prepare, (cores,)) as pool:
-        waiting = [pool.submit(run_alone, settings, folder, *name) for name in names]
+        waiting = {pool.submit(run_alone, settings, folder, *name): name for name in names}
+        failed: dict[tuple[str, str, int], Exception] = {}
         for made in as_completed(waiting):
-            made.result()
+            if isinstance(error := made.exception(), Exception):
+                failed[waiting[made]] = error
             check_ending()
+    return failed
 
 
 def take_core(cores: Any) -> None:

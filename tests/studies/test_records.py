@@ -432,6 +432,13 @@ def test_runs_in_processes_are_those_of_one(tmp_path: Path):
     assert [(run.seed, run.iterations) for run in found.runs] == [(0, 1), (1, 1)]
     for run, other in zip(found.runs, alone.runs, strict=True):
         assert run.error == pytest.approx(other.error, rel=1e-6)
+    elsewhere = Kept(tmp_path / "other", *study.KEPT)
+    said: list[str] = []
+    unknown = replace(settings, methods=("LM", "unknown"), seeds=(0,))
+    assert [run.method for run in study.compute(unknown, said.append, elsewhere).runs] == ["LM"]
+    assert any("unknown, seed 0 has failed: KeyError" in line for line in said)
+    with pytest.raises(KeyError):
+        study.compute(replace(unknown, methods=("unknown",)), said.append, elsewhere)
 
 
 def test_a_call_begins_no_run_that_it_cannot_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
