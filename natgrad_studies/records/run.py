@@ -268,7 +268,8 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
     ]
     failed = run_in_processes(settings, kept.folder, names) if apart else {}
     for (key, method, seed), error in failed.items():
-        say(f"{cases[key].title}, {method}, seed {seed} has failed: {type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
+        say(f"{cases[key].title}, {method}, seed {seed} has failed: {what}")
     if failed and len(failed) == len(names):
         raise next(iter(failed.values()))
     runs: list[Run] = []
