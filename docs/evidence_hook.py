@@ -74,20 +74,25 @@ def to_run(part: str) -> str:
 def chosen(table: Table, columns: str | None, where: str | None) -> tuple[list[str], list[list]]:
     """The columns and rows that a directive asks for; an unknown column is a KeyError."""
     names = table["columns"]
-    wanted = [name.strip() for name in columns.split(";")] if columns else names
-    conditions = dict(pair.strip().split("=", 1) for pair in where.split(";")) if where else {}
-    if missing := [name for name in (*wanted, *conditions) if name not in names]:
-        raise KeyError(f"no column {missing[0]!r} in {table['name']}, only {'; '.join(names)}")
-    at = names.index
+
+    def at(name: str) -> int:
+        if (count := names.count(name)) != 1:
+            what = f"{count} columns" if count else "no column"
+            raise KeyError(f"{what} {name!r} in {table['name']}: {'; '.join(names)}")
+        return names.index(name)
+
+    wanted = [at(n.strip()) for n in columns.split(";")] if columns else list(range(len(names)))
+    pairs = [pair.strip().split("=", 1) for pair in where.split(";")] if where else []
+    conditions = [(at(name), value.split("|")) for name, value in pairs]
     kept = [
-        [row[at(name)] for name in wanted]
+        [row[column] for column in wanted]
         for row in table["rows"]
-        if all(str(row[at(name)]) in value.split("|") for name, value in conditions.items())
-        and any(row[at(name)] != "" for name in wanted[1:] or wanted)  # not what was left out
+        if all(str(row[column]) in values for column, values in conditions)
+        and any(row[column] != "" for column in wanted[1:] or wanted)  # not what was left out
     ]
     if not kept:
         raise KeyError(f"no row of {table['name']} has {where}")
-    return wanted, kept
+    return [names[column] for column in wanted], kept
 
 
 def written(cell: str | float | None) -> str:

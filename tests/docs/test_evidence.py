@@ -224,6 +224,13 @@ def test_a_directive_that_names_nothing(made_up: None, directive: str, why: str)
         evidence_hook.on_page_markdown(f"<!-- evidence: {directive} -->")
 
 
+def test_columns_of_the_same_name_keep_their_numbers():
+    twice = {"name": "twice", "columns": ["method", "s", "s"], "rows": [["ours", 1, 2]]}
+    assert evidence_hook.chosen(twice, None, None) == (["method", "s", "s"], [["ours", 1, 2]])
+    with pytest.raises(KeyError, match="2 columns 's'"):
+        evidence_hook.chosen(twice, "method; s", None)
+
+
 NAMES = {"good": "", "bad": " now"}
 SCRIPT = """
 import sys
