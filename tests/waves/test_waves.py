@@ -123,6 +123,28 @@ def test_born_and_adjoint_are_transposes(name):
     assert dot_test(model) < 1e-13
 
 
+AS_LARGE = ("every 3", "checkpoints every 2", "boundary every 3", "3D", "no layer")
+
+
+@pytest.mark.parametrize("name", with_slow(AS_LARGE, AS_LARGE[1:]))
+def test_the_layout_of_large_models_gives_the_numbers_of_small_ones(name, monkeypatch):
+    models = [model_of(**OPTIONS[name])]
+    monkeypatch.setattr("natgrad.waves.scheme.LARGE", 0)
+    models.append(model_of(**OPTIONS[name]))
+    assert models[0].scheme.lead != models[1].scheme.lead
+    random, theta = np.random.default_rng(0), theta_of(models[0])
+    eta, xi = random.normal(size=theta.size), random.normal(size=models[0].survey.data_shape)
+    both = [products_of(model, theta) for model in models]
+    finds = (
+        lambda x: x.rho,
+        lambda x: push(x, jnp.asarray(eta)),
+        lambda x: pull(x, jnp.asarray(xi)),
+    )
+    for find in finds:
+        small, large = map(find, both)
+        assert jnp.linalg.norm(large - small) < 1e-12 * jnp.linalg.norm(small)
+
+
 @pytest.mark.parametrize(
     "name",
     with_slow(
