@@ -73,9 +73,9 @@ class _Devito(Propagator):
         self.devito = import_optional("devito", "Devito")
         self.devito.configuration["log-level"] = "ERROR"
         self.survey, self.dtype = survey, dtype
-        # the axes in the order of the survey, which devito's operators keep
+        # the axes in the order of the survey, which devito's operators keep, and no other cells
         axes = tuple(range(len(survey.shape)))
-        self.scheme = scheme = scheme._replace(axes=axes, spacing=survey.spacing)
+        self.scheme = scheme = scheme._replace(axes=axes, spacing=survey.spacing, fill=0)
         self.layer = make_layer(survey, scheme, dtype)
         self.volume = float(np.prod(survey.spacing))
         place = lambda name, x: locate(name, x, survey.shape, survey.spacing, scheme.absorbing)

@@ -46,15 +46,14 @@ class Gathers(NamedTuple):
     @classmethod
     def of(cls, survey: Survey, scheme: Scheme, dtype: DTypeLike) -> "Gathers":
         """Those of a survey, on fields with the layer and the halo around the model."""
-        count, rim = survey.shots, scheme.absorbing + scheme.halo
-
-        grid = (survey.shape, survey.spacing, rim)
+        count, lead = survey.shots, np.asarray(scheme.lead, np.int32)
+        grid = (survey.shape, survey.spacing, scheme.absorbing)
         cells, weights = locate("sources", survey.sources, *grid)
-        cells = cells[..., scheme.axes]
+        cells = cells[..., scheme.axes] + lead
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
         source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
         cells, weights = locate("receivers", survey.receivers, *grid)
-        cells = cells[..., scheme.axes]
+        cells = cells[..., scheme.axes] + lead
         each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
         receivers = Positions(each_shot(cells), each_shot(jnp.asarray(weights, dtype)))
         wavelets = np.broadcast_to(survey.wavelet, (count, survey.steps))
@@ -74,7 +73,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
     scheme = medium.scheme
 
     def run(medium: Medium, shots: Gathers) -> tuple[Array, PyTree]:
-        shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
+        shots = shots._replace(source=shots.source.scale(medium.weight, scheme.lead))
 
         def group(kept: PyTree, first: Array, shots: Gathers) -> tuple[PyTree, Array]:
             fields, samples = medium.rest(len(shots.wavelet)), scheme.cut(shots.wavelet)
@@ -147,7 +146,7 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
         def group(total: Array, first: Array, rows: tuple[Gathers, Array]) -> tuple[Array, None]:
             shots, xi = rows
             samples, start = scheme.cut(xi), (medium.rest(len(xi)), total)
-            receivers = shots.receivers.scale(medium.weight, scheme.halo)
+            receivers = shots.receivers.scale(medium.weight, scheme.lead)
             if scheme.boundary:
                 recall, last = reconstruct(kept, first, shots, medium)
                 _, total = image(start, recall, samples, receivers, medium, last)
@@ -159,13 +158,13 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
             return total, None
 
         def by_kernel(launch: Launch, total: Array, rows: Any) -> tuple[Array, None]:
-            receivers = rows[0].receivers.scale(medium.weight, scheme.halo)
+            receivers = rows[0].receivers.scale(medium.weight, scheme.lead)
             return total + kernels.adjoint(launch, medium, kept, receivers, rows[1]), None
 
         kernel = choose(by_kernel, "adjoint", medium, shots) if scheme.engine != "xla" else None
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
-        ratio = -scheme.every * total / medium.weight
-        part = jax.linear_transpose(medium.extend, medium.slowness)(ratio)[0]
+        part = jax.linear_transpose(medium.extend, medium.slowness)(total)[0]
+        part = -scheme.every / scheme.dt**2 * medium.slowness * part  # 1/w is that of the model
         return jax.lax.optimization_barrier(part)  # else on a GPU each of its uses sums anew
 
     return deal(run, mesh, "sum", (medium,), (kept,), (xi, shots))
@@ -330,7 +329,7 @@ def scatter(
 def scatter_again(source: Array, shots: Gathers, medium: Medium) -> Array:
     """The data of the linearised waves, with the incident ones computed beside them."""
     scheme, rest = medium.scheme, medium.rest(len(shots.wavelet))
-    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
+    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.lead))
     room = jnp.zeros((1, len(shots.wavelet), *source.shape), source.dtype)
 
     def both(waves: tuple[Fields, Fields], samples: Array) -> tuple[Any, Array]:
@@ -378,10 +377,13 @@ def reconstruct(
 ) -> tuple[Recall, Fields]:
     """q from the source waves run backwards in time within their boundary, and the last fields."""
     scheme, count = medium.scheme, len(shots.wavelet)
-    source = shots.source.scale(medium.weight, scheme.halo)
-    source = source._replace(cells=source.cells - (scheme.absorbing + 1))
+    source = shots.source.scale(medium.weight, scheme.lead)
     samples = scheme.cut(shots.wavelet)
     inner, fields = kept.begin(medium, first, count)
+    beyond = [
+        scheme.absorbing + 1 + m - n for m, n in zip(scheme.lead, inner.scheme.lead, strict=True)
+    ]
+    source = source._replace(cells=source.cells - jnp.asarray(beyond, source.cells.dtype))
 
     def step(fields: Fields, xs: tuple[Array, Array]) -> tuple[Fields, None]:
         number, sample = xs
@@ -392,7 +394,7 @@ def reconstruct(
         xs = (index * scheme.every + jnp.arange(scheme.every), samples[index])
         unroll = scheme.every if scheme.inner == scheme.every - 1 else 1
         fields, _ = jax.lax.scan(step, fields, xs, reverse=True, unroll=unroll)
-        before, new, oldest = (wave.u[scheme.inside] for wave in fields)
+        before, new, oldest = (wave.u[inner.scheme.inside] for wave in fields)
         return kept.join(new - 2 * before + oldest, index, first), fields
 
     return recall, fields
@@ -409,7 +411,7 @@ def image_again(
 ) -> tuple[Fields, Array]:
     """The same with q computed again, segment by segment, from the fields at checkpoints."""
     scheme, count = medium.scheme, samples.shape[2]
-    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.halo))
+    shots = shots._replace(source=shots.source.scale(medium.weight, scheme.lead))
 
     def segment(state: tuple[Fields, Array], xs: Any) -> tuple[tuple[Fields, Array], None]:
         number, signal, samples = xs

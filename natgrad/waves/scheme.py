@@ -96,10 +96,10 @@ def first(u: Array, axis: int, gamma: float, h: float, cells: Cut) -> Array:
     return near * (after - here) - far * (beyond - before)
 
 
-def shift(cells: Cut, by: int, *axes: int) -> Cut:
-    """The slices moved along some of the last axes; they are an ellipsis and one for each axis."""
-    move = lambda i, x: slice(x.start + by, x.stop + by) if i in axes else x
-    return (..., *(move(i, x) for i, x in enumerate(cells[1:])))
+def shift(cells: Cut, by: int | tuple[int, ...], *axes: int) -> Cut:
+    """The slices, an ellipsis and one for each axis, moved along some axes, or each by its own."""
+    moves = by if isinstance(by, tuple) else [by * (i in axes) for i in range(len(cells) - 1)]
+    return (..., *(slice(x.start + n, x.stop + n) for x, n in zip(cells[1:], moves, strict=True)))
 
 
 class Layer(NamedTuple):
@@ -165,6 +165,10 @@ class Scheme(NamedTuple):
     stored. A loop has `unroll` blocks in its body, so that the rotating buffers of a field return
     to their places where a block has but one step; the loop over the steps of a block after its
     first has `inner` of them. `halo` is how many cells the stencil reaches beyond its centre.
+
+    A field has `lead` and `trail` zeros before and after its cells along each axis. On a CPU, rows
+    of the grid and of fields are whole numbers of vectors, which then do not lie across two lines
+    of the cache: they have `fill` more cells at their end, where w is zero, and waves are.
     """
 
     axes: tuple[int, ...]  # of the model, as fields have them: the longest last, for long loops
@@ -180,6 +184,9 @@ class Scheme(NamedTuple):
     unroll: int
     inner: int
     strip: int  # cells across one: the layer, and what its stencils reach
+    lead: tuple[int, ...]
+    trail: tuple[int, ...]
+    fill: int
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
     boundary: bool = False
     slab_axis: int | None = None  # that of the fields which is cut, where devices share a shot
@@ -195,8 +202,14 @@ class Scheme(NamedTuple):
         axes = tuple(int(i) for i in np.argsort(survey.shape, kind="stable"))
         spacing = tuple(survey.spacing[i] for i in axes)
         given = (axes, spacing, survey.dt, survey.steps, order, absorbing, every, segment)
-        strip = absorbing + halo(order)
-        return cls(*given, halo(order), blocks, unroll, inner, strip, boundary=boundary)
+        width, last = halo(order), survey.shape[axes[-1]] + 2 * absorbing
+        before, after, fill = width, width, 0
+        if large and jax.default_backend() == "cpu":
+            before, fill = VECTOR, 0 if boundary else -last % VECTOR
+            after += -(last + fill + width) % VECTOR
+        lead, trail = ((*[width] * (len(axes) - 1), n) for n in (before, after))
+        sizes = (width, blocks, unroll, inner, absorbing + width, lead, trail, fill)
+        return cls(*given, *sizes, boundary=boundary)
 
     @property
     def recomputes(self) -> bool:
@@ -205,8 +218,14 @@ class Scheme(NamedTuple):
 
     @property
     def inside(self) -> tuple:
-        """The cells of a field without its halo, whatever its leading axes."""
-        return (..., *(slice(self.halo, -self.halo),) * len(self.spacing))
+        """The cells of a field without the zeros around them, whatever its leading axes."""
+        return (..., *(slice(a, -b) for a, b in zip(self.lead, self.trail, strict=True)))
+
+    @property
+    def near(self) -> tuple:
+        """The same with their halo."""
+        starts, ends = ([n - self.halo for n in rim] for rim in (self.lead, self.trail))
+        return (..., *(slice(a, -b or None) for a, b in zip(starts, ends, strict=True)))
 
     def cut(self, xs: Array) -> Array:
         """Traces (shots, …, steps) as (blocks, every, shots, …), zeros filling up the last."""
@@ -246,9 +265,9 @@ class Positions(NamedTuple):
         index = (jnp.arange(len(self.cells))[:, None, None], *jnp.moveaxis(self.cells, -1, 0))
         return field.at[index].add(spread, mode="promise_in_bounds")
 
-    def scale(self, field: Array, halo: int) -> "Positions":
-        """The same points with their weights times a field without its halo, for all shots."""
-        cells = tuple(jnp.moveaxis(self.cells - halo, -1, 0))
+    def scale(self, field: Array, lead: tuple[int, ...]) -> "Positions":
+        """The same points with their weights times a field without zeros around, for all shots."""
+        cells = tuple(self.cells[..., axis] - n for axis, n in enumerate(lead))
         return Positions(self.cells, self.weights.astype(field.dtype) * field[cells])
 
 
@@ -286,7 +305,7 @@ def locate(
 
 
 class Wave(NamedTuple):
-    """u, (shots, …) with a halo of zeros, and the memories ψ and ζ of every strip.
+    """u, (shots, …) with zeros around it, and the memories ψ and ζ of every strip.
 
     ψ has two zeros before its values and one after, ζ a halo, so that differences need no cases.
     """
@@ -324,7 +343,7 @@ class Medium(eqx.Module):
     def __init__(self, m: Array, layer: Layer, scheme: Scheme):
         """That for a squared slowness m on the model's cells, in s²/m²."""
         extended = jnp.pad(m.transpose(scheme.axes), scheme.absorbing, mode="edge")
-        self.weight = scheme.dt**2 / extended
+        self.weight = jnp.pad(scheme.dt**2 / extended, [*[(0, 0)] * (m.ndim - 1), (0, scheme.fill)])
         self.slowness, self.layer, self.scheme = m, layer, scheme
         strips, (*shape, last) = [], extended.shape
         for axis, n in enumerate((*shape, last) if layer.lines else ()):
@@ -343,7 +362,7 @@ class Medium(eqx.Module):
         for axis, _, count in self.strips:
             sides = [[*shape[:axis], count + n, *shape[axis + 1 :]] for n in (3, 2 * width)]
             pairs.append((zeros(*sides[0]), zeros(*sides[1])))
-        u = zeros(*(n + 2 * width for n in shape))
+        u = zeros(*map(sum, zip(shape, self.scheme.lead, self.scheme.trail, strict=True)))
         rooms = {axis: zeros(*shape) for axis, _, n in self.strips if axis and n < shape[axis]}
         return Fields(Wave(u), Wave(u, tuple(pairs)), Wave(u, tuple(rooms.values())))
 
@@ -361,7 +380,7 @@ class Medium(eqx.Module):
         overwritten; a zero that is made of `after` orders the two.
         """
         scheme, shape, u = self.scheme, self.weight.shape, fields.now.u
-        width, put = scheme.halo, jax.lax.dynamic_update_slice
+        put = jax.lax.dynamic_update_slice
         memories, whole, rows, free = [], [], {}, iter(fields.spare.memories)
         rooms: dict[int, Array] = {}
         for strip, old in zip(self.strips, fields.now.memories, strict=True):
@@ -379,7 +398,7 @@ class Medium(eqx.Module):
         edges = sorted({0, shape[0]}.union(*((a, a + c.shape[1]) for a, c in rows.items())))
         for begin, end in pairwise(edges):
             here = (..., slice(begin, end), *(slice(0, n) for n in shape[1:]))
-            inside = shift(here, width, *range(len(shape)))
+            inside = shift(here, scheme.lead)
             bend = lambda axis, h, at=inside: second(u, axis, SECOND[scheme.order], h, at)
             parts = [bend(axis, h) for axis, h in enumerate(scheme.spacing)]
             parts += [c[here] for c in (*whole, *rooms.values())]
@@ -387,7 +406,7 @@ class Medium(eqx.Module):
             new = 2 * u[inside] - fields.before.u[inside] + self.weight[here] * sum(parts)
             new = new if source is None else new + source[here]
             new, zero = new + zero if after else new, 0  # once
-            written = put(written, new, [0, begin + width, *[width] * (len(shape) - 1)])
+            written = put(written, new, [0, *(x.start for x in inside[1:])])
         now = jax.lax.optimization_barrier(written)
         if force is not None:
             points, values = force
@@ -404,7 +423,7 @@ class Medium(eqx.Module):
         slope = lambda x, cells: first(x, axis, GAMMA[scheme.order], h, cells)
         bend = lambda x, cells: second(x, axis, SECOND[scheme.order], h, cells)
         own = (..., *(slice(0, count if i == axis else n) for i, n in enumerate(shape)))
-        cells = shift(shift(own, begin, axis), width, *range(len(shape)))
+        cells = shift(shift(own, begin, axis), scheme.lead)
         on_cells, around = shift(own, width, axis), shift(own, 1, axis)  # of ζ; of ψ, for D
         line = [-1 if i == axis else 1 for i in range(len(shape))]
         lines = [x[:, begin : begin + count].reshape(2, *line) for x in self.layer.lines[axis]]
@@ -432,4 +451,4 @@ class Medium(eqx.Module):
             width = [self.scheme.absorbing * (i == axis) for i in range(ratio.ndim)]
             padded = jnp.pad(ratio, [(n, n) for n in width], mode="edge")
             ratio = jax.lax.optimization_barrier(padded)
-        return ratio
+        return jnp.pad(ratio, [*[(0, 0)] * (ratio.ndim - 1), (0, self.scheme.fill)])

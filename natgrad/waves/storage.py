@@ -70,7 +70,7 @@ class Boundary(NamedTuple):
 
     def put_strips(self, u: Array, scheme: Scheme, number: Array, first: Array | int) -> "Boundary":
         """With those of u at the step of that number."""
-        rim, halo, strips = scheme.absorbing + 1, scheme.halo, []
+        rim, halo, strips, u = scheme.absorbing + 1, scheme.halo, [], u[scheme.near]
         for axis, strip in enumerate(self.strips):
             at, inner = strip.ndim - len(self.strips) + axis, slice(rim + halo, -rim - halo)
             sides = [
@@ -93,14 +93,16 @@ class Boundary(NamedTuple):
         """With the last two fields."""
         rim, last = scheme.absorbing + 1, self.last
         for number, wave in enumerate((fields.before, fields.now)):
-            u = wave.u[(..., *(slice(rim, -rim),) * len(self.strips))]
+            u = wave.u[scheme.near][(..., *(slice(rim, -rim),) * len(self.strips))]
             last = write(last, u, jnp.asarray(number), first)
         return self._replace(last=last)
 
     def begin(self, medium: Medium, first: Array, count: int) -> tuple[Medium, Fields]:
         """B, and the fields there with which to start backwards."""
         inner = (slice(1, -1),) * medium.slowness.ndim
-        scheme = medium.scheme._replace(absorbing=0, strip=medium.scheme.halo)
+        width = medium.scheme.halo
+        rim = (width,) * medium.slowness.ndim
+        scheme = medium.scheme._replace(absorbing=0, strip=width, lead=rim, trail=rim)
         medium = Medium(medium.slowness[inner], Layer(()), scheme)
         now, after = (read(self.last, first, count, jnp.asarray(i)) for i in (0, 1))
         rest = medium.rest(count)
