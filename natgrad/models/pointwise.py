@@ -33,6 +33,7 @@ class Part(Public, eqx.Module):
     points: Array
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
+    @eqx.filter_jit
     def values(self, theta: PyTree) -> Array:
         """u(θ, xᵢ) for all i, of shape (n, …)."""
         return jax.vmap(lambda x: self.function(theta, x))(self.points)
