@@ -27,7 +27,7 @@ GUESSED_LENGTH = 10  # of a loop that ends by a test
 MANY_NUMBERS = 8  # of one type in a loop
 # Products of slices where they lie may begin at an odd number of a vector, which cuBLAS refuses.
 UNTUNED = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_dynamic_slice_fusion": False}
-LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
+LEAST_COMPILE_SECONDS = 0.05  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -238,7 +238,7 @@ def cache(folder: str | Path | None = None) -> Path | None:
     Processes may share a folder. JAX warns of files in it that are damaged, and compiles anew; it
     does not write them again, so remove them.
 
-    Cost: a file for each program that takes longer than 0.1 s to compile.
+    Cost: a file for each program that takes longer than 0.05 s to compile.
 
     Args:
         folder: Where to keep the programs.
