@@ -24,7 +24,7 @@ pi = jnp.pi
 def network(widths: Sequence[int], seed: int) -> Layers:
     """Weights and biases uniform in ±1/√(inputs of the layer)."""
     rng = np.random.default_rng(seed)
-    draw = lambda inputs, *shape: jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(inputs))
+    draw = lambda inputs, *shape: jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(inputs), float)
     return [(draw(a, a, b), draw(a, b)) for a, b in itertools.pairwise(widths)]
 
 
@@ -52,7 +52,9 @@ def paper(seed: int) -> Case:
     """The paper's −Δu = φ on [−1, 1]², two sine modes about 3, as the study poisson-pinn has it."""
     pinn = Pinn(replace(PRESETS["paper"], seed=seed))
     test = fine_points().reshape(-1, 2)
-    return Case(pinn.residuals, pinn.start, jnp.asarray(test), jnp.asarray(solution(test)))
+    return Case(
+        pinn.residuals, pinn.start, *(jnp.asarray(x, float) for x in (test, solution(test)))
+    )
 
 
 def _sine_equation(layers: Layers, x: Array) -> Array:
@@ -87,8 +89,8 @@ def helmholtz(seed: int, interior: int = 6000, boundary: int = 400) -> Case:
     pinn = ng.Collocation(
         interior=ng.Residual(equation, inside, weight=0.01), boundary=ng.Residual(u, edge)
     )
-    test = jnp.asarray(rng.uniform(-1, 1, (9000, 2)))
-    return Case(pinn, network((4, 30, 30, 30, 30, 1), seed), test, exact(test))
+    test = jnp.asarray(rng.uniform(-1, 1, (9000, 2)), float)
+    return Case(pinn, network((4, 30, 30, 30, 30, 1), seed), test, jax.jit(exact)(test))
 
 
 def on_faces(rng: np.random.Generator, count: int, dimension: int) -> np.ndarray:

@@ -126,12 +126,13 @@ class Grid(Public):
     @property
     def axes(self) -> tuple[Array, ...]:
         """Coordinates along each axis."""
-        return tuple(jnp.asarray(axis) for axis in self._axes)
+        return tuple(jnp.asarray(axis, float) for axis in self._axes)
 
     @property
     def points(self) -> Array:
         """Coordinates of every unknown, of shape `(*shape, d)`."""
-        return jnp.asarray(np.stack(np.meshgrid(*self._axes, indexing="ij"), axis=-1))
+        # with a dtype, because JAX compiles a program for each shape of an array without one
+        return jnp.asarray(np.stack(np.meshgrid(*self._axes, indexing="ij"), axis=-1), float)
 
     def integral(self, values: Array) -> Array:
         """∫ values dx over the trailing axes: the sum times the cell volume."""

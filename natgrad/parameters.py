@@ -108,7 +108,7 @@ def check_parameters(theta: PyTree) -> None:
     What is no floating-point array stays as it is. That is right for functions, names, masks, keys,
     unsigned indices and what a module holds; other numbers were hardly meant to stay.
     """
-    flat = flatten(theta)[0]
+    flat = jax.eval_shape(lambda: flatten(theta)[0])
     if flat.size == 0:
         raise InputError(
             "theta",
@@ -119,7 +119,9 @@ def check_parameters(theta: PyTree) -> None:
         raise InputError("theta", "is complex", "real and imaginary parts as two arrays")
     if jnp.finfo(flat.dtype).bits < 32:
         raise InputError("theta", f"is in half precision ({flat.dtype})", "float32 or float64")
-    if not is_traced(flat) and not np.all(np.isfinite(np.asarray(flat))):
+    parameters = jax.tree.leaves(eqx.filter(theta, eqx.is_inexact_array))
+    finite = lambda x: bool(np.isfinite(np.asarray(x)).all())
+    if not is_traced(parameters) and not all(map(finite, parameters)):
         raise InputError("theta", "has entries that are not finite", "a finite starting point")
     is_module = lambda x: isinstance(x, eqx.Module)
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta, is_leaf=is_module):

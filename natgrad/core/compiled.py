@@ -27,7 +27,7 @@ GUESSED_LENGTH = 10  # of a loop that ends by a test
 MANY_NUMBERS = 8  # of one type in a loop
 # Products of slices where they lie may begin at an odd number of a vector, which cuBLAS refuses.
 UNTUNED = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_dynamic_slice_fusion": False}
-LEAST_COMPILE_SECONDS = 0.1  # quicker programs are compiled again rather than stored
+LEAST_COMPILE_SECONDS = 0.05  # quicker programs are compiled again rather than stored
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -70,12 +70,14 @@ def jit_forwarding(function: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable[..., Result]]:
-    """Arguments ↦ `function` compiled for them: hastily where it has little to do.
+def jit_by_work(
+    function: Callable[Arguments, Result], little: float = LITTLE_WORK
+) -> Callable[..., Callable[..., Result]]:
+    """Arguments ↦ `function` compiled for them: hastily where it has `little` to do.
 
     Most of the seconds that a CPU takes to compile go into faster code, which a small program does
     not need. Without any optimisation loops over grids become several times slower, hence
-    `LITTLE_WORK`. Above it LLVM's first level of optimisation is used. The choice depends on shapes
+    the limit. Above it LLVM's first level of optimisation is used. The choice depends on shapes
     alone, so that runs can be repeated to the last bit. On a GPU, XLA would generate and time many
     kernels for each small matrix product; cuBLAS is used instead.
 
@@ -91,9 +93,11 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
         return eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
     old = jaxlib.version.__version__.startswith("0.10.")  # later versions refuse the name
-    fusion = {"xla_cpu_use_fusion_emitters": False} if old else {}
+    # sums of less than some 4,000 numbers would be trees of loops, a fifth of all code
+    quick = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+    quick = quick | {"xla_cpu_use_fusion_emitters": False} if old else {}
     hasty, thorough = (
-        compile_with(xla_backend_optimization_level=level, **fusion) for level in (0, 1)
+        compile_with(xla_backend_optimization_level=level, **quick) for level in (0, 1)
     )
     untuned = compile_with(**UNTUNED)
 
@@ -111,7 +115,7 @@ def jit_by_work(function: Callable[Arguments, Result]) -> Callable[..., Callable
         if (backend := jax.default_backend()) != "cpu":
             return untuned if backend == "gpu" else plain
         traced = eqx.filter_make_jaxpr(plain)(*args, **kwargs)[0]
-        return hasty if count_work(traced.jaxpr) <= LITTLE_WORK else thorough
+        return hasty if count_work(traced.jaxpr) <= little else thorough
 
     return choose
 
@@ -234,7 +238,7 @@ def cache(folder: str | Path | None = None) -> Path | None:
     Processes may share a folder. JAX warns of files in it that are damaged, and compiles anew; it
     does not write them again, so remove them.
 
-    Cost: a file for each program that takes longer than 0.1 s to compile.
+    Cost: a file for each program that takes longer than 0.05 s to compile.
 
     Args:
         folder: Where to keep the programs.

@@ -142,11 +142,13 @@ def factor_damped(
     """
     eps = jnp.finfo(G.dtype).eps
     shifted = lambda by: G + by * jnp.eye(len(G), dtype=G.dtype)
-    pivot = jnp.where(damping > 4 * eps * jnp.max(jnp.diag(G)), 4 * eps, tolerance)
+    diagonal = jnp.diag(G)
+    pivot = jnp.where(damping > 4 * eps * jnp.max(diagonal), 4 * eps, tolerance)
     once = lambda: safe_cholesky(shifted(damping), pivot)
     if Y is None:
         return once()
-    shift = _SHIFT * eps * jnp.trace(G)
+    trace = jnp.sum(diagonal)
+    shift = _SHIFT * eps * trace
 
     def twice() -> tuple[Array, Array]:
         first = jnp.linalg.cholesky(shifted(damping + shift), symmetrize_input=False)
@@ -157,7 +159,7 @@ def factor_damped(
         L = first @ second
         return L, jnp.isfinite(L[-1, -1])
 
-    least = _LEAST * eps**2 * jnp.trace(G)
+    least = _LEAST * eps**2 * trace
     return jax.lax.cond((damping >= least) & (damping < shift), twice, once)
 
 
@@ -198,27 +200,30 @@ def solve_and_estimate(R: Array, columns: Array | None = None) -> tuple[Array, A
     Cost: 32p² flops. Reference: Golub and Van Loan, Matrix Computations, §8.2.
     """
 
-    def norm_on(X: Array, Y: Array) -> Array:
-        """The largest ‖Yc‖/‖Xc‖, by Gram–Schmidt on X that is done to Y as well."""
-        size = jnp.max(jnp.abs(X)), jnp.max(jnp.abs(Y))
-        both = jnp.stack([X.T / size[0], Y.T / size[1]])
-        units = []
-        while both.shape[1]:  # unrolled: on a GPU every operation of a loop is a launch
-            products = accurate_product(both[0], both[0, 0])
-            usable = products[0] > (4 * jnp.finfo(X.dtype).eps) ** 2
-            inverse = jnp.where(usable, 1 / jnp.where(usable, products[0], 1.0), 0.0)
-            units.append(both[1, 0] * jnp.sqrt(inverse))
-            both = both[:, 1:] - (inverse * products[1:, None]) * both[:, :1]
-        images = jnp.stack(units)
-        top = jnp.max(jnp.abs(images))
-        square = accurate_product(images / top, images.T / top)
-        power = square / jnp.trace(square)  # no eigenvalue is above 1, and the largest not below ¼
+    def norms_on(both: Array) -> Array:
+        """The largest ‖Yc‖/‖Xc‖ for pairs of (X, Y), by Gram–Schmidt on X that is done to Y too."""
+        sizes = jnp.max(jnp.abs(both), axis=(2, 3), keepdims=True)
+        both, units = both.swapaxes(2, 3) / sizes, []
+        while both.shape[2]:  # unrolled: on a GPU every operation of a loop is a launch
+            first, rest = both[:, :, :1], both[:, :, 1:]
+            products = jnp.sum(both[0] * first[0], axis=2, keepdims=True)
+            square = products[:, :1]
+            usable = square > (4 * jnp.finfo(R.dtype).eps) ** 2
+            inverse = jnp.where(usable, 1 / jnp.where(usable, square, 1.0), 0.0)
+            units.append(first[1] * jnp.sqrt(inverse))
+            both = rest - (inverse * products[:, 1:]) * first
+        images = jnp.concatenate(units, axis=1)  # with entries between 1/p and 1/eps
+        square = accurate_product(images, images.swapaxes(1, 2))
+        diagonal = lambda x: jnp.diagonal(x, axis1=1, axis2=2)
+        # no eigenvalue is above 1, and the largest not below ¼
+        power = square / jnp.sum(diagonal(square), axis=1)[:, None, None]
         for _ in range(5):
             power = accurate_product(power, power)
-        vector = power[jnp.argmax(jnp.diag(power))]  # of the largest eigenvalue
-        vector = vector / jnp.max(jnp.abs(vector))
-        value = vector @ square @ vector / (vector @ vector)
-        return jnp.sqrt(value) * top * (size[1] / size[0])
+        largest = jnp.argmax(diagonal(power), axis=1)  # in its row, the vector of that eigenvalue
+        vector = jnp.take_along_axis(power, largest[:, None, None], axis=1)
+        vector = vector / jnp.max(jnp.abs(vector), axis=2, keepdims=True)
+        moved = jnp.sum(square * vector * vector.swapaxes(1, 2), axis=(1, 2))
+        return jnp.sqrt(moved / jnp.sum(vector**2, axis=(1, 2))) * (sizes[1] / sizes[0])[:, 0, 0]
 
     p, n = len(R), 0 if columns is None else columns.shape[1]
     # Irregular, so that no structure of R makes it orthogonal to the singular vectors.
@@ -231,9 +236,9 @@ def solve_and_estimate(R: Array, columns: Array | None = None) -> tuple[Array, A
     half = solve_triangular(R.T, right, lower=True)
     whole = solve_triangular(R.T, half, lower=True, trans="T")
     images = accurate_product(R.T, accurate_product(R, V))
-    inside = jnp.stack([images, half[:, n:]])
-    outside = jnp.stack([accurate_product(R, images), whole[:, n:]])
-    condition = jnp.prod(jax.vmap(norm_on)(inside, outside))  # of R, and of its inverse
+    pairs = [[images, half[:, n:]], [accurate_product(R, images), whole[:, n:]]]
+    of_matrix, of_inverse = norms_on(jnp.stack([jnp.stack(pair) for pair in pairs]))
+    condition = of_matrix * of_inverse
     return whole[:, :n] / scale, jnp.where(jnp.any(jnp.diag(R) == 0), jnp.inf, condition)
 
 

@@ -154,8 +154,10 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
         if name in BILINEAR:
             x, y = (x.terms for x in values)
             kept = {name: params[name] for name in params if name in PRODUCT}
-            product = partial(jax.lax.dot_general, **kept) if kept else jnp.multiply
-            return [_Series(_convolve(x, y, product))]
+            if not kept:
+                return [_Series(_convolve(x, y))]
+            summed = math.prod(x[0].shape[i] for i in params["dimension_numbers"][0][0])
+            return [_Series(_convolve(x, y, partial(jax.lax.dot_general, **kept), summed))]
         if name in SMOOTH:
             ((x,),) = values
             return [_Series(_compose(name, run(x[0])[0], x, params.get("y", 2)))]
@@ -176,11 +178,26 @@ def expand(function: Callable[[Array], PyTree], curve: Array) -> PyTree:
 
 
 def _convolve(
-    x: Sequence[Array], y: Sequence[Array], product: Callable[..., Array] = jnp.multiply
+    x: Sequence[Array],
+    y: Sequence[Array],
+    product: Callable[..., Array] = jax.lax.mul,
+    summed: int = 0,
 ) -> list[Array]:
-    """Σᵢ xᵢ yⱼ₋ᵢ for each j."""
-    terms = lambda j: [product(x[i], y[j - i]) for i in range(j + 1)]
-    return [reduce(jnp.add, terms(j)) for j in range(len(x))]
+    """Σᵢ xᵢ yⱼ₋ᵢ for each j; an entry of a product is a sum of `summed` numbers.
+
+    The terms of a vector are joined to a matrix: a CPU has a library for products with matrices,
+    and compiles code for each product with a vector.
+    """
+    count, wide = len(x), x[0].size > y[0].size
+    term = lambda i, j: product(x[i], y[j - i])
+    if min(x[0].size, y[0].size) == summed:
+        large, joined = (x, jnp.stack(y)) if wide else (y, jnp.stack(x))
+        some = lambda i: jax.lax.slice_in_dim(joined, 0, count - i)
+        both = lambda i: (large[i], some(i)) if wide else (some(i), large[i])
+        together = jax.vmap(product, (None, 0) if wide else (0, None))
+        found = [together(*both(i)) for i in range(count)]
+        term = lambda i, j: jax.lax.index_in_dim(found[i], j - i, keepdims=False)
+    return [reduce(jax.lax.add, [term(i, j) for i in range(j + 1)]) for j in range(count)]
 
 
 def _compose(name: str, y: Array, x: Sequence[Array], power: int) -> list[Array]:

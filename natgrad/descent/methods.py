@@ -256,7 +256,7 @@ class LinearMethod(Method):
         known: Evaluation | None = None,
         batches: bool = False,
     ) -> State:
-        flat = flatten(theta)[0]
+        flat = jax.eval_shape(lambda: flatten(theta)[0])
         _, solver = choose(dataclasses.replace(self.put_together(problem, theta), known=known))
         model, memory = problem.model, None
         dear = model.solves or model.on_host or self.step_rule.on_host
@@ -268,7 +268,7 @@ class LinearMethod(Method):
             memory=memory,
             previous=None if self.momentum is None else jnp.zeros(flat.size, flat.dtype),
             rule=self.step_rule.init(flat),
-            first_norm=jnp.asarray(jnp.nan, float),
+            first_norm=jnp.asarray(np.array(np.nan), float),
             known=known if model.solves and not batches else None,
             batches=batches,
             one_program=own and not dear,

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -186,7 +187,8 @@ class Snapshots:
     def __init__(self, asked: int | None, theta: PyTree):
         """As asked of `minimize`, with θ₀ as the first."""
         if asked is None:
-            asked = MANY if flatten(theta)[0].size <= FEW_PARAMETERS else 0
+            size = jax.eval_shape(lambda: flatten(theta)[0]).size
+            asked = MANY if size <= FEW_PARAMETERS else 0
         if isinstance(asked, bool) or not isinstance(asked, (int, np.integer)) or asked < 0:
             raise InputError("snapshots", f"{asked!r} is no number of iterates", "20, or None")
         self.most, self.every = int(asked), 1

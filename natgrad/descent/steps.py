@@ -146,7 +146,7 @@ class Step(Public, eqx.Module):
     has_radius: ClassVar[bool] = False
 
     def init(self, theta: Array) -> PyTree:
-        """The memory before the first step."""
+        """The memory before the first step; of θ there are the shape and the dtype."""
         return None
 
     @abc.abstractmethod

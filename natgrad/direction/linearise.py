@@ -71,11 +71,11 @@ def choose(setup: Setup) -> tuple[type[Local], Solver | None]:
     if metric is None:
         return (PlainGradient if solver is None else Hessian), solver
     assert solver is not None
-    flat, unravel = flatten(setup.theta)
+    flat = jax.eval_shape(lambda: flatten(setup.theta)[0])
     if setup.known is not None:
         state = structure_of(setup.known.rho)
     else:
-        state = jax.eval_shape(lambda v: model(unravel(v)), flat)
+        state = jax.eval_shape(lambda v: model(flatten(setup.theta)[1](v)), flat)
     rows = isinstance(model, RowModel)  # which can be made by themselves
     by_rows = rows and jax.eval_shape(lambda rho: metric.at(rho).diagonal, state) is not None
     leaves = jax.tree.leaves(state)
@@ -111,15 +111,15 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
     if setup.metric is not None:
         check_instance("metric", setup.metric, Metric)
         check_instance("solver", setup.solver, Solver)
-    flat, unravel = flatten(setup.theta)
     check_parameters(setup.theta)
+    flat = jax.eval_shape(lambda: flatten(setup.theta)[0])  # outside of a program, it would be one
     model, known = setup.problem.model, None
     if model.on_host:
         check_concrete(setup.theta)
         known = evaluate(setup.problem.model, setup.theta)
         structure = check_state(structure_of(known.rho))
     else:
-        structure = check_model(lambda v: model(unravel(v)), flat)
+        structure = check_model(lambda v: model(flatten(setup.theta)[1](v)), flat)
     setup.problem.check(setup.theta, structure)
     D = setup.damping.operator
     if D is not None and D.size != flat.size:

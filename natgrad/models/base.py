@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..core.compiled import each
+from ..core.compiled import LITTLE_WORK, each, is_traced, jit_by_work
 from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
@@ -113,7 +113,14 @@ class Model(Public, eqx.Module):
 
 def evaluate(model: Model, theta: PyTree) -> Evaluation:
     """The evaluation of the model at θ; compiled, unless it is outside JAX."""
-    return (model.evaluate if model.on_host else eqx.filter_jit(model.evaluate))(theta)
+    if model.on_host or is_traced(theta):
+        return model.evaluate(theta)
+    if model.solves:
+        return eqx.filter_jit(model.evaluate)(theta)
+    return _choose_program(model, theta)(model, theta)
+
+
+_choose_program = jit_by_work(evaluate, 32 * LITTLE_WORK)  # it is for checks, and hardly repeated
 
 
 class Products(eqx.Module):

@@ -33,6 +33,7 @@ class Part(Public, eqx.Module):
     points: Array
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
+    @eqx.filter_jit
     def values(self, theta: PyTree) -> Array:
         """u(θ, xᵢ) for all i, of shape (n, …)."""
         return jax.vmap(lambda x: self.function(theta, x))(self.points)
@@ -73,6 +74,8 @@ class Part(Public, eqx.Module):
         chunk = max(1, memory // size)
         fitting = max(SMALLEST_CHUNK, CACHE // size)
         cached = min(chunk, 2 ** (fitting.bit_length() - 1))
+        if jax.default_backend() == "cpu":  # the other program would be traced for nothing
+            return in_chunks(points, cached)
         return jax.lax.platform_dependent(
             points,
             cpu=lambda points: in_chunks(points, cached),

@@ -63,9 +63,13 @@ class Residual(Public, eqx.Module):
         self.function, self.metric = function, metric
         self.points, self.weight = _as_array(points, "points"), _as_array(weight, "weight", float)
 
-    def entries(self) -> Array:
-        """The weight of the square of each value: w/n, or the weights of the points."""
-        return self.weight / (len(self.points) if self.weight.ndim == 0 else 1)
+    def entries(self, times: float = 1.0) -> Array:
+        """The weight of the square of each value: w/n, or the weights of the points; `times` it."""
+        count = 1 if self.weight.ndim else len(self.points)
+        if self.weight.ndim or isinstance(self.weight, jax.core.Tracer):
+            return times * (self.weight / count)
+        found = times * (to_host(self.weight) / count)  # by NumPy, which compiles nothing
+        return jnp.asarray(np.asarray(found), self.weight.dtype)
 
     def check(self, name: str) -> None:
         """Raise `InputError` if there is nothing to evaluate, or the weights make no sense."""
@@ -216,7 +220,7 @@ class Collocation(RowModel):
     @property
     def metric(self) -> Blocks:
         """The metric of each block: its own, or the Hessian of the loss there."""
-        own = lambda block: Weights(2 * block.entries()) if block.metric is None else block.metric
+        own = lambda block: Weights(block.entries(2)) if block.metric is None else block.metric
         return Blocks(**{name: own(block) for name, block in self.blocks.items()})
 
 
@@ -250,6 +254,9 @@ def _spread(weights: Array, values: Array) -> Array:
 
 def _as_array(value: Any, name: str, dtype: Any = None) -> Array:
     try:
+        if isinstance(value, (float, np.ndarray)):  # with a dtype JAX compiles no program for it
+            value = np.asarray(value)
+            dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
         return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
         raise InputError(name, f"a {type(value).__name__} is no array", "jnp.array(...)") from error

@@ -26,6 +26,7 @@ class _Factor(NamedTuple):
     L: Array
     ok: Array
     effective: Array
+    rank: Array
     unknown: Array  # NaN where G is not finite, else 0
 
 
@@ -64,21 +65,21 @@ class Cholesky(InformationSolver):
 
     def factorise(self, prepared: _Normal, damping: Array) -> _Normal:
         tolerance, G, Y = prepared.tolerance, prepared.G, prepared.Y
-        finite = jnp.isfinite(jnp.sum(G) + damping)
-        unknown = jnp.where(finite, 0.0, jnp.nan)  # NaN must not pass for rank 0
-        squares = jnp.diag(G) + damping
-        effective = squares > tolerance**2 * jnp.max(squares)  # the other columns are rounding
+        squares = jnp.diag(G) + damping  # no entry of G is larger than the largest of them
+        largest = jnp.max(squares)
+        unknown = jnp.where(jnp.isfinite(largest), 0.0, jnp.nan)  # NaN must not pass for rank 0
+        effective = squares > tolerance**2 * largest  # the other columns are rounding
         G = jnp.where(effective[:, None] & effective, G, 0.0)
         Y = None if Y is None else jnp.where(effective, Y, 0.0)
         L, ok = factor_damped(G, damping, tolerance, Y)
-        factor = _Factor(G, L, ok, effective, unknown.astype(G.dtype))
+        factor = _Factor(G, L, ok, effective, jnp.sum(effective), unknown.astype(G.dtype))
         return prepared._replace(factor=factor)
 
     def solve(self, prepared: _Normal, damping: Array) -> tuple[Array, SolveInfo]:
         if prepared.factor is None:
             prepared = self.factorise(prepared, damping)
         assert prepared.factor is not None
-        G, L, ok, effective, unknown = prepared.factor
+        G, L, ok, effective, rank, unknown = prepared.factor
         tolerance = prepared.tolerance
         gradient = jnp.where(effective, prepared.gradient, 0.0)  # nothing is known of the others
 
@@ -87,7 +88,7 @@ class Cholesky(InformationSolver):
                 found, condition = cho_solve((L, True), gradient), jnp.full_like(unknown, jnp.nan)
             else:
                 found, condition = solve_and_estimate(L.T, gradient[:, None])
-            return -found.reshape(-1), jnp.sum(effective), condition, ~jnp.all(effective)
+            return -found.reshape(-1), rank, condition, rank < len(G)
 
         def deficient(_: None) -> tuple[Array, ...]:
             values, vectors = jnp.linalg.eigh(G + damping * jnp.diag(effective.astype(G.dtype)))

@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.csgraph
+import scipy  # its parts when they are used
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 

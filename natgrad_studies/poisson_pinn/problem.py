@@ -36,9 +36,9 @@ def initial(hidden: Sequence[int], seed: int) -> Theta:
     layers = []
     for before, after in pairwise(widths):
         weights = random.standard_normal((before, after)) * np.sqrt(2 / (before + after))
-        layers.append((jnp.asarray(weights), jnp.zeros(after)))
-    last, _ = layers[-1]
-    return (*layers[:-1], (last, jnp.asarray(np.full(1, BOUNDARY_VALUE))))
+        layers.append((weights, np.zeros(after)))
+    layers[-1][1][:] = BOUNDARY_VALUE
+    return jax.tree.map(lambda x: jnp.asarray(x, float), tuple(layers))
 
 
 def network(theta: Theta, x: Array) -> Array:
@@ -116,17 +116,21 @@ class Points:
     @cached_property
     def all(self) -> Array:
         """All points, one a row."""
-        return self.grid.points.reshape(-1, 2)
+        return jnp.asarray(self._rows, float)
 
     @cached_property
     def inside(self) -> Array:
         """The (n − 2)² interior points."""
-        return self.all[~self.on_boundary]
+        return jnp.asarray(self._rows[~self.on_boundary], float)
 
     @cached_property
     def boundary(self) -> Array:
         """The 4(n − 1) points of the boundary."""
-        return self.all[self.on_boundary]
+        return jnp.asarray(self._rows[self.on_boundary], float)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        return np.asarray(self.grid.points).reshape(-1, 2)  # NumPy compiles nothing
 
 
 def fine_points(n: int = 101) -> np.ndarray:
