@@ -7,6 +7,7 @@ loops of Python in place of `jax.lax`'s.
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache as cache_results
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -92,13 +93,15 @@ def jit_by_work(
     def compile_with(**options: Any) -> Callable[..., Result]:
         return eqx.filter_jit(call, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
-    old = jaxlib.version.__version__.startswith("0.10.")  # later versions refuse the name
-    # sums of less than some 4,000 numbers would be trees of loops, a fifth of all code
-    quick = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
-    quick = quick | {"xla_cpu_use_fusion_emitters": False} if old else {}
-    hasty, thorough = (
-        compile_with(xla_backend_optimization_level=level, **quick) for level in (0, 1)
-    )
+    @cache_results
+    def compile_for_cpu(level: int, double: bool) -> Callable[..., Result]:
+        options: dict[str, Any] = {"xla_backend_optimization_level": level}
+        if jaxlib.version.__version__.startswith("0.10."):  # later versions refuse the name
+            options["xla_cpu_use_fusion_emitters"] = False
+            if double:  # short sums as trees of loops are a fifth of all code, and more precise
+                options["xla_disable_hlo_passes"] = "tree_reduction_rewriter"
+        return compile_with(**options)
+
     untuned = compile_with(**UNTUNED)
 
     def count_work(jaxpr: Any) -> float:
@@ -115,7 +118,8 @@ def jit_by_work(
         if (backend := jax.default_backend()) != "cpu":
             return untuned if backend == "gpu" else plain
         traced = eqx.filter_make_jaxpr(plain)(*args, **kwargs)[0]
-        return hasty if count_work(traced.jaxpr) <= little else thorough
+        level = 0 if count_work(traced.jaxpr) <= little else 1
+        return compile_for_cpu(level, jnp.result_type(float) == jnp.float64)
 
     return choose
 
