@@ -11,6 +11,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,19 +42,19 @@ FOLDERS = "natgrad|natgrad_studies|tests|docs|examples|benchmarks"
 FILE = re.compile(rf"`(?:\w+ )?((?:{FOLDERS})/[\w/]+\.\w+)")
 
 
-def blocks(page: Path, package: str | None = None) -> str:
-    """The blocks that import the optional package; by default those that import none."""
+def blocks(page: Path, *packages: str | None) -> str:
+    """The blocks that import one of the optional packages; None stands for those without any."""
     python = [code for language, code in FENCE.findall(page.read_text()) if language == "python"]
     imports = lambda p, code: f"import {p}" in code or f".{p} import" in code
     needed = lambda code: next((p for p in OPTIONAL if imports(p, code)), None)
     if page.parent.name == "tutorials":  # one program, from its first block to its last
         whole = "\n".join(python)
-        return whole if needed(whole) == package else ""
-    return "\n".join(code for code in python if needed(code) == package)
+        return whole if needed(whole) in packages else ""
+    return "\n".join(code for code in python if needed(code) in packages)
 
 
-def run(page: Path, package: str | None = None) -> None:
-    exec(compile(blocks(page, package), str(page), "exec"), {"__name__": page.stem})
+def run(page: Path, *packages: str | None) -> None:
+    exec(compile(blocks(page, *packages), str(page), "exec"), {"__name__": page.stem})
 
 
 # What these show has fast tests of its own; the others are the first that a user or contributor
@@ -68,12 +69,15 @@ mark_page = lambda page: (
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=mark_page(p), id=p.name) for p in PAGES if blocks(p)]
+    "page", [pytest.param(p, marks=mark_page(p), id=p.name) for p in PAGES if blocks(p, None)]
 )
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The blocks of a page run one after the other, as a reader would type them."""
+    """The blocks of a page run one after the other, as a reader would copy them.
+
+    Those that need a package which is not installed are left out.
+    """
     monkeypatch.chdir(tmp_path)  # where a page saves a result
-    run(page)
+    run(page, None, *(package for package in OPTIONAL if find_spec(package)))
 
 
 @pytest.mark.parametrize(
