@@ -22,7 +22,7 @@ from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs, show_busy
 from .descent.run import HeldOut
 from .descent.stop import Stop
-from .errors import InputError, refuse_unknown
+from .errors import InputError, name_kind, refuse_unknown
 from .models.base import evaluate
 from .problem import Problem
 from .result import AXES, Result
@@ -224,7 +224,7 @@ def compare(
     if unknown:
         refuse_unknown(unknown, compare)
     entries = _check_entries(problem, methods)
-    check_instance("stop", stop, Stop)
+    check_instance("stop", stop, Stop, "ng.Stop(iterations=10)")
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
     plain = lambda name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")  # for file systems
     settings = {"bounds": bounds, "held_out": held_out, "snapshots": snapshots, "mesh": mesh}
@@ -281,7 +281,7 @@ def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, M
     """Every entry as a pair."""
     advice = "{'L²': ng.NaturalGradient(ng.L2(grid)), 'L-BFGS': ng.LBFGS(10)}"
     if not isinstance(methods, Mapping) or not methods:
-        what = "are empty" if isinstance(methods, Mapping) else f"are a {type(methods).__name__}"
+        what = "are empty" if isinstance(methods, Mapping) else f"are {name_kind(methods)}"
         raise InputError("methods", what, advice)
     found = {}
     for name, entry in methods.items():

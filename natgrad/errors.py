@@ -24,6 +24,17 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
 
 
+def name_kind(value: Any) -> str:
+    """The class of a value with its article: "an int", "a str", "an L2"."""
+    name = type(value).__name__
+    return f"{'an' if re.match('[AEIOaeio]|[FHLMNRSX][A-Z0-9]', name) else 'a'} {name}"
+
+
+def count_some(some: int, of: int, what: str) -> str:
+    """How many of something, as the subject of a sentence: "1 of its 4 points is"."""
+    return f"{some} of its {of} {what} {'is' if some == 1 else 'are'}"
+
+
 class PeerError(RuntimeError):
     """Another process of a run over several has died or cannot be reached."""
 

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from ..core.archive import named_leaves, read_archive, reading, write_archive
 from ..core.settings import Public, check_instance, check_number
 from ..devices import Devices
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..identity import Identity
 
 KIND = "checkpoint"
@@ -46,7 +46,7 @@ class Checkpoint(Public):
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, Path)):
-            what = f"a {type(self.path).__name__} is no path"
+            what = f"{name_kind(self.path)} is no path"
             raise InputError("path", what, "Checkpoint('run.npz')")
         object.__setattr__(self, "path", Path(self.path))
         check_number(self.seconds, "seconds")

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..errors import InputError, import_optional
+from ..errors import InputError, import_optional, name_kind
 from ..models.base import Evaluation, Unravel
 from ..models.external import HostModel, HostProducts, call_named, check_concrete, check_function
 
@@ -290,7 +290,7 @@ class Graph:
         state, treedef = jax.tree.flatten(found)
         for x in state:
             if not isinstance(x, torch.Tensor):
-                what = f"returns a {type(x).__name__}"
+                what = f"returns {name_kind(x)}"
                 raise InputError("function", what, "a tensor, or a tuple or dict of them")
             if not x.is_floating_point():
                 raise InputError("function", f"returns {x.dtype}", "real floating-point tensors")

@@ -104,9 +104,9 @@ def test_a_comparison_holds_out_too():
 
 
 def test_what_is_no_problem_is_refused():
-    with pytest.raises(ng.InputError, match="held_out: is a int"):
+    with pytest.raises(ng.InputError, match="held_out: is an int"):
         descend(held_out=3)
-    with pytest.raises(ng.InputError, match="every: 0 is no integer"):
+    with pytest.raises(ng.InputError, match="every: 0 is not an integer"):
         ng.descent.HeldOut(GROWING, every=0)
 
 

@@ -65,5 +65,5 @@ def test_bad_input_is_named():
         ng.pinn.stages([(pinn, jnp.ones(3))])
     with pytest.raises(ng.InputError, match="pairs: there are none"):
         ng.pinn.stages([])
-    with pytest.raises(ng.InputError, match="pairs: is a int"):
+    with pytest.raises(ng.InputError, match="pairs: is an int"):
         ng.pinn.stages([(3, jnp.sin)])

@@ -227,7 +227,7 @@ STOP = ng.Stop()
         ({"L2": ng.L2(GRID)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({"L2": (L2, PROBLEM)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({1: L2, "1": L2}, STOP, "same name twice"),
-        ({"L2": L2}, 10, "stop: is a int"),
+        ({"L2": L2}, 10, "stop: is an int"),
     ],
 )
 def test_bad_input(methods, stop, message):
