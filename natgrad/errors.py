@@ -104,7 +104,19 @@ def warn_once(key: str, message: str) -> None:
     """Emit a `PrecisionWarning` the first time `key` is seen in this process."""
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(message, PrecisionWarning, stacklevel=3)
+        warn_user(message, PrecisionWarning)
+
+
+# The packages that a call of natgrad passes through on its way to a warning.
+_INSIDE = ("natgrad", "equinox", "jax", "jaxlib", "contextlib", "functools")
+
+
+def warn_user(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn at the line that called natgrad, however deep inside this is."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 # Packages whose distribution or whose extra of natgrad has another name.

@@ -112,6 +112,9 @@ def check_parameters(theta: PyTree) -> None:
     """
     flat = flatten(theta)[0]
     if flat.size == 0:
+        if any(type(leaf).__module__.startswith("torch") for leaf in jax.tree.leaves(theta)):
+            advice = "model.parameters of an ng.TorchModel, or jnp.asarray(tensor.detach().numpy())"
+            raise InputError("theta", "holds tensors of PyTorch, not arrays of JAX", advice)
         raise InputError(
             "theta",
             "holds no floating-point array, so there is nothing to optimise (p = 0)",

@@ -3,6 +3,7 @@
 Arrays are copied on their way to PyTorch and back, because its code may write into tensors.
 """
 
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -166,6 +167,13 @@ class Network(Function):
         if not self.parameters:
             what = "has no parameters that require a gradient"
             raise InputError("function", what, "module.requires_grad_(True)")
+        try:
+            inspect.signature(module.forward).bind(*inputs)
+        except TypeError as error:  # a compiled module has no signature, a ValueError
+            what = f"the module cannot be called with {len(inputs)} of them ({error})"
+            raise InputError("inputs", what, "TorchModel(module, points)") from None
+        except ValueError:
+            pass
         for i, x in enumerate(inputs):
             if isinstance(x, (np.ndarray, jax.Array)):
                 what = f"input {i} of the module is a {type(x).__module__.split('.')[0]} array"
