@@ -157,7 +157,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise InputError("path", f"there is no file {path}", f"the path of a {kind}") from None
     except Exception as error:  # zipfile, zlib, NumPy and JSON each have their own
         reason = f"{type(error).__name__}: {error}"
-        what = f"{path} cannot be read as a {kind}: it is none of natgrad, or damaged ({reason})"
+        what = f"{path} cannot be read as a {kind}: it is damaged, or not natgrad's ({reason})"
         advice = f"{WRITTEN.get(kind, f'the path of a {kind}')}, or an older copy"
         raise InputError("path", what, advice) from error
 

@@ -410,9 +410,9 @@ def _explain_loss(problem: Problem, loss: np.ndarray) -> InputError:
     """Why there is no finite loss at the start: its data, if some of them are not finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(problem.loss):
         if eqx.is_inexact_array(leaf) and (wrong := int(jnp.sum(~jnp.isfinite(leaf)))):
-            name = jax.tree_util.keystr(path[-1:], simple=True)
+            fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
             what = f"{count_some(wrong, leaf.size, 'values')} not finite"
-            return InputError(name, what, "finite data")
+            return InputError(fields[-1] if fields else "loss", what, "finite data")
     advice = "a starting point where the loss is finite"
     return InputError("theta0", f"the loss there is {loss}", advice)
 

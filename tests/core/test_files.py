@@ -174,7 +174,7 @@ def test_a_hostile_file_is_refused_in_a_line(case, tmp_path):
 def test_a_file_of_another_kind_is_named_and_left_to_its_owner(tmp_path):
     path, wrong = tmp_path / "run.npz", tmp_path / "misc.py"
     wrong.write_text("import natgrad")
-    with pytest.raises(ng.InputError, match=r"none of natgrad.*Try: a file written by result.save"):
+    with pytest.raises(ng.InputError, match=r"not natgrad's.*Try: a file written by result.save"):
         ng.load_result(wrong)
     write_archive(path, "checkpoint", {}, {})
     with pytest.raises(ng.InputError, match=r"is a checkpoint, not a saved result. Try: repeat"):

@@ -123,6 +123,7 @@ CASES = {
     "residual NaN at the start": ("inside", "1 of its 4 residuals is not finite", lambda: trained(lambda t, x: t[0] / x[0])),
     "points NaN": ("inside", "1 of its 4 points is not finite", lambda: trained(model=pinn(points=POINTS.at[2].set(jnp.nan)))),
     "target NaN": ("target", "1 of its 20 values is not finite", lambda: trained(problem=ng.Problem(state, ng.LeastSquares(jnp.ones((4, 5)).at[1, 1].set(jnp.nan))), metric=ng.L2(GRID))),
+    "target NaN in a dict": ("target", "1 of its 2 values is not", lambda: trained(problem=ng.Problem(lambda t: {"u": t}, ng.LeastSquares({"u": jnp.array([1.0, jnp.nan])})), metric=ng.Blocks(u=ng.L2()))),
     "outside the bounds": ("theta0", "spans 1 to 1, and they 1400 to 5000.*units", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.LBFGS(10), bounds=(1400.0, 5000.0))),
     "one negative entry": ("model", "1 negative entry, the lowest", lambda: direction(lambda t: state(t).at[0, 0].set(-1.0), metric=ng.Wasserstein(GRID))),
     "stop a number": ("stop", r"is an int. Try: ng.Stop\(iterations=10\)", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.LBFGS(10), stop=10)),
