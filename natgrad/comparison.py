@@ -123,7 +123,7 @@ class Comparison:
     def _amounts(self, against: str) -> list[float]:
         """Shares of what all can be compared by, whole ones but for seconds."""
         amounts = [share * self.extent(against) for share in SHARES]
-        return amounts if against == "seconds" else [float(int(amount)) for amount in amounts]
+        return amounts if against == "seconds" else [int(amount) for amount in amounts]
 
     def table(self) -> Table:
         """Losses at shares of the budget, how each run ended, and what it spent."""
@@ -140,7 +140,7 @@ class Comparison:
         blank = ("–",) * (len(SHARES) + len(AXES))
         rows += [(name, *blank[:3], "could not run", *blank[3:]) for name in self.failures]
         return Table(
-            ("method", *(f"at {amount:.4g}" for amount in amounts), "status", *AXES),
+            ("method", *(f"at {_write(amount)}" for amount in amounts), "status", *AXES),
             rows,
             f"The lowest loss within so many {against}, why each run ended, and what it spent; "
             f"seconds {'with' if self.compiling else 'without'} compiling.",
@@ -151,7 +151,7 @@ class Comparison:
         rows = []
         for against in AXES:
             amounts = self._amounts(against)
-            rows.append((against, *(f"{self.winner(against, a)} ({a:.3g})" for a in amounts)))
+            rows.append((against, *(f"{self.winner(against, a)} ({_write(a)})" for a in amounts)))
         return Table(
             ("budget", *(f"{share:.0%}" for share in SHARES)),
             rows,
@@ -190,7 +190,9 @@ def tell_leaders(comparison: Comparison) -> str:
         if len(level) == 1 or (target is not None and ends[winner] <= target):
             who = f"{winner} is ahead"
         else:
-            who = f"{', '.join(level[:-1])} and {level[-1]} are level (losses within 1%)"
+            who = (
+                f"{', '.join(level[:-1])} and {level[-1]} are level (losses within 1%, or rounding)"
+            )
         by.setdefault(who, []).append(axis)
     listed = lambda axes: " and ".join(filter(None, (", ".join(axes[:-1]), axes[-1])))
     return f"In the end {'; '.join(f'{who} by {listed(axes)}' for who, axes in by.items())}."
@@ -297,6 +299,10 @@ def _time_evaluation(problem: Problem, theta: PyTree) -> float:
     began = time.perf_counter()
     jax.block_until_ready(evaluate(problem.model, theta).rho)
     return time.perf_counter() - began
+
+
+def _write(amount: float) -> str:
+    return str(amount) if isinstance(amount, int) else f"{amount:.3g}"
 
 
 def _find_eps(theta: PyTree) -> float:

@@ -203,7 +203,8 @@ class Result:
 
     def __str__(self) -> str:
         how = "stopped" if self.status in BUDGETS else self.status
-        told = f"{how} after {self.iterations} iterations, loss {self.loss:.6g}"
+        spent = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
+        told = f"{how} after {spent}, loss {self.loss:.6g}"
         warning = "" if self.warning is None else f"\nWarning: {self.warning}."
         return f"{told}: {self.status.message}{warning}"
 

@@ -79,7 +79,7 @@ def test_losses_within_a_percent_are_level_and_budgets_whole():
     first = _result([1.0, 0.5, 0.1003, 0.1003], [0.0, 1.0, 2.0, 8.0])
     lower = _result([1.0, 0.9, 0.5, 0.1], [0.0, 1.0, 2.0, 8.0])
     both = Comparison({"first": first, "lower": lower}, ng.Stop(iterations=3))
-    told = "In the end first and lower are level (losses within 1%)"
+    told = "In the end first and lower are level (losses within 1%, or rounding)"
     assert f"{told} by iterations, propagations and seconds." in str(both)
     assert list(both.table().header[1:4]) == ["at 0", "at 1", "at 3"]
     assert both.winners().rows[1] == ("propagations", "first (2)", "first (4)", "lower (9)")
