@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from .core.operators import structure_of
 from .core.selection import Functions, Points, Selection, Sublattice
 from .core.settings import Public, check_integer
-from .errors import InputError
+from .errors import InputError, name_kind
 from .metrics.base import Metric
 from .models.base import Evaluation
 from .parameters import flatten
@@ -105,7 +105,7 @@ class MiniBatch(Batch):
         if self.of != "functions" and not hasattr(state, "shape"):
             raise InputError(
                 "batch",
-                f"a state that is a {type(state).__name__} has no points in common",
+                f"a state that is {name_kind(state)} has no points in common",
                 "of='functions', for entries along the leading axis of every array; for collocation"
                 " points Resampled(draw)",
             )
@@ -144,7 +144,7 @@ class Sampler:
         method = self.method.map_metric(lambda metric: _restrict(metric, selection))
         problem = self.batch.select(selection.rows)
         if not isinstance(problem, Problem):
-            raise InputError("select", f"returns a {type(problem).__name__}", "a Problem")
+            raise InputError("select", f"returns {name_kind(problem)}", "a Problem")
         if problem.objective is not None:
             return problem, method, None
         loss = ScaledLoss(problem.loss, selection.scale)

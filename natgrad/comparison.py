@@ -22,12 +22,13 @@ from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs, show_busy
 from .descent.run import HeldOut
 from .descent.stop import Stop
-from .errors import InputError, refuse_unknown
+from .errors import InputError, name_kind, refuse_unknown
 from .models.base import evaluate
 from .problem import Problem
 from .result import AXES, Result
 
 SHARES = (0.25, 0.5, 1.0)
+CLOSE = 0.01  # losses this close in the end are level, and nobody has won
 LEVEL = 1e-6  # losses this close to the lowest are the same, in double precision
 ROUNDING = 1e-14  # and so are those within this of it, relative to the first loss
 QUICK = 0.1  # seconds for an evaluation of a model outside JAX that may be made once more
@@ -91,12 +92,7 @@ class Comparison:
         comparison.winner("seconds", at=10.0)
         ```
         """
-        at = self.extent(against) if at is None else at
-        first = max(float(result.history["loss"][0]) for result in self.results.values())
-        lowest = min(self.lowest(name, against, at) for name in self.results)
-        eps = max(_find_eps(result.theta) for result in self.results.values())
-        level, rounding = max(LEVEL, 100 * eps), max(ROUNDING, 100 * eps**2)
-        bar = lowest + max(level * abs(lowest), rounding * abs(first))
+        bar = self._bar(against, self.extent(against) if at is None else at, LEVEL)
         bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
 
         def reach(name: str) -> float:
@@ -105,6 +101,14 @@ class Comparison:
             return float(result.spent(against)[below[0]]) if below.size else np.inf
 
         return min(self.results, key=reach)
+
+    def _bar(self, against: str, at: float, level: float) -> float:
+        """Losses up to this one are as good as the lowest within so much."""
+        first = max(float(result.history["loss"][0]) for result in self.results.values())
+        lowest = min(self.lowest(name, against, at) for name in self.results)
+        eps = max(_find_eps(result.theta) for result in self.results.values())
+        level, rounding = max(level, 100 * eps), max(ROUNDING, 100 * eps**2)
+        return lowest + max(level * abs(lowest), rounding * abs(first))
 
     @property
     def leaders(self) -> dict[str, str]:
@@ -116,13 +120,18 @@ class Comparison:
         """What the budget limits, the first of iterations, propagations and seconds."""
         return next((name for name in AXES if getattr(self.stop, name) is not None), AXES[0])
 
+    def _amounts(self, against: str) -> list[float]:
+        """Shares of what all can be compared by, whole ones but for seconds."""
+        amounts = [share * self.extent(against) for share in SHARES]
+        return amounts if against == "seconds" else [int(amount) for amount in amounts]
+
     def table(self) -> Table:
         """Losses at shares of the budget, how each run ended, and what it spent."""
-        against, extent = self.limited, self.extent(self.limited)
+        against, amounts = self.limited, self._amounts(self.limited)
         rows = [
             (
                 name,
-                *(f"{self.lowest(name, against, share * extent):.6g}" for share in SHARES),
+                *(f"{self.lowest(name, against, amount):.6g}" for amount in amounts),
                 str(result.status),
                 *(f"{float(result.spent(axis)[-1]):.4g}" for axis in AXES),
             )
@@ -131,7 +140,7 @@ class Comparison:
         blank = ("–",) * (len(SHARES) + len(AXES))
         rows += [(name, *blank[:3], "could not run", *blank[3:]) for name in self.failures]
         return Table(
-            ("method", *(f"at {share * extent:.4g}" for share in SHARES), "status", *AXES),
+            ("method", *(f"at {_write(amount)}" for amount in amounts), "status", *AXES),
             rows,
             f"The lowest loss within so many {against}, why each run ended, and what it spent; "
             f"seconds {'with' if self.compiling else 'without'} compiling.",
@@ -141,14 +150,13 @@ class Comparison:
         """The winner for every kind of budget, at shares of what all can be compared by."""
         rows = []
         for against in AXES:
-            extent = self.extent(against)
-            amounts = [share * extent for share in SHARES]
-            rows.append((against, *(f"{self.winner(against, a)} ({a:.3g})" for a in amounts)))
+            amounts = self._amounts(against)
+            rows.append((against, *(f"{self.winner(against, a)} ({_write(a)})" for a in amounts)))
         return Table(
             ("budget", *(f"{share:.0%}" for share in SHARES)),
             rows,
-            "The winner at a quarter, half and all of each budget, with the amount: the method "
-            "with the lowest loss; of equals, or of those at the target, the first to get there.",
+            "Best method at 25%, 50% and 100% of each budget (budget in parentheses). "
+            "Ties go to the method that got there first.",
         )
 
     def plot(self, against: str | None = None, ax: Any = None) -> Any:
@@ -165,7 +173,29 @@ class Comparison:
 
     def __str__(self) -> str:
         failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
-        return "\n\n".join([self.table().text(), self.winners().text(), *failed])
+        return "\n\n".join(
+            [self.table().text(), self.winners().text(), tell_leaders(self), *failed]
+        )
+
+
+def tell_leaders(comparison: Comparison) -> str:
+    """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
+    by: dict[str, list[str]] = {}
+    target = comparison.stop.loss
+    for axis, winner in comparison.leaders.items():
+        extent = comparison.extent(axis)
+        ends = {name: comparison.lowest(name, axis, extent) for name in comparison.results}
+        bar = comparison._bar(axis, extent, CLOSE)
+        level = [name for name, loss in ends.items() if loss <= bar]
+        if len(level) == 1 or (target is not None and ends[winner] <= target):
+            who = f"{winner} is ahead"
+        else:
+            who = (
+                f"{', '.join(level[:-1])} and {level[-1]} are level (losses within 1%, or rounding)"
+            )
+        by.setdefault(who, []).append(axis)
+    listed = lambda axes: " and ".join(filter(None, (", ".join(axes[:-1]), axes[-1])))
+    return f"In the end {'; '.join(f'{who} by {listed(axes)}' for who, axes in by.items())}."
 
 
 Entry = Method | tuple[Problem, Method]
@@ -224,7 +254,7 @@ def compare(
     if unknown:
         refuse_unknown(unknown, compare)
     entries = _check_entries(problem, methods)
-    check_instance("stop", stop, Stop)
+    check_instance("stop", stop, Stop, "ng.Stop(iterations=10)")
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else callbacks
     plain = lambda name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")  # for file systems
     settings = {"bounds": bounds, "held_out": held_out, "snapshots": snapshots, "mesh": mesh}
@@ -271,6 +301,10 @@ def _time_evaluation(problem: Problem, theta: PyTree) -> float:
     return time.perf_counter() - began
 
 
+def _write(amount: float) -> str:
+    return str(amount) if isinstance(amount, int) else f"{amount:.3g}"
+
+
 def _find_eps(theta: PyTree) -> float:
     """Of the coarsest precision among the parameters."""
     leaves = filter(eqx.is_inexact_array, jax.tree.leaves(theta))
@@ -281,7 +315,7 @@ def _check_entries(problem: Problem, methods: Any) -> dict[str, tuple[Problem, M
     """Every entry as a pair."""
     advice = "{'L²': ng.NaturalGradient(ng.L2(grid)), 'L-BFGS': ng.LBFGS(10)}"
     if not isinstance(methods, Mapping) or not methods:
-        what = "are empty" if isinstance(methods, Mapping) else f"are a {type(methods).__name__}"
+        what = "are empty" if isinstance(methods, Mapping) else f"are {name_kind(methods)}"
         raise InputError("methods", what, advice)
     found = {}
     for name, entry in methods.items():

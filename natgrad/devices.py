@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from jaxtyping import PyTree
 
 from .core.settings import check_instance
 from .core.sharding import as_row_mesh, check_divides, divides, everywhere, in_parts, put_on_mesh
-from .errors import InputError, PeerError
+from .errors import InputError, PeerError, warn_user
 from .identity import digest
 from .metrics.base import Metric
 from .models.base import check_model
@@ -99,7 +98,7 @@ class Devices(NamedTuple):
             missing = ", ".join(str(process) for process in processes if process not in said)
             what = f"process {missing} did not make this call within {limit:g} s"
             if limit < ABSENT:
-                warnings.warn(f"{what}; waiting until {ABSENT:g} s", RuntimeWarning, stacklevel=4)
+                warn_user(f"{what}; waiting until {ABSENT:g} s")
         raise InputError("mesh", what, "the same call, with the same mesh, in every process of it")
 
     def any(self, value: bool) -> bool:

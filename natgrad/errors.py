@@ -24,6 +24,17 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
 
 
+def name_kind(value: Any) -> str:
+    """The class of a value with its article: "an int", "a str", "an L2"."""
+    name = type(value).__name__
+    return f"{'an' if re.match('[AEIOaeio]|[FHLMNRSX][A-Z0-9]', name) else 'a'} {name}"
+
+
+def count_some(some: int, of: int, what: str) -> str:
+    """How many of something, as the subject of a sentence: "1 of its 4 points is"."""
+    return f"{some} of its {of} {what} {'is' if some == 1 else 'are'}"
+
+
 class PeerError(RuntimeError):
     """Another process of a run over several has died or cannot be reached."""
 
@@ -93,7 +104,19 @@ def warn_once(key: str, message: str) -> None:
     """Emit a `PrecisionWarning` the first time `key` is seen in this process."""
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(message, PrecisionWarning, stacklevel=3)
+        warn_user(message, PrecisionWarning)
+
+
+# The packages that a call of natgrad passes through on its way to a warning.
+_INSIDE = ("natgrad", "equinox", "jax", "jaxlib", "contextlib", "functools")
+
+
+def warn_user(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn at the line that called natgrad, however deep inside this is."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 # Packages whose distribution or whose extra of natgrad has another name.

@@ -98,7 +98,9 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
     if np.any(low > high):
         raise InputError("bounds", "a lower bound exceeds its upper bound", "lower ≤ upper")
     if np.any((at < low) | (at > high)):
-        raise InputError("theta0", "lies outside the bounds", "jnp.clip(theta0, lower, upper)")
+        spans = f"{at.min():.6g} to {at.max():.6g}, and they {low.min():.6g} to {high.max():.6g}"
+        advice = "bounds in the units of theta0, or jnp.clip(theta0, lower, upper)"
+        raise InputError("theta0", f"lies outside the bounds: it spans {spans}", advice)
     return Bounds(lower, upper)
 
 
@@ -110,6 +112,9 @@ def check_parameters(theta: PyTree) -> None:
     """
     flat = jax.eval_shape(lambda: flatten(theta)[0])
     if flat.size == 0:
+        if any(type(leaf).__module__.startswith("torch") for leaf in jax.tree.leaves(theta)):
+            advice = "model.parameters of an ng.TorchModel, or jnp.asarray(tensor.detach().numpy())"
+            raise InputError("theta", "holds tensors of PyTorch, not arrays of JAX", advice)
         raise InputError(
             "theta",
             "holds no floating-point array, so there is nothing to optimise (p = 0)",

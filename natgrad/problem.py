@@ -16,7 +16,7 @@ from .core.compiled import jit_forwarding
 from .core.outcomes import Counts
 from .core.selection import Selection
 from .core.settings import Number, Public, setting
-from .errors import InputError
+from .errors import InputError, name_kind
 from .grids import Domain
 from .metrics.base import Metric, check_density, check_on_grid, grid_axes
 from .models.base import Evaluation, Loss, Model, Products
@@ -109,6 +109,10 @@ class _Loss(Public, eqx.Module):
 
     def check_structure(self, state: PyTree) -> None:
         """The target must have the shapes of the state, and of the grid."""
+        for leaf in jax.tree.leaves(self.target):
+            if not isinstance(getattr(leaf, "dtype", None), np.dtype | None):
+                what = f"is {name_kind(leaf)}, not an array of JAX or NumPy"
+                raise InputError("target", what, "jnp.asarray(tensor.detach().numpy())")
         shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(state)]
         targets = [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(self.target)]
         if shapes != targets or jax.tree.structure(state) != jax.tree.structure(self.target):

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from .core.archive import named_leaves, read_archive, reading, replace_leaves, write_archive
-from .core.outcomes import Counts, Status
+from .core.outcomes import BUDGETS, Counts, Status
 from .errors import InputError
 
 KIND = "result"  # of an archive
@@ -95,6 +95,9 @@ class Best(NamedTuple):
     loss: float
     iterate: int
 
+    def __repr__(self) -> str:
+        return f"Best(loss={self.loss:.6g}, iterate={self.iterate}, theta=...)"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -146,8 +149,8 @@ class Result:
         if not seen.size or not seen[-1] > TOO_FEW * abs(self.loss):
             return None
         return (
-            f"loss {self.loss:.1e}, held-out {seen[-1]:.1e}: θ fits the points that it was fitted "
-            "to and not what is between them; take more points, or redraw them"
+            f"loss {self.loss:.1e}, held-out {seen[-1]:.1e}: the network fits its training points "
+            "but not the points between them; take more points, or redraw them"
         )
 
     @property
@@ -199,10 +202,11 @@ class Result:
         return result_page(self, Path(path).stem, problem).write(Path(path))
 
     def __str__(self) -> str:
-        return (
-            f"{self.status} after {self.iterations} iterations, loss {self.loss:.6g}: "
-            f"{self.status.message}"
-        ) + ("" if self.warning is None else f" Warning: {self.warning}.")
+        how = "stopped" if self.status in BUDGETS else self.status
+        spent = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
+        told = f"{how} after {spent}, loss {self.loss:.6g}"
+        warning = "" if self.warning is None else f"\nWarning: {self.warning}."
+        return f"{told}: {self.status.message}{warning}"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,22 @@ class Study:
         return import_module(f".{self.name.replace('-', '_')}.{module}", __package__)
 
 
+KEYS = {  # what a metric or a method to compare is
+    "GD": "gradient descent, without a metric",
+    "Newton": "Newton's method",
+    "L2": "natural gradient in L²",
+    "L2_five": "L², five conjugate gradient steps a direction",
+    "L2_H1": "L² and a little Ḣ¹",
+    "FR": "Fisher–Rao",
+    "H1": "Sobolev, H¹",
+    "Hm1": "Sobolev, H⁻¹",
+    "dotH1": "homogeneous Sobolev, Ḣ¹",
+    "dotHm1": "homogeneous Sobolev, Ḣ⁻¹",
+    "W2": "Wasserstein",
+    "W2_L2": "Wasserstein and L²",
+    "GN": "Gauss–Newton on the residuals",
+    "LM3": "Levenberg–Marquardt on the residuals, along paths of third order",
+}
 STUDIES = {
     study.name: study
     for study in (

@@ -69,6 +69,8 @@ VERSION = 1
 Leaves = dict[str, jax.Array | np.ndarray | np.generic]
 PLAIN = "biufc"  # kinds of dtype that NumPy writes by itself
 MOST_COMPRESSED = 100
+SAVED = {"result": "saved result"}  # what a user calls a kind
+WRITTEN = {"result": "a file written by result.save", "checkpoint": "another path"}
 FREE = 2**26  # bytes that may be packed more closely
 
 
@@ -106,10 +108,15 @@ def read_archive(
         _open_zip(path if content is None else io.BytesIO(content)) as archive,
     ):
         header = json.loads(archive.read(HEADER))
-        if header["natgrad"] != kind or header["version"] > VERSION:
-            found = f"{header['natgrad']}, version {header['version']}"
-            what = f"{path} is a {found}, not a {kind} up to version {VERSION}"
-            raise InputError("path", what, "the file of this kind, or a newer natgrad")
+        if header["natgrad"] != kind:
+            what = f"{path} is a {header['natgrad']}, not a {SAVED.get(kind, kind)}"
+            advice = f"repeat the minimize call with checkpoint='{path}'"
+            if header["natgrad"] != "checkpoint":
+                advice = WRITTEN.get(kind, f"the path of a {kind}")
+            raise InputError("path", what, advice)
+        if header["version"] > VERSION:
+            what = f"{path} has version {header['version']}, and this natgrad reads {VERSION}"
+            raise InputError("path", what, "a newer natgrad")
         member = lambda number: _as_array(archive.read(f"{number}.npy"))
         types = enumerate(header["types"].items())
         arrays: Leaves = {name: _unpack(member(number), kind) for number, (name, kind) in types}
@@ -150,8 +157,9 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise InputError("path", f"there is no file {path}", f"the path of a {kind}") from None
     except Exception as error:  # zipfile, zlib, NumPy and JSON each have their own
         reason = f"{type(error).__name__}: {error}"
-        what = f"{path} cannot be read as a {kind}: it is damaged or something else ({reason})"
-        raise InputError("path", what, "deleting it, or an older copy") from error
+        what = f"{path} cannot be read as a {kind}: it is damaged, or not natgrad's ({reason})"
+        advice = f"{WRITTEN.get(kind, f'the path of a {kind}')}, or an older copy"
+        raise InputError("path", what, advice) from error
 
 
 def _open_zip(source: Path | io.BytesIO) -> zipfile.ZipFile:

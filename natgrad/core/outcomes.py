@@ -28,11 +28,11 @@ class Status(StrEnum):
         "precision",
         "the decrease still to be had is below the rounding error of the loss",
     )
-    MAX_ITERATIONS = "max_iterations", "the iterations were used up"
+    MAX_ITERATIONS = "max_iterations", "iteration limit reached"
     RADIUS = "radius", "the direction became as long as the model is trusted"
     TRUNCATED = "truncated", "a further product would have gained less than those before it"
-    MAX_SECONDS = "max_seconds", "the time was used up"
-    MAX_PROPAGATIONS = "max_propagations", "the model evaluations were used up"
+    MAX_SECONDS = "max_seconds", "time limit reached"
+    MAX_PROPAGATIONS = "max_propagations", "propagation limit reached"
     STOPPED = "stopped", "a callback asked to stop"
     BREAKDOWN = "breakdown", "the curvature along a direction of the solver was not positive"
     NO_DECREASE = (

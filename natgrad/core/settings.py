@@ -12,7 +12,7 @@ import jax.core
 import numpy as np
 from jax import Array
 
-from ..errors import InputError, refuse_unknown
+from ..errors import InputError, name_kind, refuse_unknown
 
 Number = Array | np.ndarray | float
 Module = TypeVar("Module", bound=eqx.Module)
@@ -38,8 +38,8 @@ def check_instance(name: str, value: Any, kind: type, advice: str | None = None)
     """Raise `InputError` unless the argument is an instance of the class."""
     if isinstance(value, kind):
         return
-    what = f"is a {type(value).__name__}"
-    wanted = advice or f"an instance of a {kind.__name__}"
+    what = f"is {name_kind(value)}"
+    wanted = advice or f"an instance of {kind.__name__}"
     if isinstance(value, type):
         what = f"is the class {value.__name__}"
         if issubclass(value, kind):  # and what it takes at least
@@ -109,7 +109,7 @@ def count(name: str, default: int):
             return value  # pyright: ignore[reportReturnType]
         scalar = np.asarray(value)
         if scalar.shape != () or scalar.dtype.kind not in "iu" or scalar < 1:
-            raise InputError(name, f"{value!r} is no positive integer", f"{name}={default}")
+            raise InputError(name, f"{value!r} is not a positive integer", f"{name}={default}")
         return scalar.astype(np.int32)  # pyright: ignore[reportReturnType]
 
     return eqx.field(converter=convert, default=default)
@@ -122,5 +122,5 @@ def check_integer(value: int, name: str, least: int, example: int | None = None)
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         advice = f"{name}={max(least, 1) if example is None else example}"
-        raise InputError(name, f"{value!r} is no integer ≥ {least}", advice)
+        raise InputError(name, f"{value!r} is not an integer ≥ {least}", advice)
     return int(value)

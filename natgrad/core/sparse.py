@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_derivatives import linear_call
 from jax.flatten_util import ravel_pytree
 
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .compiled import can_call_back
 from .operators import AdjointOperator, Structure, flat_product
 from .settings import check_instance
@@ -93,7 +93,7 @@ def as_lineax_operator(operator: Any) -> AdjointOperator:
     """
     if not is_scipy(operator):
         advice = "a sparse matrix or LinearOperator of SciPy, or lineax.MatrixLinearOperator(array)"
-        raise InputError("operator", f"is a {type(operator).__name__}", advice)
+        raise InputError("operator", f"is {name_kind(operator)}", advice)
     if np.issubdtype(operator.dtype, np.complexfloating):
         raise InputError("operator", "is complex, and metrics here are real", "its real form")
     rows, columns = operator.shape

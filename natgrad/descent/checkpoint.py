@@ -1,7 +1,6 @@
 """A run on disk: saved between iterations, resumed where it was, refused where it does not fit."""
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from jaxtyping import PyTree
 from ..core.archive import named_leaves, read_archive, reading, write_archive
 from ..core.settings import Public, check_instance, check_number
 from ..devices import Devices
-from ..errors import InputError
+from ..errors import InputError, name_kind, warn_user
 from ..identity import Identity
 
 KIND = "checkpoint"
@@ -46,7 +45,7 @@ class Checkpoint(Public):
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, Path)):
-            what = f"a {type(self.path).__name__} is no path"
+            what = f"{name_kind(self.path)} is no path"
             raise InputError("path", what, "Checkpoint('run.npz')")
         object.__setattr__(self, "path", Path(self.path))
         check_number(self.seconds, "seconds")
@@ -92,7 +91,7 @@ class RunFile:
             write_archive(path, KIND, {"run": run, **values}, named_leaves(tree))
         except OSError as error:
             what = f"{path} could not be written ({error.strerror or error}); the run continues"
-            warnings.warn(f"{what}, and the last checkpoint is kept.", RuntimeWarning, stacklevel=2)
+            warn_user(f"{what}, and the last checkpoint is kept.")
         self._written = time.monotonic()
 
     def __enter__(self) -> "RunFile":

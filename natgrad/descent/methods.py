@@ -407,7 +407,7 @@ class NaturalGradient(LinearMethod):
         check_instance("solver", solver, Solver)
         check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")
         if isinstance(order, bool) or not isinstance(order, int) or not 1 <= order <= LARGEST_ORDER:
-            what = f"{order!r} is no integer from 1 to {LARGEST_ORDER}"
+            what = f"{order!r} is not an integer from 1 to {LARGEST_ORDER}"
             raise InputError("order", what, "order=3")
         share = check_number(momentum, "momentum", below=1.0)
         self.metric, self.solver, self.damping = metric, solver, as_damping(damping)

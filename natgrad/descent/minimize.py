@@ -25,7 +25,7 @@ from ..core.settings import check_instance
 from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local, Setup
-from ..errors import InputError, find_missing_derivative, refuse_unknown
+from ..errors import InputError, count_some, find_missing_derivative, name_kind, refuse_unknown
 from ..identity import identify
 from ..metrics.base import Metric
 from ..models.base import Evaluation, evaluate
@@ -118,13 +118,14 @@ def minimize(
         }
         devices.check(problem, theta0, **steering)
         asks = devices.any(asks)
-    check_instance("method", method, Method)
-    check_instance("stop", stop, Stop)
+    wrapped = "ng.NaturalGradient(that metric)" if isinstance(method, Metric) else None
+    check_instance("method", method, Method, wrapped)
+    check_instance("stop", stop, Stop, "ng.Stop(iterations=10)")
     if is_traced((problem, theta0, method)):
         what = "is being traced, and a run is driven from Python"
         raise InputError("theta0", what, "a loop over method.step under jit, vmap or grad")
     if not isinstance(callbacks, Iterable):
-        raise InputError("callbacks", f"are a {type(callbacks).__name__}", "callbacks=[function]")
+        raise InputError("callbacks", f"are {name_kind(callbacks)}", "callbacks=[function]")
     callbacks = tuple(callbacks)
     if not all(map(callable, callbacks)):
         raise InputError("callbacks", "are not all callable", "callbacks=[function]")
@@ -310,8 +311,7 @@ class _Loop:
         run.begin(loss, norm, apart)
         run.loss = float(loss)
         if first and not np.isfinite(loss):
-            advice = "a starting point where the loss is finite"
-            raise InputError("theta0", f"the loss there is {loss}", advice)
+            raise _explain_loss(problem, loss)
         if first and aside is not None and not np.isfinite(apart):
             advice = "points and data for which it is finite"
             raise InputError("held_out", f"its loss at theta0 is {apart}", advice)
@@ -404,6 +404,17 @@ class _Loop:
         """θ and the state whole on every device; the evaluation of the model stays in parts."""
         whole = devices.replicate(state.without_evaluation())
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
+
+
+def _explain_loss(problem: Problem, loss: np.ndarray) -> InputError:
+    """Why there is no finite loss at the start: its data, if some of them are not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(problem.loss):
+        if eqx.is_inexact_array(leaf) and (wrong := int(jnp.sum(~jnp.isfinite(leaf)))):
+            fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+            what = f"{count_some(wrong, leaf.size, 'values')} not finite"
+            return InputError(fields[-1] if fields else "loss", what, "finite data")
+    advice = "a starting point where the loss is finite"
+    return InputError("theta0", f"the loss there is {loss}", advice)
 
 
 def _iterate(

@@ -52,7 +52,7 @@ class Stop(Public):
         amount = lambda x: number(x) and math.isfinite(x) and x >= 0
         n = self.iterations
         if n is not None and not (amount(n) and isinstance(n, (int, np.integer)) and n >= 1):
-            raise InputError("iterations", f"{n!r} is no positive integer", "100")
+            raise InputError("iterations", f"{n!r} is not a positive integer", "100")
         for name in ("propagations", "seconds"):
             value = getattr(self, name)
             if value is not None and not amount(value):

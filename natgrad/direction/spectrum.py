@@ -16,7 +16,7 @@ from ..core.operators import Structure
 from ..core.outcomes import Counts
 from ..core.randomised import basis_sizes, decompose, range_basis
 from ..core.settings import Number, check_instance, check_integer, check_number
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..metrics.base import Metric
 from ..parameters import flatten
 from ..problem import Problem
@@ -218,9 +218,7 @@ def information_spectrum(
 def _check_prior(prior: Metric, theta: PyTree) -> None:
     check_instance("prior", prior, Metric, "a Metric on θ, such as Sobolev(grid, 1)")
     if not isinstance(theta, (jax.Array, np.ndarray)):
-        raise InputError(
-            "prior", f"theta is a {type(theta).__name__}", "a single array, or prior=None"
-        )
+        raise InputError("prior", f"theta is {name_kind(theta)}", "a single array, or prior=None")
     structure = jax.eval_shape(lambda: jnp.asarray(theta))
     prior.check_structure(structure)
     prior.check_values(theta)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from ..core.settings import Public
-from ..errors import InputError, import_optional
+from ..errors import InputError, import_optional, name_kind
 from ..metrics.base import check_on_grid
 from .matrices import Elements, Matrices
 
@@ -188,7 +188,7 @@ def _mesh_and_element(skfem: Any, mesh: Any) -> tuple[Any, Any]:
             raise InputError("mesh", "has no cells", "skfem.MeshTri().refined(4)")
         return mesh, mesh.elem()
     if not isinstance(mesh, skfem.CellBasis):
-        raise InputError("mesh", f"is a {type(mesh).__name__}", "a mesh or a Basis of scikit-fem")
+        raise InputError("mesh", f"is {name_kind(mesh)}", "a mesh or a Basis of scikit-fem")
     if mesh.nelems != mesh.mesh.nelements:
         raise InputError("mesh", "the basis is on some cells only", "a Basis on mesh.restrict(...)")
     elem = mesh.elem

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from ..core.outcomes import Counts
 from ..direction.damping import Damping, as_damping
-from ..errors import InputError, import_optional
+from ..errors import InputError, import_optional, name_kind
 from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
@@ -89,7 +89,7 @@ def scale_by_natural_gradient(
     optax = import_optional("optax")
     check_method(metric, solver)
     if not callable(model):
-        raise InputError("model", f"a {type(model).__name__} is not callable", "a function of θ")
+        raise InputError("model", f"{name_kind(model)} is not callable", "a function of θ")
     damping = as_damping(damping)
 
     def init(params: PyTree) -> NaturalGradientState:
@@ -142,7 +142,7 @@ def at(model: Model | Callable[..., PyTree], batch: PyTree | None) -> Model:
         return as_model(OnBatch(model, batch))
     if not hasattr(model, "at"):
         advice = "a function model(params, batch), or Pointwise, whose batch are points"
-        raise InputError("batch", f"a {type(model).__name__} takes none", advice)
+        raise InputError("batch", f"{name_kind(model)} takes none", advice)
     return model.at(batch)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ..core.settings import Public
 from ..direction.damping import Damping, as_damping
-from ..errors import InputError, import_optional
+from ..errors import InputError, import_optional, name_kind
 from ..metrics.base import Metric
 from ..models.base import Model
 from ..models.explicit import as_model
@@ -53,7 +53,7 @@ class NaturalDescent(Public, optx.AbstractDescent):
     def query(self, y: PyTree, f_info: Any, state: PyTree) -> PyTree:
         if not hasattr(f_info, "grad"):
             advice = "a minimiser that evaluates gradients, such as NaturalGradientDescent"
-            raise InputError("f_info", f"has no gradient but is a {type(f_info).__name__}", advice)
+            raise InputError("f_info", f"has no gradient but is {name_kind(f_info)}", advice)
         how = self.metric, self.solver, self.damping, jnp.asarray(self.damping.initial)
         return convert_gradient(self.model, y, f_info.grad, *how).direction
 

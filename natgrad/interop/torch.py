@@ -3,6 +3,7 @@
 Arrays are copied on their way to PyTorch and back, because its code may write into tensors.
 """
 
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from ..core.operators import structure_of
-from ..errors import InputError, import_optional
+from ..errors import InputError, import_optional, name_kind
 from ..models.base import Evaluation, Unravel
 from ..models.external import HostModel, HostProducts, call_named, check_concrete, check_function
 
@@ -166,6 +167,13 @@ class Network(Function):
         if not self.parameters:
             what = "has no parameters that require a gradient"
             raise InputError("function", what, "module.requires_grad_(True)")
+        try:
+            inspect.signature(module.forward).bind(*inputs)
+        except TypeError as error:  # a compiled module has no signature, a ValueError
+            what = f"the module cannot be called with {len(inputs)} of them ({error})"
+            raise InputError("inputs", what, "TorchModel(module, points)") from None
+        except ValueError:
+            pass
         for i, x in enumerate(inputs):
             if isinstance(x, (np.ndarray, jax.Array)):
                 what = f"input {i} of the module is a {type(x).__module__.split('.')[0]} array"
@@ -290,7 +298,7 @@ class Graph:
         state, treedef = jax.tree.flatten(found)
         for x in state:
             if not isinstance(x, torch.Tensor):
-                what = f"returns a {type(x).__name__}"
+                what = f"returns {name_kind(x)}"
                 raise InputError("function", what, "a tensor, or a tuple or dict of them")
             if not x.is_floating_point():
                 raise InputError("function", f"returns {x.dtype}", "real floating-point tensors")

@@ -23,7 +23,7 @@ from ..core.operators import AdjointOperator
 from ..core.selection import Selection
 from ..core.settings import Public
 from ..core.sharding import to_host
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..grids import Domain
 
 # Numbers and words for `info.metric`; "converged" = 0 marks a solve that a metric gave up.
@@ -252,7 +252,7 @@ def check_on_grid(grid: Domain, state: PyTree) -> None:
     if not hasattr(state, "shape"):
         raise InputError(
             "metric",
-            f"a metric on a grid got a state that is a {type(state).__name__}",
+            f"a metric on a grid got a state that is {name_kind(state)}",
             "Blocks(...) with one metric per entry of the state",
         )
     if tuple(state.shape[-len(grid.shape) :]) != grid.shape:
@@ -287,16 +287,18 @@ def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -
     values = to_host(density)
     xp = values.__array_namespace__()
     infinite, negative = int(xp.sum(~xp.isfinite(values))), int(xp.sum(values < 0))
+    entries = lambda n: "entry" if n == 1 else "entries"
     if infinite:
         raise InputError(
             argument,
-            f"the density has {infinite} entries that are not finite",
+            f"the density has {infinite} {entries(infinite)} not finite",
             "a starting point where the model is finite",
         )
     if negative:
         raise InputError(
             argument,
-            f"the density has {negative} negative entries, the lowest {float(values.min()):.3g}",
+            f"the density has {negative} negative {entries(negative)}, "
+            f"the lowest {float(values.min()):.3g}",
             "a positive parameterisation, a shift, or a metric for signed states (L2, Sobolev)",
         )
     if bool(xp.any(values.sum(axis=axes) == 0)):

@@ -18,7 +18,7 @@ from jax import Array
 from ..core.operators import AdjointOperator, Structure
 from ..core.selection import Selection
 from ..core.settings import Number, check_instance, setting
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .base import POSITIVE, FlatMetric, Geometry, Metric, PyTree, Report, positive_operator
 
 
@@ -301,7 +301,7 @@ class Blocks(Metric):
         self.metrics = dict(named) if named else dict(enumerate(metrics))
         for key, metric in self.metrics.items():
             if not isinstance(metric, Metric):
-                what = f"entry {key!r} is a {type(metric).__name__}"
+                what = f"entry {key!r} is {name_kind(metric)}"
                 raise InputError("metrics", what, "Blocks(a, b), or Blocks(**a_dict_of_metrics)")
 
     def at(self, rho: PyTree) -> Geometry:
@@ -324,11 +324,11 @@ class Blocks(Metric):
         if type(state) not in (tuple, list, dict):
             raise InputError(
                 "metric",
-                f"Blocks got a state that is a {type(state).__name__}",
+                f"Blocks got a state that is {name_kind(state)}",
                 "a plain tuple, list or dict",
             )
         if keys is None or set(keys) != set(self.metrics):
-            found = f"a {type(state).__name__}" + ("" if keys is None else f" with entries {keys}")
+            found = f"{name_kind(state)}" + ("" if keys is None else f" with entries {keys}")
             raise InputError(
                 "metric",
                 f"Blocks has entries {tuple(self.metrics)} but the state is {found}",

@@ -11,7 +11,7 @@ from jax import Array
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
 from ..core.settings import check_instance
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..grids import Grid
 from .base import (
     GRIDS,
@@ -107,7 +107,7 @@ class L2(DiagonalMetric, FlatMetric):
         elif not hasattr(state, "shape"):
             raise InputError(
                 "metric",
-                f"L2() got a state that is a {type(state).__name__}",
+                f"L2() got a state that is {name_kind(state)}",
                 "Blocks(...) with one metric per entry of the state",
             )
 

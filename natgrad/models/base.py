@@ -18,7 +18,7 @@ from ..core.operators import structure_of
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.settings import Public
-from ..errors import InputError
+from ..errors import InputError, name_kind
 
 Unravel = Callable[[Array], PyTree]  # from a flat vector to θ
 Loss = Callable[[PyTree], Array]
@@ -80,7 +80,7 @@ class Model(Public, eqx.Module):
         if self.on_host or self.solves:
             raise InputError(
                 "method",
-                f"Newton needs second derivatives, which a {type(self).__name__} does not have",
+                f"Newton needs second derivatives, which {name_kind(self)} does not have",
                 "NaturalGradient(L2(grid)), which on a least-squares loss is Gauss–Newton",
             )
         return differentiate_twice(self, unravel, flat, loss)
@@ -89,7 +89,7 @@ class Model(Public, eqx.Module):
         """θ ↦ Sρ(θ), for a mini-batch."""
         raise InputError(
             "batch",
-            f"a {type(self).__name__} cannot be evaluated on a selection",
+            f"{name_kind(self)} cannot be evaluated on a selection",
             "MiniBatch(..., select=function), where function(rows) returns the Problem there",
         )
 
@@ -98,7 +98,7 @@ class Model(Public, eqx.Module):
         if self.on_host:
             raise InputError(
                 "mesh",
-                f"a {type(self).__name__} is code outside JAX, which has no devices to spread over",
+                f"{name_kind(self)} is code outside JAX, which has no devices to spread over",
                 "a model written in JAX, or no mesh",
             )
         return self

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.sharding import InParts, check_divides, in_parts, put_on_mesh
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .base import Evaluation, Model, Products, Unravel, differentiate, form_by_rows
 
 DEFAULT_MEMORY = 512 * 2**20
@@ -145,7 +145,5 @@ def as_model(model: Any) -> Any:
     if isinstance(model, Model):
         return model
     if not callable(model):
-        raise InputError(
-            "model", f"a {type(model).__name__} is not callable", "a function of theta"
-        )
+        raise InputError("model", f"{name_kind(model)} is not callable", "a function of theta")
     return Explicit(model)

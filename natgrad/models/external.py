@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 
 from ..core.compiled import is_traced
 from ..core.outcomes import Counts
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .base import Evaluation, Model, Products, Unravel, form_columns
 
 # Quoted, because SciPy loads its parts when they are first named.
@@ -130,7 +130,7 @@ class ExternalModel(HostModel):
             return Evaluation(state_from_numpy("forward", state))
         shared = self._linearize(theta)
         if not hasattr(shared, "rho"):
-            what = f"returns a {type(shared).__name__} without the attribute rho"
+            what = f"returns {name_kind(shared)} without the attribute rho"
             advice = "the state as its attribute rho, or a function forward"
             raise InputError("linearize", what, advice)
         return Evaluation(state_from_numpy("linearize", shared.rho), shared)
@@ -201,7 +201,7 @@ def call_named(name: str, function: Callable, *arguments: Any) -> Any:
 def check_function(name: str, function: Any) -> None:
     """Raise `InputError` unless this is a function that a program can be kept for."""
     if not callable(function):
-        raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+        raise InputError(name, f"{name_kind(function)} is not callable", "a function")
     try:
         hash(function)
     except TypeError as error:
@@ -255,4 +255,4 @@ def state_from_numpy(name: str, tree: PyTree) -> PyTree:
         return jax.tree.map(jnp.array, tree)
     except (TypeError, ValueError) as error:
         advice = "a NumPy array, or a tuple or dict of them"
-        raise InputError(name, f"returns a {type(tree).__name__}", advice) from error
+        raise InputError(name, f"returns {name_kind(tree)}", advice) from error

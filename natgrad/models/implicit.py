@@ -19,7 +19,7 @@ from ..core.outcomes import Counts
 from ..core.selection import Selected, Selection
 from ..core.settings import check_instance
 from ..core.sharding import InParts
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .base import Evaluation, Loss, Model, SecondOrder, Unravel, form_columns
 from .explicit import DEFAULT_MEMORY
 from .external import call_named, check_function, to_numpy
@@ -132,7 +132,7 @@ class ImplicitModel(Model):
         for name in ("residual", "solve", "observe", "preconditioner"):
             function = getattr(self, name)
             if not callable(function) and (function is not None or name == "residual"):
-                raise InputError(name, f"a {type(function).__name__} is not callable", "a function")
+                raise InputError(name, f"{name_kind(function)} is not callable", "a function")
         if self.factorise is not None:
             check_function("factorise", self.factorise)
 
@@ -160,7 +160,7 @@ class ImplicitModel(Model):
             return call_solves(Unsolvable())
         for method in ("solve", "solve_transposed"):
             if not callable(getattr(factor, method, None)):
-                what = f"returns a {type(factor).__name__} without a method {method}"
+                what = f"returns {name_kind(factor)} without a method {method}"
                 advice = "ng.models.SparseLU(matrix), or an object with solve and solve_transposed"
                 raise InputError("factorise", what, advice)
         return call_solves(factor)

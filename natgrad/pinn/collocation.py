@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ..core.selection import Selection
 from ..core.settings import Public
 from ..core.sharding import check_divides, everywhere, in_parts, put_on_mesh, replace_mesh, to_host
-from ..errors import InputError
+from ..errors import InputError, count_some, name_kind
 from ..metrics import Blocks, Metric
 from ..metrics.base import FlatMetric
 from ..metrics.diagonal import DiagonalMetric
@@ -137,7 +137,7 @@ class Collocation(RowModel):
             raise InputError("blocks", "there are none", "interior=Residual(function, points)")
         for name, block in blocks.items():
             if not isinstance(block, Residual):
-                what = f"is a {type(block).__name__}"
+                what = f"is {name_kind(block)}"
                 raise InputError(name, what, "Residual(function, points)")
             block.check(name)
         self.blocks, self.memory, self.mesh = blocks, memory, None
@@ -183,7 +183,12 @@ class Collocation(RowModel):
             values = to_host(values)
             wrong = int((~values.__array_namespace__().isfinite(values)).sum())
             if wrong:
-                what = f"{wrong} of its {values.size} residuals at theta are not finite"
+                lost = int(jnp.sum(~jnp.isfinite(self.blocks[name].points).all(axis=1)))
+                if lost:
+                    of = len(self.blocks[name].points)
+                    what = f"{count_some(lost, of, 'points')} not finite"
+                    raise InputError(name, what, "finite points")
+                what = f"{count_some(wrong, values.size, 'residuals')} not finite at theta"
                 raise InputError(name, what, "another starting point, or points off a singularity")
 
     def at(
@@ -259,7 +264,7 @@ def _as_array(value: Any, name: str, dtype: Any = None) -> Array:
             dtype = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
         return jnp.asarray(value, dtype)
     except (TypeError, ValueError) as error:
-        raise InputError(name, f"a {type(value).__name__} is no array", "jnp.array(...)") from error
+        raise InputError(name, f"{name_kind(value)} is no array", "jnp.array(...)") from error
 
 
 def derivative(u: Field, x: Array, *axes: int) -> Array:

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from ..batches import Batch, Mappable
 from ..core.settings import check_instance, check_integer, check_number
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..metrics.base import Metric
 from ..metrics.combine import Blocks
 from ..models.base import Evaluation
@@ -71,7 +71,7 @@ class Resampled(Batch):
 
     def __check_init__(self):
         if self.draw is not None and not callable(self.draw):
-            raise InputError("draw", f"is a {type(self.draw).__name__}", "a function of a key")
+            raise InputError("draw", f"is {name_kind(self.draw)}", "a function of a key")
         if self._needed not in (0, 1, 3):
             what, advice = f"takes {self._needed} arguments", "(key), or (key, theta, residual)"
             raise InputError("draw", what, advice)
@@ -102,7 +102,7 @@ class Resampled(Batch):
     ) -> "Draws":
         model = problem.model
         if not isinstance(model, Collocation):
-            what = f"a {type(model).__name__} has no collocation points to draw"
+            what = f"{name_kind(model)} has no collocation points to draw"
             raise InputError("batch", what, "MiniBatch(size), or a Collocation")
         if problem.objective is not None:
             what = "an objective of theta has no points to draw"
@@ -128,7 +128,7 @@ _fold_in = jax.jit(jax.random.fold_in)
 
 def _check_drawn(name: str, block: Residual, drawn: Any) -> None:
     if isinstance(drawn, list) or (isinstance(drawn, tuple) and len(drawn) != 2):
-        what = f"returns a {type(drawn).__name__} of {len(drawn)} entries for {name}"
+        what = f"returns {name_kind(drawn)} of {len(drawn)} entries for {name}"
         raise InputError("draw", what, "an array of points, or a pair (points, shares)")
     points, shares = drawn if isinstance(drawn, tuple) else (drawn, None)
     shape, wanted = np.shape(points), block.points.shape
@@ -239,7 +239,7 @@ class Draws:
 
         drawn = self.batch.draw(key, *((theta, residual) if self.adapts else ()))
         if not isinstance(drawn, Mapping):
-            raise InputError("draw", f"returns a {type(drawn).__name__}", "a dict of points")
+            raise InputError("draw", f"returns {name_kind(drawn)}", "a dict of points")
         for name, points in drawn.items():
             if name in blocks:
                 _check_drawn(name, blocks[name], points)

@@ -97,7 +97,7 @@ class Box(Shape):
         low, high = (np.atleast_1d(np.asarray(end, dtype=float)) for end in (lower, upper))
         finite = np.all(np.isfinite(low)) and np.all(np.isfinite(high))
         if low.ndim != 1 or low.shape != high.shape or not finite or not np.all(low <= high):
-            what = f"{lower} to {upper} is no box"
+            what = f"{lower} to {upper} is not a valid box"
             raise InputError("lower, upper", what, "as many finite numbers each, lower <= upper")
         object.__setattr__(self, "lower", tuple(low.tolist()))
         object.__setattr__(self, "upper", tuple(high.tolist()))
@@ -155,7 +155,7 @@ class Box(Shape):
         return self.sides(*self.free)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Union(Shape):
     """Shapes that do not overlap, each with its share of the points, by its measure.
 
@@ -163,14 +163,18 @@ class Union(Shape):
     unbiased mean over the union.
 
     Args:
-        shapes: The parts.
+        shapes: The parts, in a list or a tuple, or the first of them.
+        *more: The others, after the first.
     """
 
     shapes: tuple[Shape, ...]
 
-    def __post_init__(self) -> None:
-        if not self.shapes or not all(isinstance(shape, Shape) for shape in self.shapes):
+    def __init__(self, shapes: Sequence[Shape] | Shape, *more: Shape):
+        parts = shapes if isinstance(shapes, Sequence) else (shapes,)
+        parts = (*parts, *more)
+        if not parts or not all(isinstance(shape, Shape) for shape in parts):
             raise InputError("shapes", "are not all shapes, or none", "Union((box, ball))")
+        object.__setattr__(self, "shapes", parts)
 
     @property
     def coordinates(self) -> int:
@@ -179,6 +183,12 @@ class Union(Shape):
     @property
     def measure(self) -> float:
         return sum(shape.measure for shape in self.shapes)
+
+    @property
+    def boundary(self) -> Shape:
+        """Not known: parts that touch have none between them."""
+        advice = "Union((box.face(0, 0), ball.boundary)) of the pieces that are outside"
+        raise InputError("boundary", "a union has no sampler for it", advice)
 
     def place(self, cube: Array) -> Array:
         shares = np.cumsum([shape.measure for shape in self.shapes[:-1]]) / self.measure

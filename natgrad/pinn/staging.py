@@ -14,7 +14,7 @@ from ..core.settings import check_instance
 from ..descent.methods import Method
 from ..descent.minimize import minimize
 from ..descent.recipes import levenberg_marquardt
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..metrics.base import Metric
 from ..result import Result
 from .collocation import Collocation, Residual
@@ -94,7 +94,7 @@ def stages(
     for number, (pinn, given) in enumerate(pairs):
         check_instance("pairs", pinn, Collocation, "[(pinn, net), (pinn, other)]")
         if not callable(given):
-            raise InputError("pairs", f"a {type(given).__name__} is not callable", "networks")
+            raise InputError("pairs", f"{name_kind(given)} is not callable", "networks")
         net, scale, frequency, loss = cast(Net, given), jnp.ones(()), jnp.ones(()), jnp.ones(())
         if number:
             scale, frequency, loss = _measure(pinn, field, net)

@@ -1,7 +1,6 @@
 """Several runs in one document: folders of studies and saved results, put together from disk."""
 
 import html
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from ..comparison import Comparison
 from ..core.archive import read_kind, reading, replace_file
 from ..descent.stop import Stop
-from ..errors import InputError
+from ..errors import InputError, warn_user
 from ..result import KIND, Result, load_origin, load_result
 from .folder import PAGE, FolderError, load_page
 from .page import Page, build_document, is_page, list_links
@@ -70,7 +69,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
         except InputError as error:
             if place in map(Path, runs) or len(found) == 1:
                 raise
-            warnings.warn(f"{place} is left out. {error}", RuntimeWarning, stacklevel=2)
+            warn_user(f"{place} is left out. {error}")
     if not named:
         raise InputError("runs", "none of them can be read", "those of the warnings one by one")
     pages = _with_own_titles(list(named.values()), list(named))

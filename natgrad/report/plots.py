@@ -243,7 +243,7 @@ class Paths:
 
     def html(self, name: str) -> str:
         """The plot."""
-        fallback = "<p>The paths are drawn by a script, which does not run here.</p>"
+        fallback = "<p>Enable JavaScript to see the paths.</p>"
         return _figure("paths", name, self.data(), fallback)
 
 
@@ -324,7 +324,7 @@ class Frames:
 
     def html(self, name: str) -> str:
         """The images, and a slider."""
-        fallback = "<p>The images are drawn by a script, which does not run here.</p>"
+        fallback = "<p>Enable JavaScript to see the images.</p>"
         return _figure("frames", name, self.data(), fallback)
 
 

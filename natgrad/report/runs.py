@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comparison import Comparison, Table
+from ..comparison import Comparison, Table, tell_leaders
 from ..plot import RUN_COLOURS, landscape
 from ..problem import Problem
 from ..result import AXES, Info, Result, machine, versions
@@ -41,7 +41,7 @@ def comparison_page(comparison: Comparison) -> Page:
     results = comparison.results
     loss, *others = convergence_plots(results)
     iterates = iterate_plots(results, comparison.problem)
-    short: list[Part] = [_leaders(comparison), loss, _end_table(results), *iterates]
+    short: list[Part] = [tell_leaders(comparison), loss, _end_table(results), *iterates]
     short += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     budgets = [comparison.winners(), comparison.table()]
     sections = [
@@ -61,17 +61,6 @@ def _ending(result: Result) -> str:
     warning = "" if result.warning is None else f" Warning: {result.warning}."
     found = f"Loss {result.loss:.6g} after {result.iterations} iterations"
     return f"{found}: {result.status.message}.{warning}"
-
-
-def _leaders(comparison: Comparison) -> str:
-    """Who is ahead in the end, by each kind of budget; one sentence if it is the same by all."""
-    by: dict[str, list[str]] = {}
-    for axis, name in comparison.leaders.items():
-        by.setdefault(name, []).append(axis)
-    told = [f"{name} by {' and '.join(axes)}" for name, axes in by.items()]
-    if len(told) == 1:
-        return f"{next(iter(by))} is ahead by iterations, propagations and seconds."
-    return f"Ahead in the end: {', '.join(told)}."
 
 
 def _end_table(results: Mapping[str, Result]) -> Table:

@@ -15,7 +15,7 @@ from ..core.dense import accurate_product as product
 from ..core.operators import AdjointOperator
 from ..core.selection import Selection
 from ..core.settings import Number, check_integer, setting
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from ..metrics.base import Geometry, Metric, PyTree, Report
 from ..metrics.diagonal import DiagonalGeometry, DiagonalMetric
 from .potentials import Potentials, check_cloud, spread
@@ -275,7 +275,7 @@ class FisherRao(DiagonalMetric):
     def check_structure(self, state: PyTree) -> None:
         shape = tuple(state.shape) if hasattr(state, "shape") else None
         if shape is None or len(shape) != 1:
-            what = f"has shape {shape}" if shape is not None else f"is a {type(state).__name__}"
+            what = f"has shape {shape}" if shape is not None else f"is {name_kind(state)}"
             what = f"the state {what}"
             raise InputError("model", what, "log ρ(xᵢ) in one array (N,), or Wasserstein")
         if self.proposal is not None and np.shape(self.proposal) != shape:

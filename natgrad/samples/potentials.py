@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from ..core.dense import accurate_product as product
-from ..errors import InputError
+from ..errors import InputError, name_kind
 
 
 class Potentials(NamedTuple):
@@ -97,7 +97,7 @@ def check_cloud(state: PyTree) -> None:
     """The state must be one array of N points in d dimensions, N > d."""
     shape = tuple(state.shape) if hasattr(state, "shape") else None
     if shape is None or len(shape) != 2:
-        what = f"has shape {shape}" if shape is not None else f"is a {type(state).__name__}"
+        what = f"has shape {shape}" if shape is not None else f"is {name_kind(state)}"
         raise InputError("model", f"the state {what}", "one array (N, d), a row for each sample")
     if shape[0] <= shape[1]:
         what = f"the state has {shape[0]} samples in {shape[1]} dimensions"

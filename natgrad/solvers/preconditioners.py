@@ -19,7 +19,7 @@ from ..core.outcomes import Counts
 from ..core.randomised import nystrom
 from ..core.settings import Public, check_integer
 from ..core.sparse import as_lineax_operator, is_scipy
-from ..errors import InputError
+from ..errors import InputError, name_kind
 from .base import LinearSystem, Parts, System
 
 Product = Callable[[Array], Array]
@@ -156,7 +156,7 @@ def as_preconditioner(value: Any) -> Preconditioner | None:
     if not isinstance(value, lx.AbstractLinearOperator):
         raise InputError(
             "preconditioner",
-            f"is a {type(value).__name__}",
+            f"is {name_kind(value)}",
             "None, Recycled(), Diagonal(), Nystrom(), or a lineax operator near (G + λD)⁻¹",
         )
     return Given(value)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..core.archive import read_arrays, replace_file
 from ..core.settings import Public
-from ..errors import InputError, warn_once
+from ..errors import InputError, count_some, warn_once
 from ..grids import Grid
 from .scheme import SECOND
 
@@ -179,7 +179,7 @@ class Survey(Public, eqx.Module):
             raise InputError("velocity", what, "a model on the survey's grid")
         wrong = int(np.sum(~(np.isfinite(velocity) & (velocity > 0))))
         if wrong:
-            what = f"{wrong} of its {velocity.size} cells are not finite and positive"
+            what = f"{count_some(wrong, velocity.size, 'cells')} not finite and positive"
             raise InputError("velocity", what, "velocities in m/s, or bounds that keep them there")
         self.check_stable(float(velocity.max()), order)
         frequency = self.highest_frequency
@@ -189,16 +189,18 @@ class Survey(Public, eqx.Module):
             what = (
                 f"{velocity.min():g} m/s make waves of {middle:.2g} cells, which no grid can carry"
             )
-            raise InputError(
-                "velocity", what, "1000 * velocity if it is in km/s; theta is in s²/km²"
+            advice = (
+                "1000 * velocity if it is in km/s; theta is squared slowness in s²/km², "
+                "ng.waves.squared_slowness(velocity)"
             )
+            raise InputError("velocity", what, advice)
         if cells < CELLS_PER_WAVELENGTH[order]:
             finest = float(velocity.min()) / (frequency * CELLS_PER_WAVELENGTH[order])
             warn_once(
                 f"dispersion {self.spacing} {frequency:.3g} {cells:.1g}",
-                f"the shortest wave, {frequency:.3g} Hz at {velocity.min():g} m/s, has {cells:.2g} "
-                f"cells, and order {order} needs {CELLS_PER_WAVELENGTH[order]:g}: waves will be "
-                f"dispersed. Try: a spacing of {finest:.3g} m, a lower frequency"
+                f"the shortest wave, {frequency:.3g} Hz at {velocity.min():g} m/s, spans "
+                f"only {cells:.2g} cells, and order {order} needs {CELLS_PER_WAVELENGTH[order]:g}: "
+                f"waves will be dispersed. Try: a spacing of {finest:.3g} m, a lower frequency"
                 + (", or order=8." if order < max(SECOND) else "."),
             )
 
@@ -229,7 +231,8 @@ class Shots(Public, eqx.Module):
                 advice = "data.swapaxes(1, 2): time is the last axis"
             raise InputError("data", what + f"{survey.data_shape}", advice)
         if not np.all(np.isfinite(data)):
-            what = f"{int(np.sum(~np.isfinite(data)))} of its {data.size} values are not finite"
+            wrong = int(np.sum(~np.isfinite(data)))
+            what = f"{count_some(wrong, data.size, 'values')} not finite"
             raise InputError("data", what, "traces with the dead ones set to zero")
         self.survey, self.data = survey, data
 

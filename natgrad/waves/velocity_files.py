@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.archive import read_arrays
-from ..errors import InputError, import_optional
+from ..errors import InputError, count_some, import_optional
 
 UNITS = {"m/s": 1.0, "km/s": 1000.0}
 
@@ -164,7 +164,7 @@ def _order_axes(values: np.ndarray, axes: str | None) -> np.ndarray:
 def _check_values(values: np.ndarray, unit: str, advice: str) -> None:
     wrong = int(np.sum(~(np.isfinite(values) & (values > 0))))
     if wrong:
-        what = f"{wrong} of {values.size} values are not finite and positive"
+        what = f"{count_some(int(wrong), values.size, 'values')} not finite and positive"
         raise InputError("path", what, advice)
     smallest, largest = float(values.min()), float(values.max())
     if smallest < SMALLEST or largest > LARGEST:

@@ -15,11 +15,12 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from tyro.conf import Positional, arg
 
 from ..comparing import NAME, CompareSettings, run_comparison
-from ..registry import STUDIES, Study, study_of
+from ..registry import KEYS, STUDIES, Study, study_of
 from ..settings import fill, input_error, read_toml, unknown
 from .output import Output, UsageError
 
 S = TypeVar("S")
+FOLDER = "(default: results/compare-STUDY)"
 UNSET = arg(help_behavior_hint="")  # the help says what an empty tuple stands for
 
 
@@ -83,7 +84,7 @@ def _run_study(settings: Any, output: Output) -> None:
 @contextmanager
 def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
     """Get ready to compute; say how to resume after a stop, and report errors of the disk."""
-    from natgrad.report import ResultFolder
+    from natgrad.report import FolderError, ResultFolder
 
     from ..running import prepare_process
 
@@ -95,6 +96,8 @@ def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
         yield
     except BrokenPipeError:  # of stdout, not of the folder
         raise
+    except FolderError as error:
+        raise FolderError(f"{error}. Try: --output results/NAME") from error
     except OSError as error:  # the disk is full, or the folder is gone
         what = f"{error.filename or settings.output}: {error.strerror or error}"
         raise input_error("output", what, "another folder, or more space") from error
@@ -130,11 +133,11 @@ class Compare:
     """Propagations of the model that every run may spend."""
     seconds: float | None = None
     """Seconds that every run may spend, without compiling."""
-    preset: str | None = None
-    """The preset of the study's settings."""
+    preset: Annotated[str | None, arg(help_behavior_hint="(default: the study's first)")] = None
+    """The preset of the study's settings (natgrad list)."""
     config: Path | None = None
     """A TOML file with settings of the study."""
-    output: Path = Path("results/compare")
+    output: Annotated[Path | None, arg(help_behavior_hint=FOLDER)] = None
     """Folder for the report, the numbers and the checkpoints."""
     json: bool = False
     """Print one JSON object on stdout, and progress on stderr."""
@@ -146,9 +149,8 @@ class Compare:
         config = None if self.config is None else str(self.config)
         of = starting_settings(STUDIES[self.study], self.preset, config)
         budget = (self.iterations, self.propagations, self.seconds)
-        settings = CompareSettings(
-            *(self.study, of, self.metrics, self.solvers), *budget, self.output
-        )
+        folder = self.output or Path(f"results/compare-{self.study}")
+        settings = CompareSettings(*(self.study, of, self.metrics, self.solvers), *budget, folder)
         _run_comparison(settings, output)
 
 
@@ -158,9 +160,12 @@ def _run_comparison(settings: CompareSettings, output: Output) -> None:
     output.line(f"metrics on {settings.study}, into {settings.output}")
     with _computing(NAME, settings, output):
         page, comparison = run_comparison(settings, lambda line: output.line(f"  {line}"))
+    from natgrad.comparison import tell_leaders
+
     tables = [comparison.table(), comparison.winners()]
     for table in tables:
         output.table(table)
+    output.line(tell_leaders(comparison))
     for name, why in comparison.failures.items():
         output.line(f"{name} could not run: {why}")
     output.done(
@@ -169,8 +174,16 @@ def _run_comparison(settings: CompareSettings, output: Output) -> None:
         report=page,
         winners=comparison.leaders,
         could_not_run=dict(comparison.failures),
-        tables=tables,
+        tables=[tables[0], _split_cells(tables[1])],
     )
+
+
+def _split_cells(table: Any) -> Any:
+    """The table with its cells "name (amount)" in two columns, so that JSON has the number."""
+    split = lambda cell: cell.removesuffix(")").rpartition(" (")[::2]
+    header = [part for name in table.header[1:] for part in (name, f"{name} of the budget")]
+    rows = [[row[0], *(part for cell in row[1:] for part in split(cell))] for row in table.rows]
+    return replace(table, header=[table.header[0], *header], rows=rows)
 
 
 @dataclass(frozen=True)
@@ -243,13 +256,17 @@ class Listing:
             | {"metrics": list(study.metrics)}
             for study in STUDIES.values()
         ]
+        keys = {key: KEYS[key] for study in STUDIES.values() for key in study.metrics}
         if not output.as_json:
             for study in STUDIES.values():
                 output.line(f"{study.name}  {study.about}")
                 output.line(f"  presets: {', '.join(study.presets)}")
                 if study.metrics:
                     output.line(f"  compare: {', '.join(study.metrics)}")
-        output.done(studies=studies)
+            output.line("keys of compare")
+            for key, meaning in keys.items():
+                output.line(f"  {key:8}{meaning}")
+        output.done(studies=studies, keys=keys)
 
 
 @dataclass(frozen=True)

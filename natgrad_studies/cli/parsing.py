@@ -9,7 +9,7 @@ from importlib.metadata import version
 from inspect import cleandoc
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
@@ -18,7 +18,10 @@ from ..settings import unknown
 from .commands import COMMANDS, STUDY_EXAMPLES, STUDY_SUMMARY, RunStudy, starting_settings
 from .output import UsageError
 
-ABOUT = "Natural gradient descent in the metric of your choice: studies and their reports."
+ABOUT = (
+    "Natural gradient descent in the metric of your choice: studies and their reports.\n\n"
+    "natgrad --version, or -V, prints the version."
+)
 EXAMPLES = (
     "natgrad list",
     "natgrad study gaussian-mixture --preset demo --output results/mixture",
@@ -28,6 +31,10 @@ EXAMPLES = (
 )
 
 
+WANTED = {  # what Python says of a text that is none
+    r"invalid literal for int\(\) with base 10": "a whole number",
+    "could not convert string to float": "a number",
+}
 OPTIONAL = tyro.constructors.ConstructorRegistry()
 
 
@@ -49,7 +56,7 @@ def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
 
 def parse(arguments: list[str]) -> Any:
     """The command, a dataclass with `run(output)`."""
-    if arguments[:1] == ["--version"]:
+    if arguments[:1] in (["--version"], ["-V"]):
         print(f"natgrad {version('natgrad')}")
         raise SystemExit(0)
     if arguments and not arguments[0].startswith("-"):
@@ -135,7 +142,11 @@ def _check(arguments: list[str]) -> None:
 
 
 def _flags(settings: Any) -> set[str]:
-    return {"--" + field.name.replace("_", "-") for field in fields(settings)}
+    kind = settings if isinstance(settings, type) else type(settings)
+    kinds = get_type_hints(kind, include_extras=True)
+    positional = lambda name: tyro.conf.Positional in getattr(kinds[name], "__metadata__", ())
+    names = (field.name for field in fields(settings) if not positional(field.name))
+    return {"--" + name.replace("_", "-") for name in names}
 
 
 def _value(arguments: list[str], flag: str) -> str | None:
@@ -166,4 +177,7 @@ def _in_one_line(box: str) -> str:
         else:
             blocks[-1].append(line)
     message = blocks[0] if "╭" in plain else blocks[min(1, len(blocks) - 1)]  # after its title
-    return " ".join(" ".join(message).split()) or "the arguments make no command"
+    told = " ".join(" ".join(message).split()) or "the arguments make no command"
+    for words, wanted in WANTED.items():
+        told = re.sub(rf"Error parsing (\S+): {words}: (.*)", rf"\1 needs {wanted}, not \2", told)
+    return told

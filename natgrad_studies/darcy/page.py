@@ -61,14 +61,17 @@ def _title(variant: VariantResult) -> str:
 
 
 def _winner(variant: VariantResult) -> str:
-    reached = sorted((run for run in variant.runs if run.reached), key=lambda run: run.total)
+    reached = [run for run in variant.runs if run.reached]
     if not reached:
         return f"{_title(variant)}: no run reaches the noise within its propagations."
-    best, *others = reached
+    best = min(reached, key=lambda run: run.total)
     told = f"{_title(variant)}: {best.method.full_name} reaches the noise first, after {best.total}"
-    rival = next((run for run in others if run.method.entrant.startswith("LBFGS")), None)
-    beside = "" if rival is None else f", the best L-BFGS after {rival.total}"
-    return f"{told} propagations{beside}."
+    knows = best.method.knows_prior
+    rival = variant.rival(knows)
+    if rival is None or rival is best:
+        return f"{told} propagations."
+    beside = f"the best L-BFGS {'with' if knows else 'without'} the prior after {rival.total}"
+    return f"{told} propagations, {beside}."
 
 
 def _short(variant: VariantResult) -> str:

@@ -44,10 +44,14 @@ def page(result: StudyResult, folder: Path) -> Page:
 
 def _winner(result: StudyResult) -> str:
     best = result.best
+    near = [run for run in result.runs if run.loss[-1] <= 1.01 * best.loss[-1] and run is not best]
+    names = ", ".join(run.method.name for run in near)
+    level = f" Level with it, within 1%: {names}." if near else ""
     return (
         f"After {result.settings.max_propagations} propagations {best.method.name} has the "
         f"smallest objective, {best.loss[-1]:.2e} of the start's, with an SSIM of "
         f"{best.similarity[-1]:.3f} (start {result.start_similarity:.3f})."
+        f"{level}"
     )
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import natgrad as ng
 from natgrad import plot, report
-from natgrad.core.archive import replace_file
+from natgrad.core.archive import replace_file, write_archive
 from natgrad.descent.run import COLUMNS
 from natgrad_studies.keeping import Kept
 
@@ -168,6 +168,16 @@ def test_a_hostile_file_is_refused_in_a_line(case, tmp_path):
     RESULT.save(path)
     HOSTILE[case](path)
     with pytest.raises(ng.InputError, match=r"run\.npz cannot be read as a result"):
+        ng.load_result(path)
+
+
+def test_a_file_of_another_kind_is_named_and_left_to_its_owner(tmp_path):
+    path, wrong = tmp_path / "run.npz", tmp_path / "misc.py"
+    wrong.write_text("import natgrad")
+    with pytest.raises(ng.InputError, match=r"not natgrad's.*Try: a file written by result.save"):
+        ng.load_result(wrong)
+    write_archive(path, "checkpoint", {}, {})
+    with pytest.raises(ng.InputError, match=r"is a checkpoint, not a saved result. Try: repeat"):
         ng.load_result(path)
 
 

@@ -80,7 +80,10 @@ def test_a_held_out_loss_is_recorded_judges_and_warns():
     assert found.best[1:] == (seen[best], best)
     assert float(value(found.best.theta)) == pytest.approx(seen[best], rel=1e-12)
     assert "take more points" in found.warning
-    assert found.warning in str(found)
+    assert str(found).splitlines()[1] == f"Warning: {found.warning}."
+    assert str(found).startswith("stopped after 15 iterations, loss ")
+    assert str(found).splitlines()[0].endswith(": iteration limit reached")
+    assert str(found.best) == f"Best(loss={seen[best]:.6g}, iterate={best}, theta=...)"
     early = interpolate(3)
     assert early.warning is None
     assert "arning" not in str(early)
@@ -104,9 +107,9 @@ def test_a_comparison_holds_out_too():
 
 
 def test_what_is_no_problem_is_refused():
-    with pytest.raises(ng.InputError, match="held_out: is a int"):
+    with pytest.raises(ng.InputError, match="held_out: is an int"):
         descend(held_out=3)
-    with pytest.raises(ng.InputError, match="every: 0 is no integer"):
+    with pytest.raises(ng.InputError, match="every: 0 is not an integer"):
         ng.descent.HeldOut(GROWING, every=0)
 
 

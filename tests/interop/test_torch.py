@@ -265,6 +265,12 @@ def of_module(net, theta=None):
     return model(model.parameters if theta is None else theta)
 
 
+def run_from(theta, target=np.ones((3, 1))):
+    model = ng.TorchModel(NET, torch.ones(3, 1).double())
+    problem = ng.Problem(model, ng.LeastSquares(target))
+    return ng.minimize(problem, theta or model.parameters, ng.LBFGS(10))
+
+
 def written(t):
     t += 1
     return t
@@ -295,6 +301,9 @@ CASES = {
     "device without values": ("device", "no values", lambda: ng.TorchModel(torch.sin, device="meta")),
     "a class": ("function", r"is the class Linear.*Linear\(", lambda: ng.TorchModel(torch.nn.Linear)),
     "NumPy input": ("inputs", "input 0 .* numpy array.*torch.tensor", lambda: ng.TorchModel(NET, np.ones((3, 1)))),
+    "no input": ("inputs", "0 of them.*'input'.*points", lambda: ng.TorchModel(NET)),
+    "state of a module": ("theta", "tensors of PyTorch.*model.parameters", lambda: run_from(NET.state_dict())),
+    "tensor as a target": ("target", "is a Tensor.*jnp.asarray", lambda: run_from(None, torch.ones(3, 1))),
     "traced": ("model", "outside JAX.*jax.jit, grad", lambda: jax.grad(lambda t: evaluated(torch.sin, t).sum())(jnp.ones(3))),
     "nothing to train": ("function", "require a gradient", lambda: ng.TorchModel(network().requires_grad_(False), points())),
     "single theta": ("theta", "float32.*float64", lambda: of_module(NET, SINGLE)),

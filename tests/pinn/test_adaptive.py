@@ -122,13 +122,13 @@ BAD = {
     "axis: the points have no axis 2": lambda: weighted(ng.pinn.Causal("start", axis=2)),
     "span: .* is no interval": lambda: ng.pinn.Causal("start", span=(1.0, 0.0)),
     "tolerances: .* are not positive": lambda: ng.pinn.Causal("start", tolerances=()),
-    "slabs: 1 is no integer": lambda: ng.pinn.Causal("start", slabs=1),
-    "every: 0 is no integer": lambda: ng.pinn.Balanced(every=0),
+    "slabs: 1 is not an integer": lambda: ng.pinn.Causal("start", slabs=1),
+    "every: 0 is not an integer": lambda: ng.pinn.Balanced(every=0),
     "floor: 0.0 is not finite and positive": lambda: ng.pinn.residual_adaptive(
         candidates, 3, floor=0.0
     ),
     "draw: takes 2 arguments": lambda: ng.Resampled(lambda key, theta: {}),
-    "weights: is a int": lambda: ng.Resampled(weights=3),
+    "weights: is an int": lambda: ng.Resampled(weights=3),
     "weights: the loss is not that": lambda: sample(
         ng.Resampled(weights=ng.pinn.Balanced()), ng.Problem(PINN, lambda r: jnp.sum(r["start"]))
     ),

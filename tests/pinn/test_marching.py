@@ -86,7 +86,7 @@ BAD = {
     ),
     "points: of shape": lambda: oscillate(points=jnp.ones((1, 1))),
     "start: returns 1 numbers where u returns 2": lambda: oscillate(start=lambda x: x[0]),
-    "windows: 0 is no integer": lambda: oscillate(0),
+    "windows: 0 is not an integer": lambda: oscillate(0),
     "length: 0.0 is not finite": lambda: oscillate(length=0.0),
     "points: some times are outside": lambda: ng.pinn.March(u, 1.0, (None, None))(
         jnp.array([[2.1]])

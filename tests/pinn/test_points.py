@@ -96,6 +96,14 @@ def test_balls_and_spheres_are_filled_evenly(d: int):
     assert (ball.measure, ball.boundary.measure) == pytest.approx((volume, area))
 
 
+def test_a_union_takes_its_parts_in_any_form():
+    left, right = BOX.face(0, 0), BOX.face(0, 1)
+    expected = ng.pinn.Union((left, right))
+    for union in (ng.pinn.Union([left, right]), ng.pinn.Union(left, right)):
+        assert union == expected
+        np.testing.assert_array_equal(union.sobol(8), expected.sobol(8))
+
+
 BAD = {
     "periods: 2 is no axis": lambda: ng.pinn.periodic(POINT, {2: 1.0}),
     "periods: 0.0 is no period": lambda: ng.pinn.periodic(POINT, {0: 0.0}),
@@ -104,13 +112,15 @@ BAD = {
     "lower, upper: 1 and 2 ends": lambda: ng.pinn.vanishing(POINT, [0.0], [1.0, 1.0]),
     "lower, upper: 1.0 is not below": lambda: ng.pinn.vanishing(POINT, [1.0, 0.0], [0.0, 1.0]),
     "x: has shape": lambda: ng.pinn.periodic(jnp.ones((2, 2)), {0: 1.0}),
-    "lower, upper: .* is no box": lambda: ng.pinn.Box([1.0], [0.0]),
-    "n: 0 is no integer": lambda: BOX.sobol(0),
+    "lower, upper: .* is not a valid box": lambda: ng.pinn.Box([1.0], [0.0]),
+    "n: 0 is not an integer": lambda: BOX.sobol(0),
     "shape: 1 numbers for 2 axes": lambda: BOX.grid(3),
     "axis: 3 has no faces": lambda: BOX.face(3, 0),
     "end: 2 is neither": lambda: BOX.face(0, 2),
     "radius: -1.0": lambda: ng.pinn.Ball([0.0], -1.0),
     "shapes: are not all": lambda: ng.pinn.Union(()),
+    "shapes: are not all shapes": lambda: ng.pinn.Union(3),  # pyright: ignore
+    "boundary: a union has no": lambda: ng.pinn.Union(BOX, BOX).boundary,
 }
 
 

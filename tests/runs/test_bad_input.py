@@ -120,7 +120,13 @@ CASES = {
     "residual that fails": ("inside", r"\(1,\).*my equation failed", lambda: trained(failing)),
     "residual of too many arguments": ("inside", "positional", lambda: trained(lambda t, x, y: t[0])),
     "residual of the first two coordinates": ("inside", "axis", lambda: trained(lambda t, x: ng.derivative(lambda y: t[0] * y[0], x, 1))),
-    "residual NaN at the start": ("inside", "1 of its 4 residuals", lambda: trained(lambda t, x: t[0] / x[0])),
+    "residual NaN at the start": ("inside", "1 of its 4 residuals is not finite", lambda: trained(lambda t, x: t[0] / x[0])),
+    "points NaN": ("inside", "1 of its 4 points is not finite", lambda: trained(model=pinn(points=POINTS.at[2].set(jnp.nan)))),
+    "target NaN": ("target", "1 of its 20 values is not finite", lambda: trained(problem=ng.Problem(state, ng.LeastSquares(jnp.ones((4, 5)).at[1, 1].set(jnp.nan))), metric=ng.L2(GRID))),
+    "target NaN in a dict": ("target", "1 of its 2 values is not", lambda: trained(problem=ng.Problem(lambda t: {"u": t}, ng.LeastSquares({"u": jnp.array([1.0, jnp.nan])})), metric=ng.Blocks(u=ng.L2()))),
+    "outside the bounds": ("theta0", "spans 1 to 1, and they 1400 to 5000.*units", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.LBFGS(10), bounds=(1400.0, 5000.0))),
+    "one negative entry": ("model", "1 negative entry, the lowest", lambda: direction(lambda t: state(t).at[0, 0].set(-1.0), metric=ng.Wasserstein(GRID))),
+    "stop a number": ("stop", r"is an int. Try: ng.Stop\(iterations=10\)", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.LBFGS(10), stop=10)),
     "other points of no block": ("points", "'edge'.*inside", lambda: pinn().at({"edge": POINTS})),
     "other points of another dimension": ("points", r"inside have shape \(4, 2\).*\(n, 1\)", lambda: pinn().at({"inside": jnp.ones((4, 2))})),
     "draw a list": ("draw", "list", lambda: drawn(lambda key: [POINTS])),
@@ -139,7 +145,7 @@ CASES = {
     "draw of period zero": ("period", "≥ 1", lambda: ng.Resampled(lambda key: {}, period=0)),
     "draw of seed -1": ("seed", "≥ 0", lambda: ng.Resampled(lambda key: {}, seed=-1)),
     "batch of collocation points": ("batch", "Resampled", lambda: trained(batch=ng.MiniBatch(2))),
-    "batch of a number": ("batch", "is a int", lambda: trained(batch=3)),
+    "batch of a number": ("batch", "is an int", lambda: trained(batch=3)),
     "order zero": ("order", "1 to 5", lambda: trained(order=0)),
     "order six": ("order", "1 to 5", lambda: trained(order=6)),
     "order of a float": ("order", "1 to 5", lambda: trained(order=2.0)),
@@ -191,7 +197,7 @@ CASES = {
     "metric class": ("metric", "class L2", lambda: direction(state, metric=ng.L2)),
     "metric class of a method": ("metric", "class L2", lambda: ng.NaturalGradient(ng.L2)),
     "method as a metric": ("metric", "GradientDescent", lambda: direction(state, metric=ng.GradientDescent())),
-    "metric as a method": ("method", "L2", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.L2())),
+    "metric as a method": ("method", r"is an L2. Try: ng.NaturalGradient\(", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.L2())),
     "solver class": ("solver", "class QR", lambda: direction(state, solver=ng.QR)),
     "solver class of a method": ("solver", "class QR", lambda: trained(solver=ng.QR)),
     "negative damping": ("damping", "nonnegative", lambda: direction(state, damping=-1.0)),
@@ -419,10 +425,11 @@ def test_single_precision_warns_once_with_the_reason(monkeypatch):
     monkeypatch.setattr(errors, "_warned", set())
     single = lambda t: state(t).astype(jnp.float32)
     theta = jnp.ones(2, jnp.float32)
-    with pytest.warns(ng.errors.PrecisionWarning, match="single precision"):
+    with pytest.warns(ng.errors.PrecisionWarning, match="single precision") as caught:
         d = direction(single, theta=theta, damping=1e-3)
     direction(single, theta=theta, damping=1e-3)  # a second warning would be an error
     assert d.eta.dtype == jnp.float32
+    assert caught[0].filename == __file__  # the line of the user, not of natgrad
 
 
 def test_residuals_in_single_precision_warn_with_a_direct_solver(monkeypatch):

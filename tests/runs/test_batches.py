@@ -536,7 +536,7 @@ def test_bad_input():
     two = (jnp.zeros(6), jnp.zeros(4))
     refused("a tuple has no points", ng.MiniBatch(3), state=two)
     refused("leading axes", ng.MiniBatch(3, of="functions"), state=two)
-    refused("returns a int", ng.MiniBatch(3, select=len))
+    refused("returns an int", ng.MiniBatch(3, select=len))
     with pytest.raises(ng.InputError, match="sources"):
         ng.Sourcewise(Rows(), (jnp.zeros(3), jnp.zeros(2)))
     with pytest.raises(ng.InputError, match="batch"):

@@ -75,6 +75,19 @@ def test_of_equals_the_first_to_get_there_wins():
     assert Comparison({"later": later, "first": first}, ng.Stop()).winner() == "first"
 
 
+def test_losses_within_a_percent_are_level_and_budgets_whole():
+    first = _result([1.0, 0.5, 0.1003, 0.1003], [0.0, 1.0, 2.0, 8.0])
+    lower = _result([1.0, 0.9, 0.5, 0.1], [0.0, 1.0, 2.0, 8.0])
+    both = Comparison({"first": first, "lower": lower}, ng.Stop(iterations=3))
+    told = "In the end first and lower are level (losses within 1%, or rounding)"
+    assert f"{told} by iterations, propagations and seconds." in str(both)
+    assert list(both.table().header[1:4]) == ["at 0", "at 1", "at 3"]
+    assert both.winners().rows[1] == ("propagations", "first (2)", "first (4)", "lower (9)")
+    short = replace(lower, history=lower.history | {"seconds": np.array([0.0, 1.0, 2.0, 3.0])})
+    both = Comparison({"first": first, "lower": short}, ng.Stop(seconds=2.5, loss=0.2))
+    assert "first is ahead by iterations, propagations and seconds." in str(both)
+
+
 def test_with_a_target_the_first_to_reach_it_wins():
     first = _result([1.0, 0.09], [0.0, 1.0], ng.Status.LOSS_REACHED)
     lower = _result([1.0, 0.5, 0.01], [0.0, 1.0, 2.0], ng.Status.LOSS_REACHED)
@@ -227,7 +240,7 @@ STOP = ng.Stop()
         ({"L2": ng.L2(GRID)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({"L2": (L2, PROBLEM)}, STOP, "methods: 'L2' is neither a method nor a pair"),
         ({1: L2, "1": L2}, STOP, "same name twice"),
-        ({"L2": L2}, 10, "stop: is a int"),
+        ({"L2": L2}, 10, "stop: is an int"),
     ],
 )
 def test_bad_input(methods, stop, message):
@@ -239,7 +252,7 @@ def test_the_page_has_tables_curves_and_paths(found, tmp_path):
     page = found.report(tmp_path / "comparison.html").read_text()
     assert "http:" not in page
     assert "https:" not in page
-    for text in ("The winner at a quarter", "gradient norm", "over the level sets of f"):
+    for text in ("Best method at 25%", "gradient norm", "over the level sets of f"):
         assert text in page
 
 

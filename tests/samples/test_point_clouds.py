@@ -361,7 +361,7 @@ POINTS = np.array(cases.normal(5, 2, 0))
         ("model", "coincide", lambda: in_metric(W2(), np.ones((5, 2)))),
         ("model", "coincide", lambda: in_metric(W2(), np.full((7, 2), 0.1))),
         ("centres", "6 of 5", lambda: in_metric(W2(centres=6), POINTS)),
-        ("centres", "no integer", lambda: W2(centres=0)),
+        ("centres", "not an integer", lambda: W2(centres=0)),
         ("bandwidth", "not finite and positive", lambda: W2(bandwidth=0.0)),
         ("ridge", "not finite and positive", lambda: HS(1, ridge=-1.0)),
         ("s", "not −1, 0 or 1", lambda: HS(2)),

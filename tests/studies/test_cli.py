@@ -113,7 +113,8 @@ def test_help_of_a_study_shows_the_defaults_of_the_preset(capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "printed"), [((), "usage: natgrad"), (("--version",), "natgrad ")]
+    ("given", "printed"),
+    [((), "usage: natgrad"), (("--version",), "natgrad "), (("-V",), "natgrad ")],
 )
 def test_without_a_command_it_says_what_it_is(given, printed, capsys):
     assert _exit_code(*given) == 0
@@ -126,6 +127,7 @@ def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
     assert "--iterations INT" in printed
     assert "{None}" not in printed
     assert "(default: )" not in printed
+    assert "results/compare-STUDY" in printed
     assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
     assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
 
@@ -149,6 +151,7 @@ def test_list_names_the_study_and_its_presets(capsys):
     printed = capsys.readouterr().out
     assert "gaussian-mixture" in printed
     assert "demo, paper" in printed
+    assert all(f"  {key:8}" in printed for study in STUDIES.values() for key in study.metrics)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,10 @@ def test_list_names_the_study_and_its_presets(capsys):
         (("stduy", "darcy"), "unknown command 'stduy'; did you mean 'study'? known: study, "),
         (("study", "darcy", "--preset", "Papr"), "preset 'Papr'; did you mean 'paper'? known: "),
         (("study", "darcy", "--cels=3"), "unknown option '--cels'; did you mean '--cells'?"),
-        (("study", "darcy", "--cells", "x"), "--cells: invalid literal for int()"),
+        (("study", "darcy", "--cells", "x"), "--cells needs a whole number, not 'x'"),
+        (("compare", "darcy", "--study", "darcy"), "unknown option '--study'"),
+        (("compare", "darcy", "--iterations", "abc"), "--iterations needs a whole number, not"),
+        (("compare", "darcy", "--seconds", "soon"), "--seconds needs a number, not 'soon'"),
         (("study", "darcy", "--cells"), "Missing value for argument '--cells'"),
         (("study",), "no study; one of gaussian-mixture, "),
         (("--flag",), "no command; one of study, "),
@@ -346,7 +352,8 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert _exit_code("study", "darcy", "--output", str(tmp_path / "out")) == 2
     assert capsys.readouterr().err == (
-        f"natgrad: error: cannot write to {tmp_path / 'out'}: Permission denied\n"
+        f"natgrad: error: cannot write to {tmp_path / 'out'}: Permission denied. "
+        "Try: --output results/NAME\n"
     )
 
 

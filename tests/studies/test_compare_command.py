@@ -73,14 +73,27 @@ def test_a_comparison_leaves_numbers_and_a_page_and_can_be_resumed(small, tmp_pa
     numbers = json.loads((output / "results.json").read_text())
     assert list(numbers["runs"]) == ["L2", "L-BFGS"]
     assert numbers["winners"]["iterations"] in numbers["runs"]
-    assert "The winner at a quarter" in (output / "index.html").read_text()
+    assert "Best method at 25%" in (output / "index.html").read_text()
     main(["resume", str(output), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["winners"]["propagations"] in numbers["runs"]
     again = json.loads((output / "results.json").read_text())
     assert again["runs"]["L2"]["history"]["loss"] == numbers["runs"]["L2"]["history"]["loss"]
     assert _exit_code("compare", *arguments, "--iterations", "5", "--output", str(output)) == 2
-    assert "iterations = 4, not 5" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "iterations = 4, not 5" in refused
+    assert "Try: --output results/NAME" in refused
+    winners = printed["tables"][1]["rows"][0]
+    assert set(winners[1::2]) <= {"L2", "L-BFGS"}
+    assert winners[2::2] == [1, 2, 4]
+
+
+def test_every_study_has_a_folder_of_its_own(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ("compare", "gaussian-mixture", "--metrics", "L2", "--iterations", "1")
+    main([*command, "--config", str(small)])
+    assert "In the end L2 is ahead" in capsys.readouterr().out
+    assert (tmp_path / "results/compare-gaussian-mixture/index.html").exists()
 
 
 def test_solvers_that_are_asked_for_replace_those_of_the_study(small, tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace as Entry
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +15,7 @@ import natgrad as ng
 from natgrad.report import plain
 from natgrad_studies.darcy import run as study
 from natgrad_studies.darcy.methods import METRICS, Method
-from natgrad_studies.darcy.page import expected, level_table, propagation_table, summary
+from natgrad_studies.darcy.page import _winner, expected, level_table, propagation_table, summary
 from natgrad_studies.darcy.problem import (
     Balance,
     Inversion,
@@ -211,6 +213,23 @@ def test_one_direction_costs_two_propagations_a_step_and_one_factorisation(inver
     )
     assert sum(found.info.counts) == 2 * 5 + 2
     assert inversion.factorisations == 1
+
+
+@pytest.mark.parametrize(
+    ("totals", "told"),
+    [
+        ({"LBFGS": 63, "LBFGS_long": 59, "L2": 70}, "first, after 59 propagations."),
+        (
+            {"LBFGS_prior": 20, "LBFGS": 80, "L2_prior": 10},
+            "first, after 10 propagations, the best L-BFGS with the prior after 20.",
+        ),
+        ({"LBFGS_prior": 20, "L2": 10}, "first, after 10 propagations."),
+    ],
+)
+def test_the_winner_is_compared_with_a_rival_of_the_same_prior(totals, told):
+    runs: Any = [Entry(method=Method(key), reached=True, total=n) for key, n in totals.items()]
+    grid: Any = Entry(variant="wells", grid=Entry(shape=(8, 8)))
+    assert _winner(study.VariantResult(grid, runs, None)).endswith(f" reaches the noise {told}")
 
 
 # --- the study -----------------------------------------------------------------------------------
