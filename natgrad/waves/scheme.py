@@ -433,14 +433,18 @@ class Medium(eqx.Module):
             new = line[1] * f[shift(own, rim, axis)] + line[0] * x
             return jax.lax.dynamic_update_slice(f, new, [0, *corner])
 
+        # Barriers make what comes next read the fields. Where XLA hands on the values before they
+        # are written, it copies the fields, and has a loop of its own for Dψ', used in two sums.
+        barrier = jax.lax.optimization_barrier
         if transposed:
             zeta = update(zeta, lines[1], u[cells], width)
             psi = update(psi, lines[0], slope(u, cells) + slope(zeta, on_cells), 2)
+            psi, zeta = barrier((psi, zeta))
             return (psi, zeta), slope(psi, around) + bend(zeta, on_cells)
         psi = update(psi, lines[0], slope(u, cells), 2)
         zeta = update(zeta, lines[1], bend(u, cells) + slope(psi, around), width)
-        # The barrier keeps XLA from a loop of its own for Dψ', which is in two sums.
-        return (psi, zeta), slope(jax.lax.optimization_barrier(psi), around) + zeta[on_cells]
+        psi, zeta = barrier((psi, zeta))
+        return (psi, zeta), slope(psi, around) + zeta[on_cells]
 
     def extend(self, eta: Array) -> Array:
         """η/m on the cells of the layer too, which are like those at the edge."""
