@@ -171,31 +171,26 @@ class Comparison:
 
         return comparison_page(self).write(Path(path))
 
+    def verdict(self) -> str:
+        """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
+        by: dict[str, list[str]] = {}
+        target = self.stop.loss
+        for axis, winner in self.leaders.items():
+            extent = self.extent(axis)
+            ends = {name: self.lowest(name, axis, extent) for name in self.results}
+            bar = self._bar(axis, extent, CLOSE)
+            level = [name for name, loss in ends.items() if loss <= bar]
+            who = f"{winner} is ahead"
+            if len(level) > 1 and (target is None or ends[winner] > target):
+                names = f"{', '.join(level[:-1])} and {level[-1]}"
+                who = f"{names} are level (losses within 1%, or rounding)"
+            by.setdefault(who, []).append(axis)
+        listed = lambda axes: " and ".join(filter(None, (", ".join(axes[:-1]), axes[-1])))
+        return f"In the end {'; '.join(f'{who} by {listed(axes)}' for who, axes in by.items())}."
+
     def __str__(self) -> str:
         failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
-        return "\n\n".join(
-            [self.table().text(), self.winners().text(), tell_leaders(self), *failed]
-        )
-
-
-def tell_leaders(comparison: Comparison) -> str:
-    """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
-    by: dict[str, list[str]] = {}
-    target = comparison.stop.loss
-    for axis, winner in comparison.leaders.items():
-        extent = comparison.extent(axis)
-        ends = {name: comparison.lowest(name, axis, extent) for name in comparison.results}
-        bar = comparison._bar(axis, extent, CLOSE)
-        level = [name for name, loss in ends.items() if loss <= bar]
-        if len(level) == 1 or (target is not None and ends[winner] <= target):
-            who = f"{winner} is ahead"
-        else:
-            who = (
-                f"{', '.join(level[:-1])} and {level[-1]} are level (losses within 1%, or rounding)"
-            )
-        by.setdefault(who, []).append(axis)
-    listed = lambda axes: " and ".join(filter(None, (", ".join(axes[:-1]), axes[-1])))
-    return f"In the end {'; '.join(f'{who} by {listed(axes)}' for who, axes in by.items())}."
+        return "\n\n".join([self.table().text(), self.winners().text(), self.verdict(), *failed])
 
 
 Entry = Method | tuple[Problem, Method]

@@ -98,7 +98,7 @@ def jit_by_work(
         options: dict[str, Any] = {"xla_backend_optimization_level": level}
         if jaxlib.version.__version__.startswith("0.10."):  # later versions refuse the name
             options["xla_cpu_use_fusion_emitters"] = False
-            if double:  # short sums as trees of loops are a fifth of all code, and more precise
+            if double:  # trees of loops for short sums are more precise, but long to compile
                 options["xla_disable_hlo_passes"] = "tree_reduction_rewriter"
         return compile_with(**options)
 

@@ -29,8 +29,7 @@ _QUARTER_COLUMNS = 512
 # With a shift by so many roundings of trace(G), G has a Cholesky factor; products of rows that are
 # nearly orthonormal have one down to this share of it.
 _SHIFT, _LEAST = 50.0, 2e5
-# Rows of Y at a time, for memory, and because cuBLAS has refused a product over a hundred thousand
-# of them inside a condition.
+# Rows of Y at a time, for memory.
 _STRIP = 2**14
 # Measured at 2,971 columns on an H200 (benchmarks/bench_gram.py); narrower ones were not tried.
 _HALF_COLUMNS = 1024

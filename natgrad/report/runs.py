@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comparison import Comparison, Table, tell_leaders
+from ..comparison import Comparison, Table
 from ..plot import RUN_COLOURS, landscape
 from ..problem import Problem
 from ..result import AXES, Info, Result, machine, versions
@@ -41,7 +41,7 @@ def comparison_page(comparison: Comparison) -> Page:
     results = comparison.results
     loss, *others = convergence_plots(results)
     iterates = iterate_plots(results, comparison.problem)
-    short: list[Part] = [tell_leaders(comparison), loss, _end_table(results), *iterates]
+    short: list[Part] = [comparison.verdict(), loss, _end_table(results), *iterates]
     short += [f"{name} could not run: {why}" for name, why in comparison.failures.items()]
     budgets = [comparison.winners(), comparison.table()]
     sections = [

@@ -160,12 +160,10 @@ def _run_comparison(settings: CompareSettings, output: Output) -> None:
     output.line(f"metrics on {settings.study}, into {settings.output}")
     with _computing(NAME, settings, output):
         page, comparison = run_comparison(settings, lambda line: output.line(f"  {line}"))
-    from natgrad.comparison import tell_leaders
-
     tables = [comparison.table(), comparison.winners()]
     for table in tables:
         output.table(table)
-    output.line(tell_leaders(comparison))
+    output.line(comparison.verdict())
     for name, why in comparison.failures.items():
         output.line(f"{name} could not run: {why}")
     output.done(
