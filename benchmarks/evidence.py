@@ -199,9 +199,8 @@ PARTS = (
     # the record book in parts of a few minutes
     _records(
         "first",
-        "helmholtz burgers allen-cahn --seeds 0 --seconds 30 --methods LM JAX-NG"
-        " --jax-ng checkouts/JAX-NG",
-        160,
+        "helmholtz helmholtz-50 --seeds 0 --methods LM JAX-NG --jax-ng checkouts/JAX-NG",
+        240,
     ),
     _records(
         "plane",
