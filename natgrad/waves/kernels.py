@@ -24,6 +24,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
 CROSSING = 1.4  # what the layer along x costs a cell, where a step of a cell costs 1
+SPILLING = 1.2  # a step that has hardly enough registers, against one that has
 
 
 class Device(NamedTuple):
@@ -147,7 +148,8 @@ def lay_out(
     # a thread's share as ptxas counts it: warps in fours, registers in eights
     if threads > 1024 or 4 * mine > 32:
         return "too many threads"
-    if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
+    registers = min(255, device.registers // round_up(threads, 128) // 8 * 8)
+    if registers < needed:
         return "too many registers"
     # A wrap from one row of patches to the next should look to the banks like one more group, so
     # should one from a patch across a strip along z to the next.
@@ -172,6 +174,7 @@ def lay_out(
     cost = each * 4 * (10 + task.order) * (mine + outer * (task.layer > 0))
     if task.layer:
         cost *= max(1, (max(first, last) + sides * CROSSING * strip) / columns)
+    cost *= SPILLING if registers < needed + 8 else 1
     return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 
