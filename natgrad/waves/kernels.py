@@ -23,8 +23,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
-CROSSING = 1.4  # what the layer along x costs a cell, where a step of a cell costs 1
-SPILLING = 1.2  # a step that has hardly enough registers, against one that has
+CROSSING = 0.6  # what the layer along x costs a cell, where a step of a cell costs 1
 
 
 class Device(NamedTuple):
@@ -148,8 +147,7 @@ def lay_out(
     # a thread's share as ptxas counts it: warps in fours, registers in eights
     if threads > 1024 or 4 * mine > 32:
         return "too many threads"
-    registers = min(255, device.registers // round_up(threads, 128) // 8 * 8)
-    if registers < needed:
+    if min(255, device.registers // round_up(threads, 128) // 8 * 8) < needed:
         return "too many registers"
     # A wrap from one row of patches to the next should look to the banks like one more group, so
     # should one from a patch across a strip along z to the next.
@@ -174,7 +172,6 @@ def lay_out(
     cost = each * 4 * (10 + task.order) * (mine + outer * (task.layer > 0))
     if task.layer:
         cost *= max(1, (max(first, last) + sides * CROSSING * strip) / columns)
-    cost *= SPILLING if registers < needed + 8 else 1
     return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 
@@ -204,13 +201,14 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
     return found[min(found)]
 
 
-def plan_stream(task: Task, device: Device, rows: int = 8) -> Stream | str:
+def plan_stream(task: Task, device: Device) -> Stream | str:
     """Chunks as long as keep all multiprocessors at work to the end: a chunk reads a rim twice."""
     n0, n1, n2 = task.shape
     if min(task.shape) < 2 * round_up(task.layer, 4) + 4:
         return f"{_size(task)} are fewer than 4 across beside the layer"
     vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
-    rows, reach = rows if vector == 4 else 16, max(task.order // 2, 3 if task.layer else 0)
+    rows = 8 if vector == 4 and task.mode != "adjoint" else 16
+    reach = max(task.order // 2, 3 if task.layer else 0)
     tiles = -(-n1 // rows) * -(-n2 // (32 * vector)) * task.shots
     points = max(task.recorded, task.injected * task.injected_corners) * task.shots
     if max(tiles * n0, points, n1 * n2) >= 2**31:
