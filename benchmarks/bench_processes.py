@@ -25,7 +25,7 @@ from pathlib import Path
 from tables import show_table
 
 CELLS = (306, 120)
-ONE_GPU = Path(__file__).resolve().parents[1] / "docs/evidence/waves_gpu.json"
+ONE_GPU = Path(__file__).resolve().parents[1] / "docs/evidence/kernels_gpu.json"
 BYTES = {"f32": 4, "f64": 8, "s32": 4, "pred": 1}
 SIZES = [1, 2**10, 2**14, 2**16, 2**18, 2**20]  # numbers in an all-reduce
 
@@ -155,13 +155,13 @@ def interpolated(table: dict[str, float], size: int) -> float:
 def cluster() -> Iterator[list]:
     """1,000 shots of the same survey on 64 GPUs, on paper, from the times of one.
 
-    Those are of `bench_waves.py --device gpu`; without its file there is nothing to go by.
+    Those are of `bench_kernels.py time`; without its file there is nothing to go by.
     """
     if not ONE_GPU.exists():
         return
     kept = json.loads(ONE_GPU.read_text(encoding="utf-8"))["tables"]
-    rows = next(table["rows"] for table in kept if table["name"] == "libraries")
-    times = {row[0]: row[2] for row in rows if row[1] == "natgrad"}
+    rows = next(table["rows"] for table in kept if table["name"] == "times")
+    times = {row[2]: 1e-3 * row[4] for row in rows if row[:2] == ["2D", "kernels"]}
     forward, pair, measured_shots = times["forward"], times["Gauss-Newton"], 21
     shots, gpus, image = 1000, 64, 4 * CELLS[0] * CELLS[1]
     latency, bandwidth = 20e-6, 40e9  # of a hop and of a link: assumed, InfiniBand NDR

@@ -190,7 +190,6 @@ PARTS = (
     Part("million", _bench("million"), 60, None, "gpu"),
     Part("million_networks", _bench("million", "--networks"), 180, None, "gpu"),
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
-    Part("waves", _bench("waves", "--device gpu"), 180, None, "gpu", ("deepwave", "torch")),
     Part("kernels_check", _bench("kernels", "check"), 190, None, "gpu"),
     Part("kernels", _bench("kernels", "time"), 190, None, "gpu", ("deepwave", "torch")),
     Part("pinn", _bench("pinn_device", "--only iteration memory"), 60, None, "gpu"),
