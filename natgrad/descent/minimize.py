@@ -349,7 +349,8 @@ class _Loop:
         assert state is not None
         if self.stop.loss is not None and self.draw is None:  # nothing is solved for beyond that
             enough = jnp.asarray(run.loss - self.stop.loss)
-            local = dataclasses.replace(local, setup=dataclasses.replace(local.setup, enough=enough))
+            setup = dataclasses.replace(local.setup, enough=enough)
+            local = dataclasses.replace(local, setup=setup)
         for _ in range(method.tries):
             theta, state, record = method.try_step(local, state)
             if run.devices is not None:

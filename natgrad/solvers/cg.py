@@ -84,9 +84,11 @@ class CG(KrylovSolver):
 
     Without a tolerance a single direction is solved to 10⁻⁶. In a run with `ModelStep` it is solved
     as far as that pays and the model is trusted: until ‖η‖_D leaves the radius that the step rule
-    has learnt ("radius"), or until step k gains less than the mean of the k units of cost before
-    it ("truncated"). A unit is two propagations, a step of conjugate gradients or the gradient and
-    the trial of an iteration; the gain of a step is the decrease that it adds to the prediction.
+    has learnt ("radius"), or until step k gains less than the mean of the units of cost before it,
+    or until the loss that the run stops at is predicted ("truncated"). A unit is two propagations,
+    a step of conjugate gradients or the gradient and the trial of an iteration; the gain of a step
+    is the decrease that it adds to the prediction. Where a model factorises at each new θ, that is
+    three units more, and gains count by the logarithm of what is left to gain, where it is known.
 
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
     "converged", "max_iterations", "radius", "truncated", "breakdown" (without damping, a gradient
