@@ -30,7 +30,7 @@ class Status(StrEnum):
     )
     MAX_ITERATIONS = "max_iterations", "iteration limit reached"
     RADIUS = "radius", "the direction became as long as the model is trusted"
-    TRUNCATED = "truncated", "a further product would have gained less than those before it"
+    TRUNCATED = "truncated", "a further product would gain too little, or more than is asked for"
     MAX_SECONDS = "max_seconds", "time limit reached"
     MAX_PROPAGATIONS = "max_propagations", "propagation limit reached"
     STOPPED = "stopped", "a callback asked to stop"
@@ -68,6 +68,19 @@ class Status(StrEnum):
 
 
 STATUSES = tuple(Status)  # by their codes
+
+
+def find_reason(*cases: tuple[Array, Status]) -> Array:
+    """The code of the first case that holds, or that of a loop that goes on."""
+    conditions, reasons = zip(*cases, strict=True)
+    codes = [jnp.int32(reason.code) for reason in reasons]
+    return jnp.select(conditions, codes, jnp.int32(Status.OK.code))
+
+
+def was_taken(reason: Array) -> Array:
+    """Whether the step that ended for this reason is a good one."""
+    return (reason != Status.NOT_FINITE.code) & (reason != Status.BREAKDOWN.code)
+
 
 # These say nothing about the problem: with more to spend, such a run goes on.
 BUDGETS = (

@@ -262,7 +262,8 @@ class LinearMethod(Method):
         dear = model.solves or model.on_host or self.step_rule.on_host
         own = type(self).try_step is LinearMethod.try_step  # else it may be plain Python
         if isinstance(solver, MatrixFreeSolver):
-            dear, memory = True, solver.initial_memory(flat.size, flat.dtype, batches)
+            alone = batches or model.overhead > 1  # then no step goes without products
+            dear, memory = True, solver.initial_memory(flat.size, flat.dtype, alone)
         return State(
             damping=jnp.asarray(self.damping.initial, dtype=float),  # strong, as θ is
             memory=memory,
@@ -302,7 +303,9 @@ def _try_step(method: LinearMethod, local: Local, state: State) -> tuple[PyTree,
     straight = order == 1 and momentum is None
     local = local if straight else local.factorise(damping)
     if straight and method.step_rule.has_radius:
-        setup = dataclasses.replace(local.setup, radius=state.rule.radius / state.rule.tau)  # for η
+        setup, trust = local.setup, state.rule  # what the rule says of τη, for η
+        enough = None if setup.enough is None else setup.enough / (trust.tau * trust.ratio)
+        setup = dataclasses.replace(setup, radius=trust.radius / trust.tau, enough=enough)
         local = dataclasses.replace(local, setup=setup)
     solution = local.solve(damping)
     reach = -(local.gradient @ solution.eta) / local.energy
@@ -380,8 +383,7 @@ class NaturalGradient(LinearMethod):
         damping: A number c for λ = c · trace(G)/p, or a `Damping`.
         step: How far to go along η.
         order: Above 1 a step follows a curve θ(τ) on which the state moves straight ahead to that
-            order (`natgrad.descent.curves.bend`). It costs a few evaluations, and pays where the
-            curvature of the model limits the step; 3 for networks.
+            order (`natgrad.descent.curves.bend`). It costs a few evaluations; 3 for networks, say.
         momentum: With μ > 0 damping pulls towards μ times the last direction η′, which averages
             over mini-batches: (G + λD)(η − μη′) = −∂_θ f − μGη′.
     """
@@ -414,9 +416,8 @@ class NaturalGradient(LinearMethod):
         self.step_rule, self.order = step, order
         self.momentum = None if isinstance(share, np.ndarray) and share == 0 else share
         if not step.follows_curves and (order > 1 or self.momentum is not None):
-            what = (
-                f"{type(step).__name__} minimises around θ and takes neither a curve nor momentum"
-            )
+            kind = type(step).__name__
+            what = f"{kind} minimises around θ and takes neither a curve nor momentum"
             name = "order" if order > 1 else "momentum"
             raise InputError(name, what, "Backtracking(), or order=1 and momentum=0")
 
@@ -491,9 +492,8 @@ class Newton(LinearMethod):
         check_instance("step", step, Step, "FixedStep(0.1) or ModelStep()")
         chosen = solver.matrix_free(2**62, 2**31)  # the Hessian is never formed
         if not isinstance(chosen, CG):
-            raise InputError(
-                "solver", f"Newton does not work with {type(solver).__name__}", "CG(...)"
-            )
+            what = f"Newton does not work with {type(solver).__name__}"
+            raise InputError("solver", what, "CG(...)")
         self.solver, self.damping, self.step_rule = chosen, as_damping(damping), step
 
     def put_together(self, problem: Problem, theta: PyTree) -> Setup:

@@ -347,6 +347,10 @@ class _Loop:
         """Try steps from θ until one is accepted, none can be, or a budget is used up."""
         run, state, promised = self.run, self.run.state, None
         assert state is not None
+        if self.stop.loss is not None and self.draw is None:  # nothing is solved for beyond that
+            enough = jnp.asarray(run.loss - self.stop.loss)
+            setup = dataclasses.replace(local.setup, enough=enough)
+            local = dataclasses.replace(local, setup=setup)
         for _ in range(method.tries):
             theta, state, record = method.try_step(local, state)
             if run.devices is not None:

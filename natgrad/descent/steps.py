@@ -217,11 +217,13 @@ class Backtracking(Step):
 class Trust(NamedTuple):
     """How far the model has held: ‖τη‖_D ≤ `radius`, and the last τ, which η is measured with.
 
-    A radius of 0 says that nothing is known yet.
+    A radius of 0 says that nothing is known yet. `ratio` is the last decrease over the one expected
+    of it, from a quarter to 1.
     """
 
     radius: Array
     tau: Array
+    ratio: Array
 
 
 class ModelStep(Step):
@@ -259,7 +261,7 @@ class ModelStep(Step):
     max_halvings: int = eqx.field(static=True, default=30)
 
     def init(self, theta: Array) -> Trust:
-        return Trust(jnp.zeros((), float), jnp.ones((), float))
+        return Trust(jnp.zeros((), float), jnp.ones((), float), jnp.ones((), float))
 
     def take(self, path: Path, memory: Trust) -> tuple[Outcome, Trust]:
         curvature, products = path.local.curvature(path.solution)
@@ -359,7 +361,8 @@ def step_back(
     grown = jnp.where(good & held, jnp.maximum(limit, 2 * last.length), limit)
     radius = jnp.where(poor | (last.tries > 0) | ~jnp.isfinite(limit), reached, grown)
     usable = jnp.isfinite(radius) & (radius > 0) & (size > 0) & jnp.isfinite(size)
-    new = Trust(radius.astype(trust.radius.dtype), size.astype(trust.tau.dtype))
+    dtype, ratio = trust.radius.dtype, jnp.clip(last.ratio, POOR, 1.0)
+    new = Trust(radius.astype(dtype), size.astype(dtype), ratio.astype(dtype))
     return outcome, pick(usable, new, trust)
 
 

@@ -28,8 +28,8 @@ class Setup(eqx.Module):
 
     Without a metric the direction is the plain gradient, or with a solver Newton's. `known` and
     `memory` are for the linearisation alone: an evaluation of the model at θ, and what the solver
-    remembers of earlier iterations. `radius` is for the solve: how far the model is trusted, for
-    solvers that can tell of the way to η.
+    remembers of earlier iterations. `radius` and `enough` are for the solve, and for solvers that
+    can tell of the way to η: how far the model is trusted, and the decrease that the run asks for.
     """
 
     problem: Problem
@@ -41,6 +41,7 @@ class Setup(eqx.Module):
     known: Evaluation | None = None
     memory: PyTree = None
     radius: Array | None = None
+    enough: Array | None = None
 
 
 class Responder(NamedTuple):

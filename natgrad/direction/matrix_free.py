@@ -51,7 +51,8 @@ class Iterative(Local):
         )
 
     def _solve(self, damping: Array) -> Solution:
-        trusted = (self.setup.radius,) if self.solver.keeps_trail else ()
+        setup = self.setup
+        trusted = (setup.radius, setup.enough) if self.solver.keeps_trail else ()
         return self.solver.solve(self.prepared, damping, *trusted)
 
 
@@ -89,6 +90,8 @@ class MatrixFree(Iterative):
             free=free,
             parameter=setup.damping.operator,
             memory=memory,
+            energy=energy,
+            overhead=setup.problem.model.overhead,
             **operators,
         )
         return cls.from_system(

@@ -78,6 +78,7 @@ class Hessian(Iterative):
             free=free,
             parameter=setup.damping.operator,
             memory=None if setup.memory is None else setup.memory.arrive(flat, gradient, one),
+            overhead=setup.problem.model.overhead,
         )
         counts, energy = Counts(evaluations, 0, 1), jnp.full((), jnp.nan)
         return cls.from_system(setup, system, counts, loss=value, energy=energy, report={}, rho=rho)

@@ -46,6 +46,7 @@ class Model(Public, eqx.Module):
     | `solves` | every product is a solve with a PDE of the model |
     | `rechecks` | `check` is asked at every accepted θ, not at the first alone |
     | `starts_from_state` | of an evaluation ρ alone is enough to have the products |
+    | `overhead` | the cost of an iteration besides its products, relative to a pair Zη, Zᵀξ |
 
     A model that solves is differentiated by its products alone, a known evaluation saves it the
     forward solve, and `Auto` forms no large Z of it.
@@ -56,6 +57,7 @@ class Model(Public, eqx.Module):
     solves: ClassVar[bool] = False
     rechecks: ClassVar[bool] = False
     starts_from_state: ClassVar[bool] = False
+    overhead: ClassVar[float] = 1.0  # the trial and the gradient
 
     @abc.abstractmethod
     def __call__(self, theta: PyTree) -> PyTree:

@@ -208,6 +208,8 @@ class LinearSystem(eqx.Module):
 
     Parameters held by bounds do not take part: every vector is zero there (`free` is 1 elsewhere).
     `memory` is what the solver asked to keep from the iteration before, None in a single direction.
+    `energy` is a bound of −⟨∂_θ f, η⟩, NaN where none is known, `overhead` the cost of an iteration
+    besides its products, of which a linearised and an adjoint one are the unit.
     """
 
     indefinite: ClassVar[bool] = False  # whether G may have negative eigenvalues
@@ -216,6 +218,8 @@ class LinearSystem(eqx.Module):
     free: Array | None = None
     parameter: ParameterOperator | None = None
     memory: Any = None
+    energy: Array | float = float("nan")
+    overhead: float = eqx.field(static=True, default=1.0)
 
     @abc.abstractmethod
     def information(self, eta: Array) -> tuple[PyTree, Array, Array]:
@@ -328,8 +332,8 @@ class MatrixFreeSolver(Solver):
     """Finds η with (G + λD) η = −∂_θ f from products with Z and with the metric.
 
     A solver that `keeps_trail` is given a radius in runs whose step rule has one, as a third
-    argument of `solve`. Its solution has the trail to η, and it may stop where that leaves the
-    radius.
+    argument of `solve`, and as a fourth the predicted decrease that is enough, or None. Its
+    solution has the trail to η, and it may stop where that leaves the radius or is enough.
 
     What `initial_memory` returns is carried from one iteration of a run to the next: None, or a
     pytree with a method `arrive(theta, gradient, share)`, which gives the memory at the θ of

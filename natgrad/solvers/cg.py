@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ..core.compiled import loop
 from ..core.dense import accurate_product
 from ..core.operators import axpy, pick, scale
-from ..core.outcomes import Counts, Status
+from ..core.outcomes import Counts, Status, find_reason, was_taken
 from ..core.settings import Number, count, setting
 from .base import LinearSystem, MatrixFreeSolver, Parts, Solution, SolveInfo, System, Trail
 from .preconditioners import Pairs, Preconditioner, Product, Recycled, as_preconditioner
@@ -84,9 +84,11 @@ class CG(KrylovSolver):
 
     Without a tolerance a single direction is solved to 10⁻⁶. In a run with `ModelStep` it is solved
     as far as that pays and the model is trusted: until ‖η‖_D leaves the radius that the step rule
-    has learnt ("radius"), or until step k gains less than the mean of the k units of cost before
-    it ("truncated"). A unit is two propagations, a step of conjugate gradients or the gradient and
-    the trial of an iteration; the gain of a step is the decrease that it adds to the prediction.
+    has learnt ("radius"), or until step k gains less than the mean of the units of cost before it,
+    or until the loss that the run stops at is predicted ("truncated"). A unit is two propagations,
+    a step of conjugate gradients or the gradient and the trial of an iteration; the gain of a step
+    is the decrease that it adds to the prediction. Where a model factorises at each new θ, that is
+    three units more, and gains count by the logarithm of what is left to gain, where it is known.
 
     Zη is carried along, so that `ModelStep` needs no further product. `info.status` is
     "converged", "max_iterations", "radius", "truncated", "breakdown" (without damping, a gradient
@@ -129,7 +131,11 @@ class CG(KrylovSolver):
         return M.memory(size, dtype, batches or solves) if isinstance(M, Recycled) else None
 
     def solve(
-        self, prepared: PreparedSystem, damping: Array, radius: Array | None = None
+        self,
+        prepared: PreparedSystem,
+        damping: Array,
+        radius: Array | None = None,
+        enough: Array | None = None,
     ) -> Solution:
         system, memory = prepared.system, prepared.system.memory
         damping = damping.astype(system.gradient.dtype)
@@ -143,12 +149,18 @@ class CG(KrylovSolver):
             damped_image, curvature = image + damping * damped, curvature + damping * (d @ damped)
             moved = advance(state, motion, damped_image, curvature, prepared.stop)
             if radius is not None and self.tolerance is None:
-                # out of the radius, or a gain below what each of k units of cost had before
                 length = moved.scale * jnp.sqrt(moved.eta @ system.damp(moved.eta))
-                gain = moved.gained - state.gained
-                poor = (state.gained > 0) & (moved.iterations * gain < state.gained)
+                before, after, square = state.gained, moved.gained, moved.scale**2
+                if system.overhead > 1:  # of the rate at which what can be gained is used up
+                    left = 1 - jnp.stack([before, after]) * square / system.energy
+                    logs = -jnp.log(jnp.maximum(left, jnp.finfo(left.dtype).eps))
+                    before, after = jnp.where(system.energy > 0, logs, jnp.stack([before, after]))
+                cost = moved.iterations - 1 + system.overhead  # of what was gained before
+                ends = (before > 0) & (cost * (after - before) < before)
+                if enough is not None:
+                    ends = ends | (moved.gained * square >= 2 * enough)
+                why = find_reason((length >= radius, Status.RADIUS), (ends, Status.TRUNCATED))
                 over = moved.reason != Status.OK.code
-                why = find_reason((length >= radius, Status.RADIUS), (poor, Status.TRUNCATED))
                 moved = moved._replace(reason=jnp.where(over, moved.reason, why))
             plain, preconditioned = moved.residual, precondition(moved.residual)
             new = turn(state, moved, jnp.where(state.plain, plain, preconditioned))
@@ -371,18 +383,6 @@ def scale_gradient(gradient: Array) -> tuple[Array, Array, Array]:
     unit = -reduced / jnp.where(usable, length, 1.0)
     scale = jnp.where(usable, largest * length, 0.0)
     return scale, unit, find_reason((~finite, Status.NOT_FINITE), (~usable, Status.CONVERGED))
-
-
-def find_reason(*cases: tuple[Array, Status]) -> Array:
-    """The code of the first case that holds, or that of a loop that goes on."""
-    conditions, reasons = zip(*cases, strict=True)
-    codes = [jnp.int32(reason.code) for reason in reasons]
-    return jnp.select(conditions, codes, jnp.int32(Status.OK.code))
-
-
-def was_taken(reason: Array) -> Array:
-    """Whether the step that ended for this reason is a good one."""
-    return (reason != Status.NOT_FINITE.code) & (reason != Status.BREAKDOWN.code)
 
 
 def make_solution(state: Any, condition: Array | float, memory: Any = None) -> Solution:

@@ -13,19 +13,10 @@ from jaxtyping import PyTree
 
 from ..core.compiled import loop
 from ..core.operators import axpy, dot, norm, pick, scale
-from ..core.outcomes import Status
+from ..core.outcomes import Status, find_reason, was_taken
 from ..errors import InputError
 from .base import Parts, Solution, System
-from .cg import (
-    UNSEEN,
-    KrylovSolver,
-    PreparedSystem,
-    Stop,
-    find_reason,
-    make_solution,
-    scale_gradient,
-    was_taken,
-)
+from .cg import UNSEEN, KrylovSolver, PreparedSystem, Stop, make_solution, scale_gradient
 from .preconditioners import Product, Recycled
 
 

@@ -249,7 +249,8 @@ class Recycled(Preconditioner):
     costs no more than one of L-BFGS: it *is* one of L-BFGS, started and repaired by G, with
     M₀ = ⟨s, y⟩/⟨y, y⟩. With another metric such steps would leave its geometry for that of the
     loss. No step is recorded in mini-batches, as two gradients are then of two functions, nor for a
-    `CG` with a tolerance, which every direction is to be solved to, nor with `secants=False`.
+    `CG` with a tolerance, which every direction is to be solved to, nor for a model that factorises
+    at each new θ, where a step costs more than its products, nor with `secants=False`.
 
     By default as many `pairs` are kept as fit into 512 MiB, from 20 to 200.
 

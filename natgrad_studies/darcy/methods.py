@@ -61,8 +61,7 @@ class Method:
         return inversion.field(theta) if self.white else np.asarray(theta)
 
     def recipe(self, inversion: Inversion) -> Recipe:
-        """L-BFGS, or natural gradients by a few conjugate gradients, from the pairs of the
-        iterations before."""
+        """L-BFGS, gradient descent, or natural gradients and Newton's method by default."""
         settings, grid = inversion.settings, inversion.grid
         if self.entrant.startswith("LBFGS"):
             return partial(ng.LBFGS, settings.pairs if self.entrant == "LBFGS_long" else 10)
@@ -70,10 +69,9 @@ class Method:
             return shared.gradient_descent
         if self.key == "L2_damped":
             return _damp_by_prior(inversion)
-        solver = ng.CG(0.0, settings.krylov, preconditioner=ng.solvers.Recycled(settings.pairs))
         if self.entrant == "Newton":
-            return partial(ng.Newton, solver=solver)
-        return partial(ng.NaturalGradient, METRICS[self.entrant](grid), solver=solver)
+            return ng.Newton
+        return partial(ng.NaturalGradient, METRICS[self.entrant](grid))
 
     def run(self, inversion: Inversion, **options: Any) -> ng.Result:
         """Minimise from the start; the options are those of `minimize`."""
@@ -91,7 +89,7 @@ def _damp_by_prior(inversion: Inversion) -> Recipe:
     return partial(
         ng.NaturalGradient,
         ng.L2(grid),
-        solver=ng.CG(0.0, inversion.settings.krylov, preconditioner=prior.covariance()),
+        solver=ng.CG(preconditioner=prior.covariance()),
         damping=ng.ParameterDamping(prior.precision(), grid.cell_volume * sigma**2),
     )
 

@@ -123,11 +123,11 @@ def _problem(result: StudyResult) -> Section:
             "the stopping rule ends them early. This is the same for all methods, L-BFGS "
             "included. The row “prior as damping” has m as parameters, adds wσ²D to G and "
             "preconditions conjugate gradients by D⁻¹.",
-            f"Natural gradient directions take {s.krylov} conjugate gradient steps without "
-            f"damping, preconditioned by the last {s.pairs} pairs of the run; the step length is "
-            "that of the quadratic model. Long L-BFGS keeps as many pairs. Sobolev metrics and W₂ "
-            "measure the pressure on the grid of the observations, with zero flux at its boundary; "
-            "the loss is least squares throughout.",
+            "Natural gradient directions and Newton's are those of the default: conjugate "
+            "gradients as far as they pay, without damping, preconditioned by the pairs of the "
+            "run, and the step length of the quadratic model. Long L-BFGS keeps "
+            f"{s.pairs} pairs. Sobolev metrics and W₂ measure the pressure on the grid of the "
+            "observations, with zero flux at its boundary; the loss is least squares throughout.",
         ],
         folded=True,
     )

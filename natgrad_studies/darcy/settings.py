@@ -48,10 +48,8 @@ class Settings(StudySettings):
     """τ: a run ends when the rms misfit is τ times the noise."""
     correlation: Annotated[float, Between(0.001, 1.0)] = 0.03
     """Correlation length ℓ of the smoothness prior, as a share of the side."""
-    krylov: Annotated[int, Between(1, 1000)] = 4
-    """Conjugate gradient steps in a natural gradient direction."""
     pairs: Annotated[int, Between(1, 1000)] = 60
-    """Pairs that the recycled preconditioner and the long L-BFGS keep."""
+    """Pairs that the long L-BFGS keeps."""
     max_propagations: Annotated[int, Between(1, 10**6)] = 150
     """Propagations after which a run ends that has not reached the noise."""
     posterior_rank: Annotated[int, Between(0, 10_000)] = 100

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -19,9 +20,10 @@ from problems_for_tests import bumps_problem, close, linear_problem
 EYE = ng.MatrixMetric(jnp.eye(20))
 
 
-def within(local, radius: float):
-    """The same system, whose model is trusted so far."""
-    setup = dataclasses.replace(local.setup, radius=jnp.asarray(radius))
+def within(local, radius: float, enough: float | None = None):
+    """The same system, whose model is trusted so far, in a run that asks for so much."""
+    enough = None if enough is None else jnp.asarray(enough)
+    setup = dataclasses.replace(local.setup, radius=jnp.asarray(radius), enough=enough)
     return dataclasses.replace(local, setup=setup)
 
 
@@ -179,6 +181,83 @@ def test_why_conjugate_gradients_stopped():
     assert ng.Status.TRUNCATED.code == int(stopped(np.inf).reason)
     assert 1 < int(stopped(np.inf).iterations) < 30
     assert local.solve(jnp.zeros(())).trail is None
+
+
+def graded_system(solver=ng.CG()):
+    """A system whose conjugate gradients gain less and less."""
+    problem, theta, _, _ = linear_problem(40, 30, 30, grading=0.1)
+    return linearise(set_up(problem, theta, ng.MatrixMetric(jnp.eye(40)), solver))
+
+
+def gains_of(local):
+    """What each step of conjugate gradients adds to −⟨∂_θ f, η⟩."""
+    return np.asarray(within(local, np.inf).solve(jnp.zeros(())).trail.gains)
+
+
+@pytest.mark.parametrize("energy", [np.nan, 1.1])
+@pytest.mark.parametrize("overhead", [2.0, 5.0, 20.0])
+def test_a_dear_iteration_is_solved_further_by_the_rate_of_what_is_left(energy, overhead):
+    gained = np.cumsum(gains_of(graded_system(ng.CG(1e-14))))[:15]
+    energy = energy * gained[-1]
+    used = gained if np.isnan(energy) else -np.log(1 - gained / energy)
+    before, last = used[:-1], np.diff(used)
+    poor = (np.arange(len(last)) + 1 + overhead) * last < before
+
+    local = graded_system()
+    change = lambda system: dataclasses.replace(
+        system, energy=jnp.asarray(energy), overhead=overhead
+    )
+    prepared = dataclasses.replace(local.prepared, system=change(local.prepared.system))
+    dear = dataclasses.replace(local, prepared=prepared)
+    info = within(dear, np.inf).solve(jnp.zeros(())).info
+    assert ng.Status.TRUNCATED.code == int(info.reason)
+    assert int(info.iterations) == int(np.argmax(poor)) + 2
+    plain = within(local, np.inf).solve(jnp.zeros(())).info
+    assert int(info.iterations) >= int(plain.iterations)
+
+
+def test_nothing_is_solved_for_beyond_what_the_run_asks_for():
+    local = graded_system()
+    gained = np.cumsum(gains_of(local))
+    for steps in (1, 2):
+        wanted = 0.5 * gained[steps - 1] * (1 - 1e-9)
+        info = within(local, np.inf, wanted).solve(jnp.zeros(())).info
+        assert int(info.iterations) == steps
+        assert ng.Status.TRUNCATED.code == int(info.reason)
+
+
+@lru_cache
+def factorised_problem():
+    """−u″ + e^θ u = 1 with u known, by one factorisation for each θ."""
+    n = 128
+    L = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)) * 0.1
+    dense = jnp.asarray(L.toarray())
+    h = lambda u, theta: dense @ u + jnp.exp(theta) * u - 1.0
+    factorise = lambda u, theta: ng.models.SparseLU(L + scipy.sparse.diags_array(np.exp(theta)))
+    model = ng.ImplicitModel(h, initial=jnp.zeros(n), linear=True, factorise=factorise)
+    truth = jnp.sin(jnp.linspace(0.0, 6.0, n))
+    return ng.Problem(model, ng.LeastSquares(model(truth), ng.Grid(0.0, 1.0, n))), jnp.zeros(n)
+
+
+def test_a_model_that_factorises_makes_products_in_every_iteration():
+    problem, theta = factorised_problem()
+    method = ng.NaturalGradient(ng.L2(ng.Grid(0.0, 1.0, theta.size)))
+    assert problem.model.overhead > dataclasses.replace(problem.model, factorise=None).overhead
+    found = ng.minimize(problem, theta, method, stop=ng.Stop(iterations=6))
+    assert np.all(found.history["solver_iterations"][:-1] >= 1)
+    assert found.info.solver == "CG"
+
+
+def test_a_run_with_a_target_makes_no_products_beyond_it():
+    problem, theta = factorised_problem()
+    method = ng.NaturalGradient(ng.L2(ng.Grid(0.0, 1.0, theta.size)))
+    free = ng.minimize(problem, theta, method, stop=ng.Stop(iterations=6)).history
+    target = 0.9 * float(free["loss"][2])  # a little beyond the second step
+    found = ng.minimize(problem, theta, method, stop=ng.Stop(loss=target))
+    assert found.status == "loss_reached"
+    steps = found.history["solver_iterations"]
+    assert steps[2] < free["solver_iterations"][2]
+    assert free["loss"][3] < found.loss <= target
 
 
 METRICS = {

@@ -37,7 +37,6 @@ TINY = Settings(
     cells=16,
     methods=("GD", "L2", "LBFGS_prior", "L2_prior", "L2_damped"),
     noise=0.05,
-    krylov=4,
     pairs=12,
     max_propagations=120,
     posterior_rank=20,
@@ -333,7 +332,7 @@ def test_every_method_of_the_settings_is_there():
         ({"variants": ("nowhere",)}, "'nowhere' is unknown"),
         ({"cells": 20}, "a multiple of 8"),
         ({"noise": 0.0}, "noise"),
-        ({"krylov": 0}, "krylov"),
+        ({"pairs": 0}, "pairs"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
