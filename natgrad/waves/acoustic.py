@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
+from ..core import llvm
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.settings import check_integer, check_number, replace_fields
@@ -24,7 +25,7 @@ from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
 from .propagation import Gathers, pull, push, simulate
-from .scheme import Layer, Medium, Scheme, Storage, halo
+from .scheme import LARGE, Layer, Medium, Scheme, Storage, halo
 from .slabs import count_slabs
 from .storage import plan_storage, refuse_storage
 from .survey import Survey
@@ -228,7 +229,8 @@ class Acoustic(WaveModel):
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
             raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
-        if engine == "auto" and jax.default_backend() != "gpu":
+        small = len(survey.shape) != 2 or np.prod(survey.shape) <= LARGE
+        if engine == "auto" and jax.default_backend() != "gpu" and (small or llvm.missing()):
             engine = "xla"
         self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None

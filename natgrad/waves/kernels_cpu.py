@@ -1,0 +1,505 @@
+"""Waves by code of our own on a CPU, in 2D: the step of `Medium`, in one pass over the fields.
+
+XLA has a loop for each part of the layer, and reads and writes the fields in each. Here a step goes
+once through blocks of rows, a vector of columns at a time. What a cell needs of the layer is made
+on the way: across rows, ψ of the rows ahead is computed just before it is used; along a row, the
+vectors at its two ends are in registers all at once. u⁺ replaces u⁻. The code is made for a grid,
+an order and a precision (core/llvm.py) and runs a shot from the first to the last step; shots are
+dealt out to the cores that the process may use.
+
+    find("forward", medium, source, receivers)     # the program, or why XLA runs instead
+"""
+
+import ctypes
+import json
+import math
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core import llvm
+from ..core.ffi import Call, refuse, register
+from ..core.llvm import Code, Value
+from .scheme import GAMMA, SECOND, Medium, Positions
+
+TARGET = "natgrad_waves"
+FIELDS = ("%u", "%v", "%w", "%psi0", "%zeta0", "%psi1", "%zeta1", "%other")
+ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept")
+NUMBERS = ("steps", "every", "stride", "injected", "corners", "recorded", "record_corners")
+PLACES = ("%inject_at", "%keep_at", "%inject_by", "%samples", "%record_at", "%record_by", "%data")
+GAP = 576  # bytes between fields, so that the same cell of all of them is not in one set of a cache
+
+
+class Grid(NamedTuple):
+    """The cells of a field as the code has them: rows of whole vectors, zeros all around.
+
+    A vector of zeros lies between rows, and `ahead` rows of them before the first and after the
+    last, as far as a block of rows reaches beyond itself.
+    """
+
+    shape: tuple[int, int]
+    last: int  # cells of a row without those that fill it up
+    spacing: tuple[float, float]
+    order: int
+    layer: int
+    real: str
+    width: int  # of a vector
+    block: int  # rows
+
+    @property
+    def ahead(self) -> int:
+        return max(3, self.order // 2)
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a row."""
+        return -(-self.shape[1] // self.width)
+
+    @property
+    def stride(self) -> int:
+        return (self.columns + 1) * self.width
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] + 2 * self.ahead
+
+    @property
+    def origin(self) -> int:
+        return self.ahead * self.stride + self.width
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.stride + self.width
+
+    def inside(self, field: np.ndarray) -> np.ndarray:
+        """A view of the cells of a field, as `Medium` has them."""
+        rows = field[self.origin :][: self.shape[0] * self.stride]
+        return rows.reshape(self.shape[0], -1)[:, : self.shape[1]]
+
+
+class Step:
+    """The code of one step, or of its transpose, in the notation of scheme.py.
+
+    `task` is what else is done on the way: "keep" q, "born" adds `other` · q to u⁺, "image" adds
+    q u to `other`.
+    """
+
+    def __init__(self, grid: Grid, transposed: bool, task: str = "", past_caches: bool = False):
+        self.grid, self.transposed, self.task = grid, transposed, task
+        self.past_caches = past_caches
+        self.code = Code(grid.real, grid.width)
+        gamma = GAMMA[grid.order]
+        number = self.code.constant
+        self.bends = [[number(x / h**2) for x in SECOND[grid.order]] for h in grid.spacing]
+        self.slopes = [(number((1 + 3 * gamma) / h), number(gamma / h)) for h in grid.spacing]
+        # cells from an edge on which the layer has a part in the step
+        reach = grid.layer + (grid.ahead if transposed else 1) if grid.layer else 0
+        self.left, self.right = -(-reach // grid.width), (grid.last - reach) // grid.width
+        if not reach:
+            self.right = grid.shape[1] // grid.width
+        elif self.left >= self.right:
+            self.left = self.right = grid.columns
+        self.edge = -(-reach // grid.block) * grid.block
+
+    def second(self, axis: int, u: Callable[[int], Value]) -> Value:
+        """K u, where u(d) is that of the cell d further along the axis."""
+        total = self.bends[axis][0] * u(0)
+        for distance, weight in enumerate(self.bends[axis][1:], start=1):
+            total = total + weight * (u(distance) + u(-distance))
+        return total
+
+    def first(self, axis: int, u: Callable[[int], Value]) -> Value:
+        """G u at the point after a cell."""
+        near, far = self.slopes[axis]
+        return near * (u(1) - u(0)) - far * (u(2) - u(-1))
+
+    def write(self, name: str) -> str:
+        """The text of a function of `ARRAYS`."""
+        code, rows, block = self.code, self.grid.shape[0], self.grid.block
+        zones = [(0, self.edge, True), (self.edge, rows - self.edge, False)]
+        zones.append((rows - self.edge, rows, True))
+        if 2 * self.edge >= rows or not self.edge:
+            zones = [(0, rows, self.edge > 0)]
+        if self.edge:
+            with code.loop(self.grid.columns * self.grid.width, self.grid.width) as column:
+                self.begin(code.whole("add", column, self.grid.origin))
+        for start, stop, layer in zones:
+            whole = stop - (stop - start) % block
+            with code.loop(whole, block, start) as row:
+                self.advance(row, block, layer)
+            if whole < stop:
+                self.advance(code.whole("add", whole, 0), stop - whole, layer)
+        return code.function(name, list(ARRAYS))
+
+    def advance(self, row: str, count: int, layer: bool) -> None:
+        """Some rows: the vectors of the layer at their start, those between, those at their end."""
+        code, grid, width = self.code, self.grid, self.grid.width
+        start = code.whole("add", code.whole("mul", row, grid.stride), grid.origin)
+        kept = code.whole("mul", row, grid.shape[1])
+        across = lambda at: self.across(at, row if layer else None, count)
+
+        def edge(low: int, high: int) -> None:
+            places = [code.whole("add", start, j * width) for j in range(low, high)]
+            sums = [across(at) for at in places]
+            for r in range(count):
+                if self.edge:
+                    along = self.along_layer(places[0], r, low, high)
+                else:
+                    along = [self.along(at, r) for at in places]
+                for j, at in enumerate(places):
+                    lanes = min(width, grid.shape[1] - (low + j) * width)
+                    held = code.whole("add", kept, (low + j) * width)
+                    self.finish(at, held, r, sums[j][r] + along[j], lanes)
+
+        if self.left:
+            edge(0, self.left)
+        if self.left < self.right:
+            with code.loop(self.right * width, width, self.left * width) as column:
+                at, held = (code.whole("add", x, column) for x in (start, kept))
+                for r, total in enumerate(across(at)):
+                    self.finish(at, held, r, total + self.along(at, r), width)
+        if self.right < grid.columns:
+            edge(self.right, grid.columns)
+
+    def line(self, axis: int, at: Any, kind: int, more: int) -> Value:
+        """a of ψ, b of ψ, a of ζ or b of ζ: of a row for axis 0, of columns for axis 1."""
+        if axis:
+            return self.code.load("%lines1", at, kind * self.grid.columns * self.grid.width + more)
+        return self.code.spread("%lines0", at, kind * self.grid.rows + self.grid.ahead + more)
+
+    def remember(self, axis: int, kind: int, line: tuple, at: str, more: int, x: Value) -> Value:
+        """f' = bf + ax of a memory, ψ for kind 0 and ζ for kind 2, which is written too."""
+        field = f"%{'zeta' if kind else 'psi'}{axis}"
+        a, b = (self.line(axis, line[0], kind + i, line[1]) for i in (0, 1))
+        new = b * self.code.load(field, at, more) + a * x
+        self.code.store(new, field, at, more)
+        return new
+
+    def across(self, at: str, row: str | None, count: int) -> list[Value]:
+        """K u along axis 0, on some rows of a vector of columns, with c where there is a `row`.
+
+        ψ is known up to the point after the first row, and ζ of the transpose up to `ahead` rows
+        after it, excluding this one.
+        """
+        code, grid, stride = self.code, self.grid, self.grid.stride
+        half, seen = grid.order // 2, {}
+
+        def u(r: int) -> Value:
+            if r not in seen:
+                seen[r] = code.load("%u", at, r * stride)
+            return seen[r]
+
+        if row is None:
+            return [self.second(0, lambda d, r=r: u(r + d)) for r in range(count)]
+        if self.transposed:  # y + ζ' takes the place of u
+            for r in range(-half, count + grid.ahead):
+                if r < grid.ahead:
+                    zeta = code.load("%zeta0", at, r * stride)
+                else:
+                    zeta = self.remember(0, 2, (row, r), at, r * stride, u(r))
+                seen[r] = u(r) + zeta
+        psi = {p: code.load("%psi0", at, p * stride) for p in (-2, -1, 0)}
+        for p in range(1, count + 1):
+            slope = self.first(0, lambda d, p=p: u(p + d))
+            psi[p] = self.remember(0, 0, (row, p), at, p * stride, slope)
+        sums = []
+        for r in range(count):
+            total = self.second(0, lambda d, r=r: u(r + d))
+            total = total + self.first(0, lambda d, r=r: psi[r - 1 + d])
+            if not self.transposed:
+                total = total + self.remember(0, 2, (row, r), at, r * stride, total)
+            sums.append(total)
+        return sums
+
+    def begin(self, at: str) -> None:
+        """What `across` takes for known, before the first rows."""
+        code, grid = self.code, self.grid
+        u = {r: code.load("%u", at, r * grid.stride) for r in range(-1, grid.ahead)}
+        for r in range(grid.ahead if self.transposed else 0):
+            u[r] = u[r] + self.remember(0, 2, (0, r), at, r * grid.stride, u[r])
+        self.remember(0, 0, (0, 0), at, 0, self.first(0, u.__getitem__))
+
+    def along(self, at: str, r: int) -> Value:
+        """K u along axis 1, on a vector without the layer."""
+        near = partial(self.code.load, "%u", at)
+        vectors = {k: near(r * self.grid.stride + k * self.grid.width) for k in (-1, 0, 1)}
+        return self.second(1, partial(self.code.shift, vectors.__getitem__))
+
+    def along_layer(self, at: str, r: int, low: int, high: int) -> list[Value]:
+        """K u + c along axis 1, on the vectors of an edge; beyond them the memories are zero."""
+        code, width, zero = self.code, self.grid.width, self.code.constant(0)
+        place = lambda j: r * self.grid.stride + (j - low) * width
+        u = {j: code.load("%u", at, place(j)) for j in range(low - 1, high + 1)}
+        near = lambda x, j, by: code.shift(lambda k: x.get(j + k, zero), by)
+        if self.transposed:
+            for j in range(low, high):
+                u[j] = u[j] + self.remember(1, 2, (0, j * width), at, place(j), u[j])
+        psi: dict[int, Value] = {}
+        for j in range(low, high):
+            slope = self.first(1, lambda d, j=j: near(u, j, d))
+            psi[j] = self.remember(1, 0, (0, j * width), at, place(j), slope)
+        sums = []
+        for j in range(low, high):
+            total = self.second(1, lambda d, j=j: near(u, j, d))
+            total = total + self.first(1, lambda d, j=j: near(psi, j, d - 1))
+            if not self.transposed:
+                total = total + self.remember(1, 2, (0, j * width), at, place(j), total)
+            sums.append(total)
+        return sums
+
+    def finish(self, at: str, held: str, r: int, total: Value, lanes: int) -> None:
+        """u⁺ from the sum over the axes, and what else there is to do; `held` is where q lies."""
+        code, more, row = self.code, r * self.grid.stride, r * self.grid.shape[1]
+        u, before = code.load("%u", at, more), code.load("%v", at, more)
+        change, q = code.load("%w", at, more) * total, None
+        if self.task == "keep":
+            aligned = self.past_caches
+            code.store(change, "%kept", held, row, lanes, aligned, past_caches=aligned)
+        elif self.task:
+            q = code.load("%kept", held, row, lanes, aligned=False)
+            other = code.load("%other", at, more)
+            if self.task == "image":
+                code.store(other + q * u, "%other", at, more)
+            else:
+                change = change + other * q
+        code.store(change + (code.constant(2) * u - before), "%v", at, more)
+
+
+def write_run(grid: Grid, mode: str) -> str:
+    """The text of the loop over the steps of a shot, a function of a table of addresses and numbers.
+
+    In a step the fields are recorded, stepped, and samples are injected into what comes of it. The
+    adjoint goes backwards, and every n-th step does more.
+    """
+    code, real = Code(grid.real, 1), grid.real
+    at: dict[str, str] = {}
+    for i, name in enumerate((*ARRAYS, *PLACES, *NUMBERS)):
+        kind = "ptr" if name.startswith("%") else "i64"
+        at[name] = code.new(f"load {kind}, ptr {code.place('%table', i, kind='i64')}")
+    scalar = lambda array, index: code.new(f"load {real}, ptr {code.place(array, index)}")
+    index = lambda array, i: code.new(f"load i64, ptr {code.place(array, i, kind='i64')}")
+    with code.loop(at["steps"]) as s:
+        back = code.whole("sub", code.whole("sub", at["steps"], 1), s)
+        t = back if mode == "adjoint" else s
+        odd = code.new(f"trunc i64 {s} to i1")
+        u = code.new(f"select i1 {odd}, ptr {at['%v']}, ptr {at['%u']}")
+        v = code.new(f"select i1 {odd}, ptr {at['%u']}, ptr {at['%v']}")
+        number = code.whole("sdiv", t, at["every"])
+        kept = code.place(at["%kept"], code.whole("mul", number, at["stride"]))
+        is_first = code.new(f"icmp eq i64 {code.whole('mul', number, at['every'])}, {t}")
+        with code.loop(at["recorded"]) as p:
+            place = code.place(at["%data"], code.whole("mul", p, at["steps"]))
+            place = code.place(place, t)
+            code.put(f"store {real} 0.0, ptr {place}")
+            with code.loop(at["record_corners"]) as corner:
+                k = code.whole("add", code.whole("mul", p, at["record_corners"]), corner)
+                value = scalar(u, index(at["%record_at"], k))
+                value = code.new(f"fmul {real} {value}, {scalar(at['%record_by'], k)}")
+                value = code.new(f"fadd {real} {value}, {scalar(place, 0)}")
+                code.put(f"store {real} {value}, ptr {place}")
+        given = ", ".join(f"ptr {at[name]}" for name in ARRAYS[2:-1])
+        call = lambda name: code.put(f"call void @{name}(ptr {u}, ptr {v}, {given}, ptr {kept})")
+        if mode == "forward":
+            call("plain")
+        else:
+            with code.where(is_first):
+                call("special")
+            with code.where(code.new(f"xor i1 {is_first}, true")):
+                call("plain")
+        with code.loop(at["injected"]) as p:
+            line = code.place(at["%samples"], code.whole("mul", p, at["steps"]))
+            sample = scalar(line, t)
+            with code.loop(at["corners"]) as corner:
+                k = code.whole("add", code.whole("mul", p, at["corners"]), corner)
+                force = code.new(f"fmul {real} {sample}, {scalar(at['%inject_by'], k)}")
+
+                def add(array: str, places: str, k: str = k, force: str = force) -> None:
+                    place = code.place(array, index(at[places], k))
+                    total = code.new(f"fadd {real} {scalar(place, 0)}, {force}")
+                    code.put(f"store {real} {total}, ptr {place}")
+
+                add(v, "%inject_at")
+                if mode == "keep":
+                    with code.where(is_first):
+                        add(kept, "%keep_at")
+    return code.function("run", ["%table"])
+
+
+class Program(NamedTuple):
+    """What is run for all shots: a mode of kernels.py on a grid, and every how many steps q is."""
+
+    mode: str
+    every: int
+    grid: Grid
+
+    def call(self, medium: Medium, results: list, *given: Array) -> list[Array]:
+        """That on w, the lines of the layer and what is given, in a function that is traced."""
+        register(TARGET, "cpu", _execute)
+        dtype = medium.weight.dtype
+        lines = [jnp.concatenate(pair).astype(dtype) for pair in medium.layer.lines]
+        lines = lines or [jnp.zeros((4, 0), dtype)] * 2
+        shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in results]
+        run = jax.custom_jvp(
+            lambda *given: jax.ffi.ffi_call(TARGET, shapes, vmap_method="sequential")(
+                *given, launch=json.dumps(self)
+            )
+        )
+        run.defjvp(refuse)
+        return list(run(medium.weight, *lines, *given))
+
+
+@cache
+def prepare(mode: str, grid: Grid, past_caches: bool) -> Any:
+    """The compiled run of one shot."""
+    back = mode == "adjoint"
+    text = Step(grid, back).write("plain") + write_run(grid, mode)
+    if mode != "forward":
+        task = "image" if back else mode
+        text += Step(grid, back, task, past_caches).write("special")
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(llvm.compile_code(text, "run"))
+
+
+def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Program | str:
+    """The program that runs these shots, or a line that says why it is XLA that does."""
+    scheme, shape, dtype = medium.scheme, medium.weight.shape, medium.weight.dtype
+    if len(shape) != 2:
+        return "the kernels for CPUs are for 2D"
+    if scheme.recomputes and mode != "forward":
+        return "the waves are not kept, but computed again"
+    if scheme.slab_axis is not None:
+        return "devices share a shot"
+    if reason := llvm.missing():
+        return reason
+    real, wide = "float" if dtype == jnp.float32 else "double", llvm.vector_bytes()
+    numbers = (shape[1] - scheme.fill, scheme.spacing, scheme.order, scheme.absorbing)
+    block = 2 if wide == 32 else 4  # such CPUs have half as many registers
+    grid = Grid(shape, *numbers, real, wide // dtype.itemsize, block)
+    return Program(mode, scheme.every, grid)
+
+
+def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
+    lead = jnp.asarray(medium.scheme.lead, at.cells.dtype)
+    return at.cells - lead, at.weights.astype(medium.weight.dtype)
+
+
+def forward(
+    program: Program, medium: Medium, wavelet: Array, source: Positions, receivers: Positions
+) -> list[Array]:
+    """The data, (shots, receivers, steps), and q where it is kept; a scaled source."""
+    results: list = [(*receivers.cells.shape[:2], medium.scheme.steps)]
+    if program.mode == "keep":
+        results.append((medium.scheme.blocks, len(wavelet), *medium.weight.shape))
+    given = (*point(medium, source), wavelet, *point(medium, receivers))
+    return program.call(medium, results, *given)
+
+
+def born(
+    program: Program, medium: Medium, ratio: Array, kept: Array, receivers: Positions
+) -> Array:
+    """The data of the linearised waves for the source ratio · q."""
+    results: list = [(*receivers.cells.shape[:2], medium.scheme.steps)]
+    return program.call(medium, results, ratio, kept, *point(medium, receivers))[0]
+
+
+def adjoint(
+    program: Program, medium: Medium, kept: Array, receivers: Positions, xi: Array
+) -> Array:
+    """Σ q y over steps and shots, for scaled receivers."""
+    results: list = [(len(xi), *medium.weight.shape)]
+    return program.call(medium, results, kept, *point(medium, receivers), xi)[0].sum(axis=0)
+
+
+# Arguments after w and the lines of the layer, then results.
+GIVEN = {
+    "forward": ("inject_at", "inject_by", "samples", "record_at", "record_by", "data"),
+    "keep": ("inject_at", "inject_by", "samples", "record_at", "record_by", "data", "kept"),
+    "born": ("other", "kept", "record_at", "record_by", "data"),
+    "adjoint": ("kept", "inject_at", "inject_by", "samples", "image"),
+}
+
+
+def _execute(call: Call) -> None:
+    """All shots, as many at once as there are cores for this process."""
+    mode, every, numbers = json.loads(call.launch)
+    grid = Grid(tuple(numbers[0]), numbers[1], tuple(numbers[2]), *numbers[3:])
+    weight, *lines = call.arrays[:3]
+    given = dict(zip(GIVEN[mode], call.arrays[3:], strict=True))
+    room = lambda *shape: _zeros(shape, weight.dtype)
+    common = {"%lines0": room(4, grid.rows), "%lines1": room(4, grid.columns * grid.width)}
+    for line, to, begin in zip(lines, common.values(), (grid.ahead, 0), strict=True):
+        to[:, begin : begin + line.shape[1]] = line
+    for name, x in {"%w": weight, "%other": given.get("other")}.items():
+        if x is not None:
+            common[name] = room(grid.size)
+            grid.inside(common[name])[:] = x
+    sizes = dict.fromkeys(NUMBERS, 0) | {"every": every}
+    flat = lambda cells, stride: cells[..., 0].astype(np.int64) * stride + cells[..., 1]
+    each = {name: given[name] for name in GIVEN[mode] if name not in ("kept", "other", "image")}
+    for name, count, corners in (
+        ("inject_at", "injected", "corners"),
+        ("record_at", "recorded", "record_corners"),
+    ):
+        if name in each:
+            cells = each[name]
+            sizes[count], sizes[corners] = cells.shape[1:3]
+            each[name] = flat(cells, grid.stride) + grid.origin
+            if name == "inject_at":
+                each["keep_at"] = flat(cells, grid.shape[1])
+    shots = len(each["inject_by" if "inject_by" in each else "record_by"])
+    sizes["steps"] = each["samples" if "samples" in each else "data"].shape[-1]
+    sizes["stride"], streams = shots * weight.size, False
+    if "kept" in given:
+        wide = grid.width * weight.itemsize
+        streams = (given["kept"].ctypes.data | weight.strides[0]) % wide == 0
+        if mode == "keep":
+            ask_for_large_pages(given["kept"])
+    function = prepare(mode, grid, streams)
+
+    def run(shot: int) -> None:
+        line = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
+        fields = room(len(FIELDS), line)
+        arrays = dict(zip(FIELDS, fields, strict=True)) | common
+        arrays |= {f"%{name}": x[shot] for name, x in each.items()}
+        if "kept" in given:
+            arrays["%kept"] = given["kept"][0, shot]
+        address = lambda name: arrays[name].ctypes.data if name in arrays else 0
+        table = [*map(address, (*ARRAYS, *PLACES)), *(sizes[name] for name in NUMBERS)]
+        function((ctypes.c_int64 * len(table))(*table))
+        if mode == "adjoint":
+            given["image"][shot] = grid.inside(arrays["%other"])
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if min(shots, cores or 1) == 1:
+        list(map(run, range(shots)))
+    else:
+        list(_pool(cores).map(run, range(shots)))
+
+
+_pool = cache(ThreadPoolExecutor)  # one for all devices, which together have these cores
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """That begin where a line of the cache does."""
+    count = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(count + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count].view(dtype).reshape(shape)
+
+
+def ask_for_large_pages(x: np.ndarray) -> None:
+    """Let Linux back an array by pages of 2 MiB; one of 4 kiB costs more than to write it."""
+    advice, large = getattr(mmap, "MADV_HUGEPAGE", None), 2**21
+    start, stop = -(-x.ctypes.data // large) * large, (x.ctypes.data + x.nbytes) // large * large
+    if advice is not None and stop > start:
+        with suppress(OSError, AttributeError):  # advice may be ignored, or unknown to the system
+            madvise = ctypes.CDLL(None).madvise
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)
