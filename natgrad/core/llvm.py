@@ -26,6 +26,12 @@ from typing import Any
 import numpy as np
 
 
+FOOT = """
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+!0 = !{i32 1}
+"""
+
+
 class Value:
     """A vector: the result of an instruction, or a constant."""
 
@@ -114,6 +120,11 @@ class Code:
             x = self._shuffle(self.vector, x.name, "poison", range(count))
         place = self.place(array, at, more)
         self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
+
+    def fetch(self, array: str, at: Any, more: int = 0) -> None:
+        """Have a line of the cache come from memory, for later; anywhere, no fault follows."""
+        place = self.place(array, at, more)
+        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def spread(self, array: str, at: Any, more: int = 0) -> Value:
         """One element in all places of a vector."""
@@ -204,7 +215,7 @@ def compile_code(text: str, name: str) -> int:
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
-    module = llvm.parse_assembly(text + "\n!0 = !{i32 1}\n")
+    module = llvm.parse_assembly(text + FOOT)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)

@@ -33,7 +33,7 @@ from .scheme import GAMMA, SECOND, Medium, Positions
 
 TARGET = "natgrad_waves"
 FIELDS = ("%u", "%v", "%w", "%psi0", "%zeta0", "%psi1", "%zeta1", "%other")
-ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept")
+ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept", "%coming")
 NUMBERS = ("steps", "every", "stride", "injected", "corners", "recorded", "record_corners")
 PLACES = ("%inject_at", "%keep_at", "%inject_by", "%samples", "%record_at", "%record_by", "%data")
 GAP = 576  # bytes between fields, so that the same cell of all of them is not in one set of a cache
@@ -93,14 +93,16 @@ class Step:
     q u to `other`.
     """
 
-    def __init__(self, grid: Grid, transposed: bool, task: str = "", past_caches: bool = False):
+    def __init__(
+        self, grid: Grid, transposed: bool, task: str, every: int, past_caches: bool = False
+    ):
         self.grid, self.transposed, self.task = grid, transposed, task
-        self.past_caches = past_caches
+        self.fetched, self.past_caches = every, past_caches
         self.code = Code(grid.real, grid.width)
-        gamma = GAMMA[grid.order]
-        number = self.code.constant
-        self.bends = [[number(x / h**2) for x in SECOND[grid.order]] for h in grid.spacing]
-        self.slopes = [(number((1 + 3 * gamma) / h), number(gamma / h)) for h in grid.spacing]
+        *bends, unit = SECOND[grid.order]
+        self.bends = [self.code.constant(x / unit) for x in bends]
+        self.slope = self.code.constant(1 / GAMMA[grid.order] + 3)
+        self.ratio = (grid.spacing[0] / grid.spacing[1]) ** 2
         # cells from an edge on which the layer has a part in the step
         reach = grid.layer + (grid.ahead if transposed else 1) if grid.layer else 0
         self.left, self.right = -(-reach // grid.width), (grid.last - reach) // grid.width
@@ -110,17 +112,20 @@ class Step:
             self.left = self.right = grid.columns
         self.edge = -(-reach // grid.block) * grid.block
 
-    def second(self, axis: int, u: Callable[[int], Value]) -> Value:
-        """K u, where u(d) is that of the cell d further along the axis."""
-        total = self.bends[axis][0] * u(0)
-        for distance, weight in enumerate(self.bends[axis][1:], start=1):
+    def second(self, u: Callable[[int], Value]) -> Value:
+        """K u over its last weight, where u(d) is that of the cell d further along the axis."""
+        total = u(len(self.bends)) + u(-len(self.bends))
+        for distance, weight in enumerate(self.bends[1:], start=1):
             total = total + weight * (u(distance) + u(-distance))
-        return total
+        return total + self.bends[0] * u(0)
 
-    def first(self, axis: int, u: Callable[[int], Value]) -> Value:
-        """G u at the point after a cell."""
-        near, far = self.slopes[axis]
-        return near * (u(1) - u(0)) - far * (u(2) - u(-1))
+    def first(self, u: Callable[[int], Value]) -> Value:
+        """h/γ G u at the point after a cell."""
+        return self.slope * (u(1) - u(0)) - (u(2) - u(-1))
+
+    def join(self, across: Value, along: Value) -> Value:
+        """The sum over the axes."""
+        return across + (along if self.ratio == 1 else self.code.constant(self.ratio) * along)
 
     def write(self, name: str) -> str:
         """The text of a function of `ARRAYS`."""
@@ -147,7 +152,14 @@ class Step:
         kept = code.whole("mul", row, grid.shape[1])
         across = lambda at: self.across(at, row if layer else None, count)
 
+        def fetch(column: Any) -> None:  # a share of the next q, on its way while this step runs
+            if self.fetched:
+                for r in range(0, count, self.fetched):
+                    code.fetch("%coming", code.whole("add", kept, column), r * grid.shape[1])
+
         def edge(low: int, high: int) -> None:
+            for j in range(low, high):
+                fetch(j * width)
             places = [code.whole("add", start, j * width) for j in range(low, high)]
             sums = [across(at) for at in places]
             for r in range(count):
@@ -158,15 +170,16 @@ class Step:
                 for j, at in enumerate(places):
                     lanes = min(width, grid.shape[1] - (low + j) * width)
                     held = code.whole("add", kept, (low + j) * width)
-                    self.finish(at, held, r, sums[j][r] + along[j], lanes)
+                    self.finish(at, held, r, self.join(sums[j][r], along[j]), lanes)
 
         if self.left:
             edge(0, self.left)
         if self.left < self.right:
             with code.loop(self.right * width, width, self.left * width) as column:
                 at, held = (code.whole("add", x, column) for x in (start, kept))
+                fetch(column)
                 for r, total in enumerate(across(at)):
-                    self.finish(at, held, r, total + self.along(at, r), width)
+                    self.finish(at, held, r, self.join(total, self.along(at, r)), width)
         if self.right < grid.columns:
             edge(self.right, grid.columns)
 
@@ -199,7 +212,7 @@ class Step:
             return seen[r]
 
         if row is None:
-            return [self.second(0, lambda d, r=r: u(r + d)) for r in range(count)]
+            return [self.second(lambda d, r=r: u(r + d)) for r in range(count)]
         if self.transposed:  # y + ζ' takes the place of u
             for r in range(-half, count + grid.ahead):
                 if r < grid.ahead:
@@ -209,12 +222,12 @@ class Step:
                 seen[r] = u(r) + zeta
         psi = {p: code.load("%psi0", at, p * stride) for p in (-2, -1, 0)}
         for p in range(1, count + 1):
-            slope = self.first(0, lambda d, p=p: u(p + d))
+            slope = self.first(lambda d, p=p: u(p + d))
             psi[p] = self.remember(0, 0, (row, p), at, p * stride, slope)
         sums = []
         for r in range(count):
-            total = self.second(0, lambda d, r=r: u(r + d))
-            total = total + self.first(0, lambda d, r=r: psi[r - 1 + d])
+            total = self.second(lambda d, r=r: u(r + d))
+            total = total + self.first(lambda d, r=r: psi[r - 1 + d])
             if not self.transposed:
                 total = total + self.remember(0, 2, (row, r), at, r * stride, total)
             sums.append(total)
@@ -226,13 +239,13 @@ class Step:
         u = {r: code.load("%u", at, r * grid.stride) for r in range(-1, grid.ahead)}
         for r in range(grid.ahead if self.transposed else 0):
             u[r] = u[r] + self.remember(0, 2, (0, r), at, r * grid.stride, u[r])
-        self.remember(0, 0, (0, 0), at, 0, self.first(0, u.__getitem__))
+        self.remember(0, 0, (0, 0), at, 0, self.first(u.__getitem__))
 
     def along(self, at: str, r: int) -> Value:
         """K u along axis 1, on a vector without the layer."""
         near = partial(self.code.load, "%u", at)
         vectors = {k: near(r * self.grid.stride + k * self.grid.width) for k in (-1, 0, 1)}
-        return self.second(1, partial(self.code.shift, vectors.__getitem__))
+        return self.second(partial(self.code.shift, vectors.__getitem__))
 
     def along_layer(self, at: str, r: int, low: int, high: int) -> list[Value]:
         """K u + c along axis 1, on the vectors of an edge; beyond them the memories are zero."""
@@ -245,12 +258,12 @@ class Step:
                 u[j] = u[j] + self.remember(1, 2, (0, j * width), at, place(j), u[j])
         psi: dict[int, Value] = {}
         for j in range(low, high):
-            slope = self.first(1, lambda d, j=j: near(u, j, d))
+            slope = self.first(lambda d, j=j: near(u, j, d))
             psi[j] = self.remember(1, 0, (0, j * width), at, place(j), slope)
         sums = []
         for j in range(low, high):
-            total = self.second(1, lambda d, j=j: near(u, j, d))
-            total = total + self.first(1, lambda d, j=j: near(psi, j, d - 1))
+            total = self.second(lambda d, j=j: near(u, j, d))
+            total = total + self.first(lambda d, j=j: near(psi, j, d - 1))
             if not self.transposed:
                 total = total + self.remember(1, 2, (0, j * width), at, place(j), total)
             sums.append(total)
@@ -296,6 +309,21 @@ def write_run(grid: Grid, mode: str) -> str:
         number = code.whole("sdiv", t, at["every"])
         kept = code.place(at["%kept"], code.whole("mul", number, at["stride"]))
         is_first = code.new(f"icmp eq i64 {code.whole('mul', number, at['every'])}, {t}")
+        coming = u
+        if mode in ("born", "adjoint"):
+            within = code.whole("sub", t, code.whole("mul", number, at["every"]))
+            last = code.whole("sub", code.whole("sdiv", code.whole("sub", at["steps"], 1), at["every"]), 0)
+            if mode == "adjoint":
+                within = code.whole("sub", code.whole("sub", at["every"], 1), within)
+                other = code.whole("sub", number, 1)
+                there = code.new(f"icmp sge i64 {other}, 0")
+            else:
+                other = code.whole("add", number, 1)
+                there = code.new(f"icmp sle i64 {other}, {last}")
+            next_q = code.place(at["%kept"], code.whole("mul", other, at["stride"]))
+            next_q = code.place(next_q, code.whole("mul", within, grid.shape[1]))
+            there = code.new(f"and i1 {there}, {code.new(f'icmp slt i64 {within}, {grid.block}')}")
+            coming = code.new(f"select i1 {there}, ptr {next_q}, ptr {u}")
         with code.loop(at["recorded"]) as p:
             place = code.place(at["%data"], code.whole("mul", p, at["steps"]))
             place = code.place(place, t)
@@ -306,8 +334,8 @@ def write_run(grid: Grid, mode: str) -> str:
                 value = code.new(f"fmul {real} {value}, {scalar(at['%record_by'], k)}")
                 value = code.new(f"fadd {real} {value}, {scalar(place, 0)}")
                 code.put(f"store {real} {value}, ptr {place}")
-        given = ", ".join(f"ptr {at[name]}" for name in ARRAYS[2:-1])
-        call = lambda name: code.put(f"call void @{name}(ptr {u}, ptr {v}, {given}, ptr {kept})")
+        given = ", ".join(f"ptr {at[name]}" for name in ARRAYS[2:-2])
+        call = lambda name: code.put(f"call void @{name}(ptr {u}, ptr {v}, {given}, ptr {kept}, ptr {coming})")
         if mode == "forward":
             call("plain")
         else:
@@ -358,13 +386,14 @@ class Program(NamedTuple):
 
 
 @cache
-def prepare(mode: str, grid: Grid, past_caches: bool) -> Any:
+def prepare(mode: str, every: int, grid: Grid, past_caches: bool) -> Any:
     """The compiled run of one shot."""
     back = mode == "adjoint"
-    text = Step(grid, back).write("plain") + write_run(grid, mode)
+    fetched = every if mode in ("born", "adjoint") else 0
+    text = Step(grid, back, "", fetched).write("plain") + write_run(grid, mode)
     if mode != "forward":
         task = "image" if back else mode
-        text += Step(grid, back, task, past_caches).write("special")
+        text += Step(grid, back, task, fetched, past_caches).write("special")
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(llvm.compile_code(text, "run"))
 
 
@@ -435,12 +464,15 @@ def _execute(call: Call) -> None:
     given = dict(zip(GIVEN[mode], call.arrays[3:], strict=True))
     room = lambda *shape: _zeros(shape, weight.dtype)
     common = {"%lines0": room(4, grid.rows), "%lines1": room(4, grid.columns * grid.width)}
+    unit = SECOND[grid.order][-1]
     for line, to, begin in zip(lines, common.values(), (grid.ahead, 0), strict=True):
         to[:, begin : begin + line.shape[1]] = line
+        to[0] *= GAMMA[grid.order] ** 2 / unit  # see `Step`
     for name, x in {"%w": weight, "%other": given.get("other")}.items():
         if x is not None:
             common[name] = room(grid.size)
             grid.inside(common[name])[:] = x
+    common["%w"] *= unit / grid.spacing[0] ** 2
     sizes = dict.fromkeys(NUMBERS, 0) | {"every": every}
     flat = lambda cells, stride: cells[..., 0].astype(np.int64) * stride + cells[..., 1]
     each = {name: given[name] for name in GIVEN[mode] if name not in ("kept", "other", "image")}
@@ -462,7 +494,7 @@ def _execute(call: Call) -> None:
         streams = (given["kept"].ctypes.data | weight.strides[0]) % wide == 0
         if mode == "keep":
             ask_for_large_pages(given["kept"])
-    function = prepare(mode, grid, streams)
+    function = prepare(mode, every, grid, streams)
 
     def run(shot: int) -> None:
         line = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
