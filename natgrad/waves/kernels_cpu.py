@@ -34,8 +34,10 @@ from .scheme import GAMMA, SECOND, Medium, Positions
 TARGET = "natgrad_waves"
 FIELDS = ("%u", "%v", "%w", "%psi0", "%zeta0", "%psi1", "%zeta1", "%other")
 ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept", "%coming")
-NUMBERS = ("steps", "every", "stride", "injected", "corners", "recorded", "record_corners")
+NUMBERS = ("steps", "stride", "injected", "recorded")
 PLACES = ("%inject_at", "%keep_at", "%inject_by", "%samples", "%record_at", "%record_by", "%data")
+TABLE = (*ARRAYS[:-1], *PLACES, *NUMBERS)
+VU = ("%v", "%u")
 GAP = 576  # bytes between fields, so that the same cell of all of them is not in one set of a cache
 
 
@@ -84,6 +86,11 @@ class Grid(NamedTuple):
         """A view of the cells of a field, as `Medium` has them."""
         rows = field[self.origin :][: self.shape[0] * self.stride]
         return rows.reshape(self.shape[0], -1)[:, : self.shape[1]]
+
+
+def share(grid: Grid, every: int) -> int:
+    """How much of q is on its way in each of n steps."""
+    return -(-grid.shape[0] * grid.shape[1] // every)
 
 
 class Step:
@@ -154,8 +161,9 @@ class Step:
 
         def fetch(column: Any) -> None:  # a share of the next q, on its way while this step runs
             if self.fetched:
-                for r in range(0, count, self.fetched):
-                    code.fetch("%coming", code.whole("add", kept, column), r * grid.shape[1])
+                done = code.whole("add", code.whole("mul", column, count), kept)
+                for j in range(-(-count // self.fetched)):
+                    code.fetch("%coming", code.whole("sdiv", done, self.fetched), j * width)
 
         def edge(low: int, high: int) -> None:
             for j in range(low, high):
@@ -287,78 +295,73 @@ class Step:
         code.store(change + (code.constant(2) * u - before), "%v", at, more)
 
 
-def write_run(grid: Grid, mode: str) -> str:
-    """The text of the loop over the steps of a shot, a function of a table of addresses and numbers.
+def write_run(program: "Program") -> str:
+    """The text of the loop over the steps of a shot, a function of a table of `TABLE`.
 
     In a step the fields are recorded, stepped, and samples are injected into what comes of it. The
     adjoint goes backwards, and every n-th step does more.
     """
+    mode, grid, every = program.mode, program.grid, program.every
     code, real = Code(grid.real, 1), grid.real
     at: dict[str, str] = {}
-    for i, name in enumerate((*ARRAYS, *PLACES, *NUMBERS)):
+    for i, name in enumerate(TABLE):
         kind = "ptr" if name.startswith("%") else "i64"
         at[name] = code.new(f"load {kind}, ptr {code.place('%table', i, kind='i64')}")
-    scalar = lambda array, index: code.new(f"load {real}, ptr {code.place(array, index)}")
+    number = lambda array, i: code.new(f"load {real}, ptr {code.place(array, i)}")
     index = lambda array, i: code.new(f"load i64, ptr {code.place(array, i, kind='i64')}")
+    moved = lambda array, i, by: code.place(array, code.whole("mul", i, by))
+
+    def add(x: str, array: str, i: str) -> None:
+        place = code.place(array, i)
+        code.put(f"store {real} {code.new(f'fadd {real} {number(place, 0)}, {x}')}, ptr {place}")
+
     with code.loop(at["steps"]) as s:
-        back = code.whole("sub", code.whole("sub", at["steps"], 1), s)
-        t = back if mode == "adjoint" else s
-        odd = code.new(f"trunc i64 {s} to i1")
-        u = code.new(f"select i1 {odd}, ptr {at['%v']}, ptr {at['%u']}")
-        v = code.new(f"select i1 {odd}, ptr {at['%u']}, ptr {at['%v']}")
-        number = code.whole("sdiv", t, at["every"])
-        kept = code.place(at["%kept"], code.whole("mul", number, at["stride"]))
-        is_first = code.new(f"icmp eq i64 {code.whole('mul', number, at['every'])}, {t}")
-        coming = u
-        if mode in ("born", "adjoint"):
-            within = code.whole("sub", t, code.whole("mul", number, at["every"]))
-            last = code.whole("sub", code.whole("sdiv", code.whole("sub", at["steps"], 1), at["every"]), 0)
+        t, odd = s, code.new(f"trunc i64 {s} to i1")
+        if mode == "adjoint":
+            t = code.whole("sub", code.whole("sub", at["steps"], 1), s)
+        u, v = (code.new(f"select i1 {odd}, ptr {at[x]}, ptr {at[y]}") for x, y in (VU, VU[::-1]))
+        block, part = code.whole("sdiv", t, every), code.whole("srem", t, every)
+        first = code.new(f"icmp eq i64 {part}, 0")
+        kept, coming = moved(at["%kept"], block, at["stride"]), u
+        if mode in ("born", "adjoint"):  # u is at hand, where no q comes after this one
+            by, end = (1, code.whole("sdiv", code.whole("sub", at["steps"], 1), every))
             if mode == "adjoint":
-                within = code.whole("sub", code.whole("sub", at["every"], 1), within)
-                other = code.whole("sub", number, 1)
-                there = code.new(f"icmp sge i64 {other}, 0")
-            else:
-                other = code.whole("add", number, 1)
-                there = code.new(f"icmp sle i64 {other}, {last}")
-            next_q = code.place(at["%kept"], code.whole("mul", other, at["stride"]))
-            next_q = code.place(next_q, code.whole("mul", within, grid.shape[1]))
-            there = code.new(f"and i1 {there}, {code.new(f'icmp slt i64 {within}, {grid.block}')}")
-            coming = code.new(f"select i1 {there}, ptr {next_q}, ptr {u}")
+                by, end, part = -1, 0, code.whole("sub", every - 1, part)
+            near = moved(
+                moved(at["%kept"], code.whole("add", block, by), at["stride"]),
+                part,
+                share(grid, every),
+            )
+            coming = code.new(
+                f"select i1 {code.new(f'icmp eq i64 {block}, {end}')}, ptr {u}, ptr {near}"
+            )
         with code.loop(at["recorded"]) as p:
-            place = code.place(at["%data"], code.whole("mul", p, at["steps"]))
-            place = code.place(place, t)
-            code.put(f"store {real} 0.0, ptr {place}")
-            with code.loop(at["record_corners"]) as corner:
-                k = code.whole("add", code.whole("mul", p, at["record_corners"]), corner)
-                value = scalar(u, index(at["%record_at"], k))
-                value = code.new(f"fmul {real} {value}, {scalar(at['%record_by'], k)}")
-                value = code.new(f"fadd {real} {value}, {scalar(place, 0)}")
-                code.put(f"store {real} {value}, ptr {place}")
-        given = ", ".join(f"ptr {at[name]}" for name in ARRAYS[2:-2])
-        call = lambda name: code.put(f"call void @{name}(ptr {u}, ptr {v}, {given}, ptr {kept}, ptr {coming})")
+            total = "0.0"
+            for corner in range(program.recorded_corners):
+                k = code.whole("add", code.whole("mul", p, program.recorded_corners), corner)
+                value = number(u, index(at["%record_at"], k))
+                value = code.new(f"fmul {real} {value}, {number(at['%record_by'], k)}")
+                total = code.new(f"fadd {real} {total}, {value}")
+            code.put(
+                f"store {real} {total}, ptr {code.place(moved(at['%data'], p, at['steps']), t)}"
+            )
+        given = ", ".join(f"ptr {x}" for x in (u, v, *map(at.get, ARRAYS[2:-2]), kept, coming))
         if mode == "forward":
-            call("plain")
+            code.put(f"call void @plain({given})")
         else:
-            with code.where(is_first):
-                call("special")
-            with code.where(code.new(f"xor i1 {is_first}, true")):
-                call("plain")
+            with code.where(first):
+                code.put(f"call void @special({given})")
+            with code.where(code.new(f"xor i1 {first}, true")):
+                code.put(f"call void @plain({given})")
         with code.loop(at["injected"]) as p:
-            line = code.place(at["%samples"], code.whole("mul", p, at["steps"]))
-            sample = scalar(line, t)
-            with code.loop(at["corners"]) as corner:
-                k = code.whole("add", code.whole("mul", p, at["corners"]), corner)
-                force = code.new(f"fmul {real} {sample}, {scalar(at['%inject_by'], k)}")
-
-                def add(array: str, places: str, k: str = k, force: str = force) -> None:
-                    place = code.place(array, index(at[places], k))
-                    total = code.new(f"fadd {real} {scalar(place, 0)}, {force}")
-                    code.put(f"store {real} {total}, ptr {place}")
-
-                add(v, "%inject_at")
+            sample = number(moved(at["%samples"], p, at["steps"]), t)
+            for corner in range(program.injected_corners):
+                k = code.whole("add", code.whole("mul", p, program.injected_corners), corner)
+                force = code.new(f"fmul {real} {sample}, {number(at['%inject_by'], k)}")
+                add(force, v, index(at["%inject_at"], k))
                 if mode == "keep":
-                    with code.where(is_first):
-                        add(kept, "%keep_at")
+                    with code.where(first):
+                        add(force, kept, index(at["%keep_at"], k))
     return code.function("run", ["%table"])
 
 
@@ -367,6 +370,8 @@ class Program(NamedTuple):
 
     mode: str
     every: int
+    injected_corners: int
+    recorded_corners: int
     grid: Grid
 
     def call(self, medium: Medium, results: list, *given: Array) -> list[Array]:
@@ -386,11 +391,12 @@ class Program(NamedTuple):
 
 
 @cache
-def prepare(mode: str, every: int, grid: Grid, past_caches: bool) -> Any:
+def prepare(program: "Program", past_caches: bool) -> Any:
     """The compiled run of one shot."""
+    mode, every, *_, grid = program
     back = mode == "adjoint"
     fetched = every if mode in ("born", "adjoint") else 0
-    text = Step(grid, back, "", fetched).write("plain") + write_run(grid, mode)
+    text = Step(grid, back, "", fetched).write("plain") + write_run(program)
     if mode != "forward":
         task = "image" if back else mode
         text += Step(grid, back, task, fetched, past_caches).write("special")
@@ -410,9 +416,10 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         return reason
     real, wide = "float" if dtype == jnp.float32 else "double", llvm.vector_bytes()
     numbers = (shape[1] - scheme.fill, scheme.spacing, scheme.order, scheme.absorbing)
-    block = 2 if wide == 32 else 4  # such CPUs have half as many registers
+    block = 2 if wide == 32 else 3  # such CPUs have half as many registers
     grid = Grid(shape, *numbers, real, wide // dtype.itemsize, block)
-    return Program(mode, scheme.every, grid)
+    corners = (at.cells.shape[2] for at in (receivers if mode == "adjoint" else source, receivers))
+    return Program(mode, scheme.every, *corners, grid)
 
 
 def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
@@ -458,7 +465,7 @@ GIVEN = {
 
 def _execute(call: Call) -> None:
     """All shots, as many at once as there are cores for this process."""
-    mode, every, numbers = json.loads(call.launch)
+    mode, *counts, numbers = json.loads(call.launch)
     grid = Grid(tuple(numbers[0]), numbers[1], tuple(numbers[2]), *numbers[3:])
     weight, *lines = call.arrays[:3]
     given = dict(zip(GIVEN[mode], call.arrays[3:], strict=True))
@@ -473,16 +480,13 @@ def _execute(call: Call) -> None:
             common[name] = room(grid.size)
             grid.inside(common[name])[:] = x
     common["%w"] *= unit / grid.spacing[0] ** 2
-    sizes = dict.fromkeys(NUMBERS, 0) | {"every": every}
+    sizes = dict.fromkeys(NUMBERS, 0)
     flat = lambda cells, stride: cells[..., 0].astype(np.int64) * stride + cells[..., 1]
     each = {name: given[name] for name in GIVEN[mode] if name not in ("kept", "other", "image")}
-    for name, count, corners in (
-        ("inject_at", "injected", "corners"),
-        ("record_at", "recorded", "record_corners"),
-    ):
+    for name, count in (("inject_at", "injected"), ("record_at", "recorded")):
         if name in each:
             cells = each[name]
-            sizes[count], sizes[corners] = cells.shape[1:3]
+            sizes[count] = cells.shape[1]
             each[name] = flat(cells, grid.stride) + grid.origin
             if name == "inject_at":
                 each["keep_at"] = flat(cells, grid.shape[1])
@@ -494,7 +498,7 @@ def _execute(call: Call) -> None:
         streams = (given["kept"].ctypes.data | weight.strides[0]) % wide == 0
         if mode == "keep":
             ask_for_large_pages(given["kept"])
-    function = prepare(mode, every, grid, streams)
+    function = prepare(Program(mode, *counts, grid), streams)
 
     def run(shot: int) -> None:
         line = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
@@ -504,7 +508,7 @@ def _execute(call: Call) -> None:
         if "kept" in given:
             arrays["%kept"] = given["kept"][0, shot]
         address = lambda name: arrays[name].ctypes.data if name in arrays else 0
-        table = [*map(address, (*ARRAYS, *PLACES)), *(sizes[name] for name in NUMBERS)]
+        table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))
         if mode == "adjoint":
             given["image"][shot] = grid.inside(arrays["%other"])
