@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-
 FOOT = """
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 !0 = !{i32 1}

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -106,8 +106,8 @@ class Step:
         self.grid, self.transposed, self.task = grid, transposed, task
         self.fetched, self.past_caches = every, past_caches
         self.code = Code(grid.real, grid.width)
-        *bends, unit = SECOND[grid.order]
-        self.bends = [self.code.constant(x / unit) for x in bends]
+        centre, *bends, unit = SECOND[grid.order]
+        self.centre, self.bends = centre / unit, [self.code.constant(x / unit) for x in bends]
         self.slope = self.code.constant(1 / GAMMA[grid.order] + 3)
         self.ratio = (grid.spacing[0] / grid.spacing[1]) ** 2
         # cells from an edge on which the layer has a part in the step
@@ -119,12 +119,17 @@ class Step:
             self.left = self.right = grid.columns
         self.edge = -(-reach // grid.block) * grid.block
 
-    def second(self, u: Callable[[int], Value]) -> Value:
-        """K u over its last weight, where u(d) is that of the cell d further along the axis."""
-        total = u(len(self.bends)) + u(-len(self.bends))
-        for distance, weight in enumerate(self.bends[1:], start=1):
+    def second(self, u: Callable[[int], Value], centres: int = 1) -> Value:
+        """K u over its last weight, where u(d) is that of the cell d further along the axis.
+
+        `centres` is how many axes' share of u itself is added: where both have the same spacing,
+        one can do it for the other.
+        """
+        half = self.grid.order // 2
+        total = u(half) + u(-half)
+        for distance, weight in enumerate(self.bends, start=1):
             total = total + weight * (u(distance) + u(-distance))
-        return total + self.bends[0] * u(0)
+        return total + self.code.constant(centres * self.centre) * u(0) if centres else total
 
     def first(self, u: Callable[[int], Value]) -> Value:
         """h/γ G u at the point after a cell."""
@@ -157,7 +162,8 @@ class Step:
         code, grid, width = self.code, self.grid, self.grid.width
         start = code.whole("add", code.whole("mul", row, grid.stride), grid.origin)
         kept = code.whole("mul", row, grid.shape[1])
-        across = lambda at: self.across(at, row if layer else None, count)
+        one = int(not layer and self.ratio == 1)  # axis 0 has the share of axis 1
+        across = lambda at, centres=1: self.across(at, row if layer else None, count, centres)
 
         def fetch(column: Any) -> None:  # a share of the next q, on its way while this step runs
             if self.fetched:
@@ -186,8 +192,9 @@ class Step:
             with code.loop(self.right * width, width, self.left * width) as column:
                 at, held = (code.whole("add", x, column) for x in (start, kept))
                 fetch(column)
-                for r, total in enumerate(across(at)):
-                    self.finish(at, held, r, self.join(total, self.along(at, r)), width)
+                for r, total in enumerate(across(at, 1 + one)):
+                    total = self.join(total, self.along(at, r, 1 - one))
+                    self.finish(at, held, r, total, width)
         if self.right < grid.columns:
             edge(self.right, grid.columns)
 
@@ -205,7 +212,7 @@ class Step:
         self.code.store(new, field, at, more)
         return new
 
-    def across(self, at: str, row: str | None, count: int) -> list[Value]:
+    def across(self, at: str, row: str | None, count: int, centres: int) -> list[Value]:
         """K u along axis 0, on some rows of a vector of columns, with c where there is a `row`.
 
         ψ is known up to the point after the first row, and ζ of the transpose up to `ahead` rows
@@ -220,7 +227,7 @@ class Step:
             return seen[r]
 
         if row is None:
-            return [self.second(lambda d, r=r: u(r + d)) for r in range(count)]
+            return [self.second(lambda d, r=r: u(r + d), centres) for r in range(count)]
         if self.transposed:  # y + ζ' takes the place of u
             for r in range(-half, count + grid.ahead):
                 if r < grid.ahead:
@@ -249,11 +256,23 @@ class Step:
             u[r] = u[r] + self.remember(0, 2, (0, r), at, r * grid.stride, u[r])
         self.remember(0, 0, (0, 0), at, 0, self.first(u.__getitem__))
 
-    def along(self, at: str, r: int) -> Value:
+    def along(self, at: str, r: int, centres: int = 1) -> Value:
         """K u along axis 1, on a vector without the layer."""
-        near = partial(self.code.load, "%u", at)
-        vectors = {k: near(r * self.grid.stride + k * self.grid.width) for k in (-1, 0, 1)}
-        return self.second(partial(self.code.shift, vectors.__getitem__))
+        code, grid, seen = self.code, self.grid, {}
+
+        def vector(k: int) -> Value:
+            if k not in seen:
+                seen[k] = code.load("%u", at, r * grid.stride + k * grid.width)
+            return seen[k]
+
+        def u(d: int) -> Value:
+            if (
+                d == grid.order // 2
+            ):  # a load across two lines saves a shuffle, of which there are many
+                return code.load("%u", at, r * grid.stride + d, aligned=False)
+            return code.shift(vector, d)
+
+        return self.second(u, centres)
 
     def along_layer(self, at: str, r: int, low: int, high: int) -> list[Value]:
         """K u + c along axis 1, on the vectors of an edge; beyond them the memories are zero."""
