@@ -17,6 +17,7 @@ tell two arrays apart; an extension module would have to be built for every plat
 """
 
 import importlib.util
+import platform
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +26,17 @@ from typing import Any
 
 import numpy as np
 
+# The bits of the control register that flush results and arguments.
+FLUSH = """%old = alloca i32
+%new = alloca i32
+call void @llvm.x86.sse.stmxcsr(ptr %old)
+%bits = load i32, ptr %old
+%more = or i32 %bits, 32832
+store i32 %more, ptr %new
+call void @llvm.x86.sse.ldmxcsr(ptr %new)""".splitlines()
 FOOT = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 !0 = !{i32 1}
 """
@@ -133,13 +144,12 @@ class Code:
         return self._shuffle(self.vector, first, "poison", [0] * self.width)
 
     def shift(self, vectors: Callable[[int], Value], by: int) -> Value:
-        """The elements `by` places after those of vectors(0), from vectors(−1) and vectors(1)."""
-        if by == 0:
-            return vectors(0)
-        before, after = (vectors(0), vectors(1)) if by > 0 else (vectors(-1), vectors(0))
-        start = by % self.width
+        """The elements `by` places after those of vectors(0), from the vectors around it."""
+        whole, start = divmod(by, self.width)
+        if start == 0:
+            return vectors(whole)
         lanes = range(start, start + self.width)
-        return self._shuffle(self.vector, before.name, after.name, lanes)
+        return self._shuffle(self.vector, vectors(whole).name, vectors(whole + 1).name, lanes)
 
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
@@ -174,10 +184,16 @@ class Code:
         self.put(f"br label %after{n}")
         self.put(f"after{n}:")
 
-    def function(self, name: str, pointers: list[str]) -> str:
-        """The text of the function. No two of its pointers lead to the same memory."""
-        given = ", ".join(f"ptr noalias {pointer}" for pointer in pointers)
-        return "\n".join([f"define void @{name}({given}) {{", *self._lines, "ret void", "}", ""])
+    def function(self, name: str, pointers: list[str], flush: bool = False) -> str:
+        """The text of the function. No two of its pointers lead to the same memory.
+
+        `flush` takes numbers too small for full precision as zeros, as XLA does. They appear ahead
+        of every wave front, and take some CPUs a hundred times as long.
+        """
+        given, body = ", ".join(f"ptr noalias {pointer}" for pointer in pointers), self._lines
+        if flush and platform.machine().lower() in ("x86_64", "amd64"):
+            body = [*FLUSH, *body, "call void @llvm.x86.sse.ldmxcsr(ptr %old)"]
+        return "\n".join([f"define void @{name}({given}) {{", *body, "ret void", "}", ""])
 
 
 def missing() -> str | None:
