@@ -57,7 +57,7 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     try:
         prepare(task, passes_caches(grid, 0))
     except (RuntimeError, OSError) as error:  # of LLVM, or where memory may not be executed
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}".splitlines()[0]
     return task
 
 
