@@ -5,12 +5,12 @@ shows that it runs on a GPU, or raises; `Launch.call` is the call inside a trace
 
     source.cu ─NVRTC→ cubin, kept in a folder of the user's cache ─driver→ kernel ─jax.ffi→ program
 
-Both libraries are reached by ctypes, and so is XLA (ffi.py). Python is entered for each launch, so
-kernels should last. Nothing is compiled when natgrad is installed, nothing of
-this runs without a GPU. What else there is: an extension module would have to be built for every
-platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that share their memory
-for the length of a loop; CuPy and cuda-python bring the same two libraries as a dependency that
-leaves the call from XLA to be written; Warp has that call, and a language of its own.
+Both libraries are reached by ctypes, and so is XLA (ffi.py). Nothing is compiled when natgrad is
+installed, nothing of this runs without a GPU. What else there is: an extension module would have to
+be built for every platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that
+share their memory for the length of a loop; CuPy and cuda-python bring the same two libraries as a
+dependency that leaves the call from XLA to be written; Warp has that call, and a language of its
+own.
 """
 
 import ctypes

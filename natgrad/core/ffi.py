@@ -112,9 +112,9 @@ class Call:
             for i in range(buffers.size):
                 buffer = Buffer.from_address(buffers.items[i])
                 shape, dtype = tuple(buffer.dims[: buffer.rank]), np.dtype(DTYPES[buffer.dtype])
-                room = ctypes.c_char * (math.prod(shape) * dtype.itemsize)
-                bytes_there = room.from_address(buffer.data) if math.prod(shape) else b""
-                found.append(np.frombuffer(bytes_there, dtype).reshape(shape))
+                count = math.prod(shape) * dtype.itemsize
+                there = (ctypes.c_char * count).from_address(buffer.data) if count else b""
+                found.append(np.frombuffer(memoryview(there), dtype).reshape(shape))
         return found
 
     @property

@@ -16,6 +16,7 @@ compiles plain loops and takes seconds, has no vectors, and leaves out the vecto
 tell two arrays apart; an extension module would have to be built for every platform and Python.
 """
 
+import importlib
 import importlib.util
 import platform
 import struct
@@ -96,8 +97,8 @@ class Code:
     def place(self, array: str, at: Any, more: int = 0, kind: str | None = None) -> str:
         """The address of an element; `more` is known now, and costs nothing later."""
         kind = kind or self.real
-        base = self.new(f"getelementptr inbounds {kind}, ptr {array}, i64 {at}")
-        return self.new(f"getelementptr inbounds {kind}, ptr {base}, i64 {more}") if more else base
+        base = self.new(f"getelementptr {kind}, ptr {array}, i64 {at}")
+        return self.new(f"getelementptr {kind}, ptr {base}, i64 {more}") if more else base
 
     def load(
         self, array: str, at: Any, more: int = 0, count: int | None = None, aligned: bool = True
@@ -205,7 +206,7 @@ def missing() -> str | None:
 
 @cache
 def _library() -> Any:
-    import llvmlite.binding as llvm
+    llvm = importlib.import_module("llvmlite.binding")
 
     with suppress(RuntimeError):  # newer versions do it by themselves, and say so
         llvm.initialize()

@@ -52,7 +52,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     numbers = (shape[1] - scheme.fill, scheme.spacing, scheme.order, scheme.absorbing)
     block = 2 if wide == 32 else 3  # AVX has half as many registers as AVX-512 and ARM
     grid = Grid(shape, *numbers, real, max(4, wide // dtype.itemsize), block)
-    corners = (at.cells.shape[2] for at in (receivers if mode == "adjoint" else source, receivers))
+    injected = receivers if mode == "adjoint" else source
+    corners = injected.cells.shape[2], receivers.cells.shape[2]
     task = Task(mode, scheme.every, *corners, grid)
     try:
         prepare(task, passes_caches(grid, 0))
@@ -122,56 +123,55 @@ GIVEN = {
 
 def _execute(call: Call) -> None:
     """All shots, as many at once as there are cores for this process."""
-    mode, *numbers, grid = json.loads(call.launch)
+    mode, every, injected, recorded, grid = json.loads(call.launch)
     grid = Grid(tuple(grid[0]), grid[1], tuple(grid[2]), *grid[3:])
-    weight, *lines = call.arrays[:3]
-    given = dict(zip(GIVEN[mode], call.arrays[3:], strict=True))
+    weight, line0, line1, *rest = call.arrays
+    given = dict(zip(GIVEN[mode], rest, strict=True))
     room = lambda *shape: _zeros(shape, weight.dtype)
-    common = {"%lines0": room(4, grid.rows), "%lines1": room(4, grid.columns * grid.width)}
-    unit = SECOND[grid.order][-1]
-    for line, to, begin in zip(lines, common.values(), (grid.ahead, 0), strict=True):
-        to[:, begin : begin + line.shape[1]] = line
-        to[0] *= GAMMA[grid.order] ** 2 / unit  # see `Step`
-    for name, x in {"%w": weight, "%other": given.get("other")}.items():
-        if x is not None:
-            common[name] = room(grid.size)
-            grid.inside(common[name])[:] = x
-    common["%w"] *= unit / grid.spacing[0] ** 2
-    sizes = dict.fromkeys(NUMBERS, 0)
+    common = {"%w": room(grid.size), "%other": room(grid.size)}  # to all shots
+    unit = SECOND[grid.order][-1]  # of sums: see `Step`
+    grid.inside(common["%w"])[:] = weight * (unit / grid.spacing[0] ** 2)
+    grid.inside(common["%other"])[:] = given.get("other", 0)
+    for name, line, count, begin in (
+        ("%lines0", line0, grid.rows, grid.ahead),
+        ("%lines1", line1, grid.columns * grid.width, 0),
+    ):
+        common[name] = room(4, count)
+        common[name][:, begin : begin + line.shape[1]] = line
+        common[name][0] *= GAMMA[grid.order] ** 2 / unit
+    each = {f"%{x}": given[x] for x in given if x not in ("kept", "other", "image")}
     flat = lambda cells, stride: cells[..., 0].astype(np.int64) * stride + cells[..., 1]
-    each = {name: given[name] for name in GIVEN[mode] if name not in ("kept", "other", "image")}
-    for name, count in (("inject_at", "injected"), ("record_at", "recorded")):
-        if name in each:
-            cells = each[name]
-            sizes[count] = cells.shape[1]
-            each[name] = flat(cells, grid.stride) + grid.origin
-            if name == "inject_at":
-                each["keep_at"] = flat(cells, grid.shape[1])
-    shots = len(each["inject_by" if "inject_by" in each else "record_by"])
-    sizes["steps"] = each["samples" if "samples" in each else "data"].shape[-1]
+    sizes: dict[str, int] = dict.fromkeys(NUMBERS, 0)
+    for kind in ("inject", "record"):
+        if (cells := given.get(f"{kind}_at")) is not None:
+            sizes[f"{kind}ed"] = cells.shape[1]
+            each[f"%{kind}_at"] = flat(cells, grid.stride) + grid.origin
+            each["%keep_at"] = flat(cells, grid.shape[1])
+    shots = len(each["%keep_at"])
+    sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
     kept = given.get("kept", np.zeros((1, shots, 1)))
     if mode == "keep":
         ask_for_large_pages(kept)
-    function = prepare(Task(mode, *numbers, grid), passes_caches(grid, kept.ctypes.data))
+    task = Task(mode, every, injected, recorded, grid)
+    function = prepare(task, passes_caches(grid, kept.ctypes.data))
 
     def run(shot: int) -> None:
-        line = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
-        fields = room(len(FIELDS), line)
-        arrays = dict(zip(FIELDS, fields, strict=True)) | common
-        arrays |= {f"%{name}": x[shot] for name, x in each.items()}
-        arrays["%kept"] = kept[0, shot]
+        apart = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
+        arrays = dict(zip(FIELDS, room(len(FIELDS), apart), strict=True))
+        image = arrays["%other"]
+        arrays |= common | {name: x[shot] for name, x in each.items()} | {"%kept": kept[0, shot]}
+        if mode == "adjoint":
+            arrays["%other"] = image
         address = lambda name: arrays[name].ctypes.data if name in arrays else 0
         table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))
         if mode == "adjoint":
-            given["image"][shot] = grid.inside(arrays["%other"])
+            given["image"][shot] = grid.inside(image)
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if min(shots, cores or 1) == 1:
-        list(map(run, range(shots)))
-    else:
-        list(_pool(cores).map(run, range(shots)))
+    several = min(shots, cores or 1) > 1
+    list((_pool(cores).map if several else map)(run, range(shots)))
 
 
 _pool = cache(ThreadPoolExecutor)  # one for all devices, which together have these cores

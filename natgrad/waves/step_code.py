@@ -33,9 +33,9 @@ class Grid(NamedTuple):
     last, as far as a block of rows reaches beyond itself.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     last: int  # cells of a row without those that fill it up
-    spacing: tuple[float, float]
+    spacing: tuple[float, ...]
     order: int
     layer: int
     real: str
@@ -281,7 +281,7 @@ class Step:
         """u⁺ from the sum over the axes, and what else there is to do; `held` is where q lies."""
         code, more, row = self.code, r * self.grid.stride, r * self.grid.shape[1]
         u, before = code.load("%u", at, more), code.load("%v", at, more)
-        change, q = code.load("%w", at, more) * total, None
+        change = code.load("%w", at, more) * total
         if self.extra == "keep":
             aligned = self.past_caches
             code.store(change, "%kept", held, row, lanes, aligned, past_caches=aligned)
@@ -315,7 +315,7 @@ class Task(NamedTuple):
 
 
 def write_run(task: Task) -> str:
-    """The text of the loop over the steps of a shot, a function of a table of `TABLE`.
+    """The text of the loop over the steps of a shot: "run", a function of what `TABLE` names.
 
     In a step the fields are recorded, stepped, and samples are injected into what comes of it. The
     adjoint goes backwards, and every n-th step does more.
@@ -345,19 +345,14 @@ def write_run(task: Task) -> str:
         block, part = code.whole("sdiv", t, every), code.whole("srem", t, every)
         first = code.new(f"icmp eq i64 {part}, 0")
         kept, coming = moved(at["%kept"], block, at["stride"]), u
-        if mode in ("born", "adjoint"):  # u is at hand, where no q comes after this one
-            share = -(-grid.shape[0] * grid.shape[1] // every)
-            by, end = (1, code.whole("sdiv", code.whole("sub", at["steps"], 1), every))
+        if mode in ("born", "adjoint"):  # where no q comes after this one, u, which is at hand
+            by, end = 1, code.whole("sdiv", code.whole("sub", at["steps"], 1), every)
             if mode == "adjoint":
-                by, end, part = -1, 0, code.whole("sub", every - 1, part)
-            near = moved(
-                moved(at["%kept"], code.whole("add", block, by), at["stride"]),
-                part,
-                share,
-            )
-            coming = code.new(
-                f"select i1 {code.new(f'icmp eq i64 {block}, {end}')}, ptr {u}, ptr {near}"
-            )
+                by, end, part = -1, "0", code.whole("sub", every - 1, part)
+            q = moved(at["%kept"], code.whole("add", block, by), at["stride"])
+            q = moved(q, part, -(-grid.shape[0] * grid.shape[1] // every))
+            none = code.new(f"icmp eq i64 {block}, {end}")
+            coming = code.new(f"select i1 {none}, ptr {u}, ptr {q}")
         with code.loop(at["recorded"]) as p:
             total = "0.0"
             for corner in range(task.recorded_corners):
@@ -365,9 +360,8 @@ def write_run(task: Task) -> str:
                 value = number(u, index(at["%record_at"], k))
                 value = code.new(f"fmul {real} {value}, {number(at['%record_by'], k)}")
                 total = code.new(f"fadd {real} {total}, {value}")
-            code.put(
-                f"store {real} {total}, ptr {code.place(moved(at['%data'], p, at['steps']), t)}"
-            )
+            place = code.place(moved(at["%data"], p, at["steps"]), t)
+            code.put(f"store {real} {total}, ptr {place}")
         given = ", ".join(f"ptr {x}" for x in (u, v, *map(at.get, ARRAYS[2:-2]), kept, coming))
         if mode == "forward":
             code.put(f"call void @plain({given})")
