@@ -146,7 +146,7 @@ def _execute(call: Call) -> None:
         if (cells := given.get(f"{kind}_at")) is not None:
             sizes[f"{kind}ed"] = cells.shape[1]
             each[f"%{kind}_at"] = flat(cells, grid.stride) + grid.origin
-            each["%keep_at"] = flat(cells, grid.shape[1])
+            each.setdefault("%keep_at", flat(cells, grid.shape[1]))  # of what is injected
     shots = len(each["%keep_at"])
     sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
