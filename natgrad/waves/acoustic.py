@@ -167,8 +167,9 @@ class Acoustic(WaveModel):
     split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
-    grid: in 2D they keep a shot in the shared memory of a few multiprocessors. `engine="kernels"`
-    says why where there are none, and "xla" does without them.
+    grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
+    llvmlite (the extra `cpu`), large grids in 2D have vector code of our own, which uses all cores
+    of the process. `engine="kernels"` says why where there are none, and "xla" does without them.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
