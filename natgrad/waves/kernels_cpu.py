@@ -20,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..core import llvm
 from ..core.ffi import Call, refuse, register
 from .scheme import GAMMA, SECOND, Medium, Positions
 from .step_code import FIELDS, NUMBERS, TABLE, Grid, Task
 
-TARGET = "natgrad_waves"
+TARGET, ROOM = "natgrad_waves", "natgrad_room"
 GAP = 576  # bytes between fields, so that the same cell of all of them is not in one set of a cache
 
 
@@ -193,3 +194,10 @@ def ask_for_large_pages(x: np.ndarray) -> None:
         with suppress(OSError, AttributeError):  # advice may be ignored, or unknown to the system
             madvise = ctypes.CDLL(None).madvise
             madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)
+
+
+def ask_for_room(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """For waves that XLA keeps: on large pages, and with any numbers in it."""
+    register(ROOM, "cpu", lambda call: ask_for_large_pages(call.arrays[0]))
+    made = jax.ShapeDtypeStruct(shape, dtype)
+    return jax.ffi.ffi_call(ROOM, made, vmap_method="sequential")(launch="")

@@ -29,7 +29,7 @@ from jaxtyping import PyTree
 from ..core.sharding import AXIS
 from ..errors import warn_once
 from . import kernels, kernels_cpu
-from .scheme import Fields, Medium, Positions, Scheme, locate
+from .scheme import LARGE, Fields, Medium, Positions, Scheme, locate
 from .slabs import SLABS, Slab, spread
 from .storage import Boundary, make_room, read, write
 from .survey import Survey
@@ -99,6 +99,8 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
             room = make_room(medium, count)
         else:
             room = jnp.zeros((scheme.blocks, count, *shape), medium.weight.dtype)
+            if medium.weight.size > LARGE and jax.default_backend() == "cpu":
+                room = kernels_cpu.ask_for_room(room.shape, room.dtype)
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
