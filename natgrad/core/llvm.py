@@ -12,8 +12,8 @@ guessed by a compiler. `Value` has the operators, so a formula reads as one:
 
 Products and sums may be contracted to one rounding; nothing else is reordered. Compiling takes
 tenths of a second. It needs llvmlite, the part of numba that is LLVM. What else there is: numba
-compiles plain loops and takes seconds, has no vectors, and leaves out the vectors where it cannot
-tell two arrays apart; an extension module would have to be built for every platform and Python.
+itself compiles plain loops, and leaves vectors, shifts and registers to what the compiler finds in
+them; an extension module would have to be built for every platform and Python.
 """
 
 import importlib
@@ -207,7 +207,6 @@ def missing() -> str | None:
 @cache
 def _library() -> Any:
     llvm = importlib.import_module("llvmlite.binding")
-
     with suppress(RuntimeError):  # newer versions do it by themselves, and say so
         llvm.initialize()
     llvm.initialize_native_target()

@@ -49,16 +49,17 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         return "devices share a shot"
     if reason := llvm.missing():
         return reason
-    real, wide = "float" if dtype == jnp.float32 else "double", llvm.vector_bytes()
-    numbers = (shape[1] - scheme.fill, scheme.spacing, scheme.order, scheme.absorbing)
-    block = 2 if wide == 32 else 3  # AVX has half as many registers as AVX-512 and ARM
-    grid = Grid(shape, *numbers, real, max(4, wide // dtype.itemsize), block)
-    injected = receivers if mode == "adjoint" else source
-    corners = injected.cells.shape[2], receivers.cells.shape[2]
-    task = Task(mode, scheme.every, *corners, grid)
     try:
+        wide = llvm.vector_bytes()
+        numbers = (shape[1] - scheme.fill, scheme.spacing, scheme.order, scheme.absorbing)
+        kind = ("float" if dtype == jnp.float32 else "double", max(4, wide // dtype.itemsize))
+        block = 2 if wide == 32 else 3  # AVX has half as many registers as AVX-512 and ARM
+        grid = Grid(shape, *numbers, *kind, block)
+        injected = receivers if mode == "adjoint" else source
+        corners = injected.cells.shape[2], receivers.cells.shape[2]
+        task = Task(mode, scheme.every, *corners, grid)
         prepare(task, passes_caches(grid, 0))
-    except (RuntimeError, OSError) as error:  # of LLVM, or where memory may not be executed
+    except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return task
 
