@@ -133,9 +133,9 @@ class Code:
         self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
 
     def fetch(self, array: str, at: Any, more: int = 0) -> None:
-        """Have a line of the cache come from memory, for later; anywhere, no fault follows."""
+        """Have a line come from memory into the second cache; anywhere, no fault follows."""
         place = self.place(array, at, more)
-        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
 
     def spread(self, array: str, at: Any, more: int = 0) -> Value:
         """One element in all places of a vector."""

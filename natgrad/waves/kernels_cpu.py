@@ -153,8 +153,9 @@ def _execute(call: Call) -> None:
     sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
     kept = given.get("kept", np.zeros((1, shots, 1)))
-    if mode == "keep":
-        ask_for_large_pages(kept)
+    for name in ("data", "kept") if mode == "keep" else ("data",):
+        if name in given:
+            ask_for_large_pages(given[name])
     task = Task(mode, every, injected, recorded, grid)
     function = prepare(task, passes_caches(grid, kept.ctypes.data))
 
