@@ -18,6 +18,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import equinox as eqx
@@ -162,18 +163,20 @@ def growth() -> Iterator[list]:
 def cost() -> Iterator[list]:
     """Microseconds of the CPU for a step of one shot at the size of bench_waves.py, with the layer
     and without one on a grid of as many cells; the shortest of five runs."""
-    for cells in LAYERS:
+    engines = {"natgrad": "auto", "natgrad, XLA": "xla"}
+    for (name, engine), cells in product(engines.items(), LAYERS):
         times = []
         for inner, rim in (((306, 120), cells), ((306 + 2 * cells, 120 + 2 * cells), 0)):
             line = waves.Survey.line(inner, SPACING, dt=0.002, steps=600, shots=1, frequency=6.0)
-            model = waves.Acoustic(line, np.full(inner, 2500.0), absorbing=rim, stored_every=6)
+            settings = {"absorbing": rim, "stored_every": 6, "engine": engine}
+            model = waves.Acoustic(line, np.full(inner, 2500.0), **settings)
             seconds = []
             for _ in range(6):
                 start = time.process_time()
                 records(model, model.start).block_until_ready()
                 seconds.append(time.process_time() - start)
             times.append(1e6 * min(seconds[1:]) / line.steps)
-        yield [cells, *times, times[0] / times[1]]
+        yield [name, cells, *times, times[0] / times[1]]
 
 
 def main() -> None:
@@ -189,7 +192,7 @@ def main() -> None:
     show_table("survey", columns, surveys(), "What the edges add to a survey's records, in dB")
     columns = ["order", "cells", "model", "last over largest"]
     show_table("growth", columns, growth(), "Amplitude after 20,000 steps")
-    columns = ["cells", "with the layer µs", "without µs", "ratio"]
+    columns = ["engine", "cells", "with the layer µs", "without µs", "ratio"]
     show_table("cost", columns, cost(), "A step of one shot, CPU microseconds")
     if arguments.scan:
         columns = ["cells", "POWER", "STRENGTH", "mean", "worst"]

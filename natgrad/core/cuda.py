@@ -5,13 +5,12 @@ shows that it runs on a GPU, or raises; `Launch.call` is the call inside a trace
 
     source.cu ─NVRTC→ cubin, kept in a folder of the user's cache ─driver→ kernel ─jax.ffi→ program
 
-Both libraries are reached by ctypes, and so is XLA: its handler is a C function of one struct
-(xla/ffi/api/c_api.h, which jaxlib carries), and a Python function can be one. Python is entered
-for each launch, so kernels should last. Nothing is compiled when natgrad is installed, nothing of
-this runs without a GPU. What else there is: an extension module would have to be built for every
-platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that share their memory
-for the length of a loop; CuPy and cuda-python bring the same two libraries as a dependency that
-leaves the call from XLA to be written; Warp has that call, and a language of its own.
+Both libraries are reached by ctypes, and so is XLA (ffi.py). Nothing is compiled when natgrad is
+installed, nothing of this runs without a GPU. What else there is: an extension module would have to
+be built for every platform, Python and CUDA; Pallas (Mosaic GPU) and Triton have no clusters that
+share their memory for the length of a loop; CuPy and cuda-python bring the same two libraries as a
+dependency that leaves the call from XLA to be written; Warp has that call, and a language of its
+own.
 """
 
 import ctypes
@@ -19,9 +18,8 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -30,8 +28,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from ..errors import InputError
 from .archive import replace_file
+from .ffi import Call, refuse, register, struct
 
 TARGET = "natgrad_cuda_launch"
 PACKAGE = Path(__file__).parents[1]
@@ -39,149 +37,6 @@ PACKAGE = Path(__file__).parents[1]
 
 class CudaError(RuntimeError):
     """A library that is missing, or what it has answered."""
-
-
-# --- XLA's side: the call frame that a handler is given -------------------------------------------
-
-
-def _struct(name: str, *fields: tuple[str, Any]) -> Any:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-_HEAD = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p))
-_VERSION = (("major", ctypes.c_int), ("minor", ctypes.c_int))
-_LIST = (*_HEAD, ("size", ctypes.c_int64), ("types", ctypes.c_void_p))
-_POINTERS = ctypes.POINTER(ctypes.c_void_p)
-
-Buffer = _struct(
-    "Buffer",
-    *_HEAD,
-    ("dtype", ctypes.c_int),
-    ("data", ctypes.c_void_p),
-    ("rank", ctypes.c_int64),
-    ("dims", ctypes.POINTER(ctypes.c_int64)),
-)
-Span = _struct("Span", ("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
-Buffers = _struct("Buffers", *_LIST, ("items", _POINTERS))
-Attributes = _struct("Attributes", *_LIST, ("names", _POINTERS), ("items", _POINTERS))
-CallFrame = _struct(
-    "CallFrame",
-    *_HEAD,
-    ("api", ctypes.c_void_p),
-    ("context", ctypes.c_void_p),
-    ("stage", ctypes.c_int),
-    ("arguments", Buffers),
-    ("results", Buffers),
-    ("attributes", Attributes),
-)
-Version = _struct("Version", *_HEAD, *_VERSION)
-Metadata = _struct(
-    "Metadata", ("struct_size", ctypes.c_size_t), ("version", Version), ("traits", ctypes.c_uint32)
-)
-Extension = _struct(
-    "Extension",
-    ("struct_size", ctypes.c_size_t),
-    ("type", ctypes.c_int),
-    ("next", ctypes.c_void_p),
-    ("metadata", ctypes.POINTER(Metadata)),
-)
-Api = _struct(
-    "Api",
-    *_HEAD,
-    ("version", Version),
-    ("internal", ctypes.c_void_p),
-    ("create_error", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)),
-    ("error_message", ctypes.c_void_p),
-    ("destroy_error", ctypes.c_void_p),
-    ("register_handler", ctypes.c_void_p),
-    ("get_stream", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)),
-)
-NewError = _struct("NewError", *_HEAD, ("message", ctypes.c_char_p), ("code", ctypes.c_int))
-GetStream = _struct("GetStream", *_HEAD, ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p))
-HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(CallFrame))
-METADATA, INTERNAL, STRING = 1, 13, 4
-
-
-class Call:
-    """One execution: the attribute that names the launch, and where its arrays are."""
-
-    def __init__(self, frame: Any):
-        self._frame, self._api = frame, Api.from_address(frame.api)
-
-    @property
-    def launch(self) -> bytes:
-        given = self._frame.attributes
-        if given.size != 1 or ctypes.cast(given.types, ctypes.POINTER(ctypes.c_int))[0] != STRING:
-            raise CudaError("a call of a kernel has other attributes than one string")
-        span = Span.from_address(given.items[0])
-        return ctypes.string_at(span.data, span.size)
-
-    @property
-    def addresses(self) -> list[int]:
-        """Those of the arguments, then those of the results."""
-        lists = (self._frame.arguments, self._frame.results)
-        return [
-            Buffer.from_address(buffers.items[i]).data or 0
-            for buffers in lists
-            for i in range(buffers.size)
-        ]
-
-    @property
-    def stream(self) -> int:
-        asked = GetStream(ctypes.sizeof(GetStream), None, self._frame.context, None)
-        if self._api.get_stream(ctypes.addressof(asked)):
-            raise CudaError("XLA gives no stream")
-        return asked.stream or 0
-
-    def error(self, message: str) -> int:
-        told = NewError(ctypes.sizeof(NewError), None, message.encode(), INTERNAL)
-        return self._api.create_error(ctypes.addressof(told))
-
-
-@cache
-def ffi_version() -> tuple[int, int]:
-    """XLA's, from the header that jaxlib carries; 0.1 where there is none."""
-    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-    try:
-        found = re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header.read_text())
-        major, minor = (int(x) for x in found)
-    except (OSError, ValueError):
-        return 0, 1
-    return major, minor
-
-
-_handlers: dict[tuple[str, str], Any] = {}  # what XLA calls must not be collected
-
-
-def register(name: str, platform: str, execute: Callable[[Call], None]) -> None:
-    """Let XLA call a Python function; an exception of it becomes one of the program."""
-    if (name, platform) in _handlers:
-        return
-
-    def handle(pointer: Any) -> int | None:
-        frame = pointer.contents
-        at = frame.extension
-        while at:
-            extension = Extension.from_address(at)
-            at = extension.next
-            if extension.type == METADATA:  # XLA asks, once, which version this was written for
-                told = extension.metadata.contents
-                told.version.major, told.version.minor = ffi_version()
-                told.traits = 0
-                return None
-        call = Call(frame)
-        try:
-            execute(call)
-        except BaseException as error:  # an interrupt too: XLA would take the results for good
-            return call.error(f"{type(error).__name__}: {error}")
-        return None
-
-    handler = _handlers[name, platform] = HANDLER(handle)
-    capsule = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value)
-    jax.ffi.register_ffi_target(name, capsule, platform=platform)
-
-
-# --- CUDA's side: NVRTC, the driver ---------------------------------------------------------------
 
 
 @cache
@@ -260,10 +115,10 @@ def compile_source(source: str, options: list[str], again: bool = False) -> byte
 _CLUSTER = 4
 _SHARED_LIMIT, _MULTIPROCESSORS = 97, 16
 _LOCAL_BYTES, _REGISTERS, _SHARED_BYTES, _ANY_CLUSTER = 3, 4, 8, 14
-_Attribute = _struct(
+_Attribute = struct(
     "_Attribute", ("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)
 )
-_Config = _struct(
+_Config = struct(
     "_Config",
     ("grid", ctypes.c_uint * 3),
     ("block", ctypes.c_uint * 3),
@@ -410,13 +265,8 @@ class Launch(NamedTuple):
                 TARGET, [*results, *state], vmap_method="sequential", input_output_aliases=aliases
             )(*given, launch=json.dumps(self))
         )
-        run.defjvp(_refuse)
+        run.defjvp(refuse)
         return list(run(*arguments))
-
-
-def _refuse(primals: Any, tangents: Any) -> Any:
-    what = "kernels are no functions that JAX can differentiate"
-    raise InputError("engine", what, "model.products, or engine='xla'")
 
 
 @contextmanager

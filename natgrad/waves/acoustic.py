@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
+from ..core import llvm
 from ..core.outcomes import Counts
 from ..core.selection import Selection
 from ..core.settings import check_integer, check_number, replace_fields
@@ -24,7 +25,7 @@ from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
 from .propagation import Gathers, pull, push, simulate
-from .scheme import Layer, Medium, Scheme, Storage, halo
+from .scheme import LARGE, Layer, Medium, Scheme, Storage, halo
 from .slabs import count_slabs
 from .storage import plan_storage, refuse_storage
 from .survey import Survey
@@ -166,8 +167,9 @@ class Acoustic(WaveModel):
     split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
-    grid: in 2D they keep a shot in the shared memory of a few multiprocessors. `engine="kernels"`
-    says why where there are none, and "xla" does without them.
+    grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
+    llvmlite (the extra `cpu`), large grids in 2D have vector code of our own, which uses all cores
+    of the process. `engine="kernels"` says why where there are none, and "xla" does without them.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -228,7 +230,8 @@ class Acoustic(WaveModel):
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
             raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
-        if engine == "auto" and jax.default_backend() != "gpu":
+        small = len(survey.shape) != 2 or np.prod(survey.shape) <= LARGE
+        if engine == "auto" and jax.default_backend() != "gpu" and (small or llvm.missing()):
             engine = "xla"
         self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
         self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None

@@ -26,14 +26,15 @@ from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from ..core.cuda import Launch
 from ..core.sharding import AXIS
 from ..errors import warn_once
-from . import kernels
-from .scheme import Fields, Medium, Positions, Scheme, locate
+from . import kernels, kernels_cpu
+from .scheme import LARGE, Fields, Medium, Positions, Scheme, locate
 from .slabs import SLABS, Slab, spread
 from .storage import Boundary, make_room, read, write
 from .survey import Survey
+
+ENGINES = {"gpu": kernels, "cpu": kernels_cpu}  # what computes waves beside XLA, by platform
 
 
 class Gathers(NamedTuple):
@@ -85,8 +86,8 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
                 kept = kept.put_last(fields, scheme, first)
             return kept, scheme.join(data)
 
-        def by_kernel(launch: Launch, kept: PyTree, shots: Gathers) -> tuple[PyTree, Array]:
-            data, *kept = kernels.forward(launch, medium, *shots)
+        def by_kernel(own: Any, launch: Any, kept: PyTree, shots: Gathers) -> tuple[PyTree, Array]:
+            data, *kept = own.forward(launch, medium, *shots)
             return kept[0] if keep else None, data
 
         mode = "keep" if keep else "forward"
@@ -98,6 +99,8 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
             room = make_room(medium, count)
         else:
             room = jnp.zeros((scheme.blocks, count, *shape), medium.weight.dtype)
+            if medium.weight.size > LARGE and jax.default_backend() == "cpu":
+                room = kernels_cpu.ask_for_room(room.shape, room.dtype)
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
@@ -125,8 +128,8 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
                 _, data = scatter(medium.rest(count), q, blocks, source, shots.receivers, medium)
             return carry, scheme.join(data)
 
-        def by_kernel(launch: Launch, carry: None, shots: Gathers) -> tuple[None, Array]:
-            return carry, kernels.born(launch, medium, source, kept, shots.receivers)
+        def by_kernel(own: Any, launch: Any, carry: None, shots: Gathers) -> tuple[None, Array]:
+            return carry, own.born(launch, medium, source, kept, shots.receivers)
 
         kernel = choose(by_kernel, "born", medium, shots) if scheme.engine != "xla" else None
         return over_groups(group, None, shots, kernel)[1]
@@ -157,9 +160,9 @@ def pull(medium: Medium, shots: Gathers, xi: Array, kept: PyTree, mesh: Mesh | N
                 _, total = image_again(start, kept, first, samples, receivers, shots, medium)
             return total, None
 
-        def by_kernel(launch: Launch, total: Array, rows: Any) -> tuple[Array, None]:
+        def by_kernel(own: Any, launch: Any, total: Array, rows: Any) -> tuple[Array, None]:
             receivers = rows[0].receivers.scale(medium.weight, scheme.lead)
-            return total + kernels.adjoint(launch, medium, kept, receivers, rows[1]), None
+            return total + own.adjoint(launch, medium, kept, receivers, rows[1]), None
 
         kernel = choose(by_kernel, "adjoint", medium, shots) if scheme.engine != "xla" else None
         total, _ = over_groups(group, jnp.zeros_like(medium.weight), (shots, xi), kernel)
@@ -202,14 +205,15 @@ def deal(
 
 
 def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Callable | None:
-    """The kernel for these shots, where there is one."""
-    found = kernels.find(mode, medium, shots.source, shots.receivers)
+    """The kernel for these shots, where there is one: code of ours on the platform of programs."""
+    own = ENGINES.get(jax.default_backend(), kernels)
+    found = own.find(mode, medium, shots.source, shots.receivers)
     if isinstance(found, str):
         if medium.scheme.engine == "kernels":
             told = f"engine: XLA computes the waves ({mode}), because {found}. Try: engine='auto'."
             warn_once(told, told)
         return None
-    return partial(kernel, found)
+    return partial(kernel, own, found)
 
 
 def over_groups(
@@ -217,7 +221,7 @@ def over_groups(
 ) -> tuple[PyTree, PyTree]:
     """`carry` through groups of shots, and what they give: one shot each on a CPU, else all.
 
-    A kernel takes the place of `function` on an NVIDIA GPU, for all shots at once.
+    A kernel takes the place of `function` for all shots at once.
     """
     count = len(jax.tree.leaves(rows)[0])
 
@@ -227,7 +231,9 @@ def over_groups(
         return carry, jax.tree.map(lambda x: x[:, 0], out)
 
     together = lambda carry, rows: function(carry, jnp.zeros((), int), rows)
-    ways = {"cpu": one_by_one} if kernel is None else {"cpu": one_by_one, "cuda": kernel}
+    ways = {"cpu": one_by_one}
+    if kernel is not None:
+        ways["cpu" if jax.default_backend() == "cpu" else "cuda"] = kernel
     return jax.lax.platform_dependent(carry, rows, default=together, **ways)
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 import host_kernels
 import natgrad as ng
-from natgrad import waves
+from kernel_cases import CASES, check, make
 from natgrad.core import cuda
 from natgrad.waves import kernels, propagation
 from natgrad.waves.scheme import Medium
@@ -42,73 +41,19 @@ def on_cpu(monkeypatch):
     used, original = [], propagation.over_groups
     host_kernels.install()
     monkeypatch.setattr(kernels, "prepare", prepare)
+    monkeypatch.setitem(propagation.ENGINES, "cpu", kernels)
     monkeypatch.setattr(propagation, "over_groups", over_groups)
     return used
 
 
-def make(
-    engine,
-    order=4,
-    dtype=jnp.float64,
-    on_grid=True,
-    every=3,
-    absorbing=8,
-    shape=(34, 28),
-    devices=None,
-):
-    d = len(shape)
-    spacing, steps, rng = (10.0, 12.0, 11.0)[:d], 30 if d == 2 else 16, np.random.default_rng(0)
-    place = lambda n: rng.uniform(0, 1, (n, d)) * (np.array(shape) - 1) * spacing
-    sources, receivers = place(2), place(9)
-    if on_grid:
-        sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
-    wavelet = waves.ricker(12.0, 0.0015, steps, 0.01)
-    survey = waves.Survey(shape, spacing, 0.0015, sources, receivers, wavelet)
-    velocity = 2000.0 + 300 * rng.normal(size=shape).clip(-1, 1)
-    settings = {"order": order, "absorbing": absorbing, "stored_every": every, "dtype": dtype}
-    settings["devices"] = devices
-    return waves.Acoustic(survey, velocity, engine=engine, **settings)
-
-
-@eqx.filter_jit
-def everything(model, eta, xi):
-    unravel = lambda flat: flat.reshape(model.survey.shape)
-    known = model.evaluate(model.start)
-    products = model.products(unravel, model.start.ravel(), known)
-    return model(model.start), *known, products.push(eta), products.pull(xi)
-
-
-CASES = {
-    "between cells": {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5},
-    "order 8": {"order": 8},
-    "single precision": {"dtype": jnp.float32},
-    "no layer": {"absorbing": 0, "on_grid": False},
-    "3D": {"shape": (9, 7, 36), "absorbing": 3, "on_grid": False},
-    "3D, order 8": {"shape": (9, 7, 124), "absorbing": 4, "order": 8, "dtype": jnp.float32},
-}
 SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
-
-
-def check(case, engine, devices=None):
-    settings = CASES[case]
-    model, other = make("xla", **settings), make(engine, devices=devices, **settings)
-    rng = np.random.default_rng(1)
-    eta = jnp.asarray(rng.normal(size=model.start.size))
-    xi = jnp.asarray(rng.normal(size=model.survey.data_shape))
-    exact, found = everything(model, eta, xi), everything(other, eta, xi)
-    limit = 1e-5 if model.start.dtype == jnp.float32 else 1e-12
-    for x, y in zip(found[:2] + found[3:], exact[:2] + exact[3:], strict=True):  # all but q
-        assert np.linalg.norm(x - y) <= limit * np.linalg.norm(y)
-    born, image = (np.asarray(x, float) for x in found[3:])
-    dot = np.vdot(born, xi)
-    assert abs(dot - image @ eta) <= limit * np.linalg.norm(born) * np.linalg.norm(xi)
 
 
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 @pytest.mark.parametrize("case", ["between cells", *SLOW])
 def test_kernels_compute_what_xla_does(case, on_cpu):
-    check(case, "kernels")
+    check(CASES[case], "kernels")
     assert len(on_cpu) == 4  # forward, keeping, Born, adjoint
 
 
@@ -116,7 +61,7 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 def test_kernels_share_shots_out_to_devices(on_cpu):
-    check("no layer", "kernels", jax.devices()[:2])
+    check(CASES["no layer"], "kernels", jax.devices()[:2])
     assert len(on_cpu) == 4
 
 
@@ -124,7 +69,7 @@ def test_kernels_share_shots_out_to_devices(on_cpu):
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_a_gpu_computes_what_xla_does(case):
-    check(case, "auto")
+    check(CASES[case], "auto")
 
 
 def task(mode="forward", shape=(346, 160), order=4, layer=20, itemsize=4, shots=21, **changes):
@@ -330,6 +275,7 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 def test_a_model_that_asks_for_kernels_says_why_xla_runs(monkeypatch):
     monkeypatch.setattr(kernels, "prepare", lambda task: "of this test")
+    monkeypatch.setitem(propagation.ENGINES, "cpu", kernels)
     model = make("kernels", absorbing=0)
     medium = Medium(model.slowness(model.start), model.layer, model.scheme)
     with pytest.warns(ng.errors.PrecisionWarning, match="XLA computes .* because of this test"):

@@ -1,0 +1,241 @@
+"""Machine code for this CPU: LLVM instructions written out by Python, compiled when first used.
+
+`Code` collects the instructions of a function on vectors as wide as the registers of the CPU, so
+that what is fused, what stays in registers and what is shifted is decided where it is written, not
+guessed by a compiler. `Value` has the operators, so a formula reads as one:
+
+    code = Code("float", 16)
+    with code.loop(1024, step=16) as i:
+        code.store(code.constant(2) * code.load("%x", i), "%y", i)
+    text = code.function("twice", ["%x", "%y"])
+    address = compile_code(text, "twice")     # of a C function of two pointers
+
+Products and sums may be contracted to one rounding; nothing else is reordered. Compiling takes
+tenths of a second. It needs llvmlite, the part of numba that is LLVM. What else there is: numba
+itself compiles plain loops, and leaves vectors, shifts and registers to what the compiler finds in
+them; an extension module would have to be built for every platform and Python.
+"""
+
+import importlib
+import importlib.util
+import platform
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+# The bits of the control register that flush results and arguments.
+FLUSH = """%old = alloca i32
+%new = alloca i32
+call void @llvm.x86.sse.stmxcsr(ptr %old)
+%bits = load i32, ptr %old
+%more = or i32 %bits, 32832
+store i32 %more, ptr %new
+call void @llvm.x86.sse.ldmxcsr(ptr %new)""".splitlines()
+FOOT = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+!0 = !{i32 1}
+"""
+
+
+class Value:
+    """A vector: the result of an instruction, or a constant."""
+
+    def __init__(self, code: "Code", name: str):
+        self.code, self.name = code, name
+
+    def __add__(self, other: "Value") -> "Value":
+        return self.code.combine("fadd", self, other)
+
+    def __sub__(self, other: "Value") -> "Value":
+        return self.code.combine("fsub", self, other)
+
+    def __mul__(self, other: "Value") -> "Value":
+        return self.code.combine("fmul", self, other)
+
+
+class Code:
+    """The instructions of a function, on vectors of `width` numbers, "float" or "double".
+
+    Arrays are pointers, and places in them integers, both by their names in LLVM.
+    """
+
+    def __init__(self, real: str, width: int):
+        self.real, self.width = real, width
+        self.size = 4 if real == "float" else 8
+        self.vector = f"<{width} x {real}>"
+        self._lines: list[str] = []
+        self._count = 0
+
+    def put(self, text: str) -> None:
+        """An instruction without a result, or a label."""
+        self._lines.append(text)
+
+    def new(self, text: str) -> str:
+        """An instruction, and the name of its result."""
+        self._count += 1
+        self.put(f"%x{self._count} = {text}")
+        return f"%x{self._count}"
+
+    def whole(self, operation: str, a: Any, b: Any) -> str:
+        """That of two integers, such as "add"."""
+        return self.new(f"{operation} i64 {a}, {b}")
+
+    def combine(self, operation: str, a: Value, b: Value) -> Value:
+        return Value(self, self.new(f"{operation} contract {self.vector} {a.name}, {b.name}"))
+
+    def constant(self, x: float) -> Value:
+        rounded = float(np.float32(x)) if self.real == "float" else float(x)
+        number = f"{self.real} 0x{struct.pack('>d', rounded).hex().upper()}"
+        return Value(self, f"<{', '.join([number] * self.width)}>")
+
+    def place(self, array: str, at: Any, more: int = 0, kind: str | None = None) -> str:
+        """The address of an element; `more` is known now, and costs nothing later."""
+        kind = kind or self.real
+        base = self.new(f"getelementptr {kind}, ptr {array}, i64 {at}")
+        return self.new(f"getelementptr {kind}, ptr {base}, i64 {more}") if more else base
+
+    def load(
+        self, array: str, at: Any, more: int = 0, count: int | None = None, aligned: bool = True
+    ) -> Value:
+        """A vector; zeros after the first `count` elements."""
+        align = self.size * self.width if aligned else self.size
+        place = self.place(array, at, more)
+        if count is None or count == self.width:
+            return Value(self, self.new(f"load {self.vector}, ptr {place}, align {align}"))
+        kind = f"<{count} x {self.real}>"
+        part = self.new(f"load {kind}, ptr {place}, align {self.size}")
+        lanes = [min(i, count) for i in range(self.width)]
+        return self._shuffle(kind, part, "zeroinitializer", lanes)
+
+    def store(
+        self,
+        x: Value,
+        array: str,
+        at: Any,
+        more: int = 0,
+        count: int | None = None,
+        aligned: bool = True,
+        past_caches: bool = False,
+    ) -> None:
+        """A vector, or its first `count` elements."""
+        kind, align = self.vector, self.size * self.width if aligned else self.size
+        hint = ", !nontemporal !0" if past_caches else ""
+        if count is not None and count < self.width:
+            kind, align, hint = f"<{count} x {self.real}>", self.size, ""
+            x = self._shuffle(self.vector, x.name, "poison", range(count))
+        place = self.place(array, at, more)
+        self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
+
+    def fetch(self, array: str, at: Any, more: int = 0) -> None:
+        """Have a line come from memory into the second cache; anywhere, no fault follows."""
+        place = self.place(array, at, more)
+        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
+
+    def spread(self, array: str, at: Any, more: int = 0) -> Value:
+        """One element in all places of a vector."""
+        place = self.place(array, at, more)
+        number = self.new(f"load {self.real}, ptr {place}, align {self.size}")
+        first = self.new(f"insertelement {self.vector} poison, {self.real} {number}, i64 0")
+        return self._shuffle(self.vector, first, "poison", [0] * self.width)
+
+    def shift(self, vectors: Callable[[int], Value], by: int) -> Value:
+        """The elements `by` places after those of vectors(0), from the vectors around it."""
+        whole, start = divmod(by, self.width)
+        if start == 0:
+            return vectors(whole)
+        lanes = range(start, start + self.width)
+        return self._shuffle(self.vector, vectors(whole).name, vectors(whole + 1).name, lanes)
+
+    def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        given = f"{kind} {a}, {kind} {b}, <{len(lanes)} x i32> <{mask}>"
+        return Value(self, self.new(f"shufflevector {given}"))
+
+    @contextmanager
+    def loop(self, stop: Any, step: int = 1, start: Any = 0) -> Iterator[str]:
+        """What is written inside, for an integer from `start` to `stop`."""
+        self._count += 1
+        n, i = self._count, f"%i{self._count}"
+        for line in (f"br label %before{n}", f"before{n}:", f"br label %head{n}", f"head{n}:"):
+            self.put(line)
+        self.put(f"{i} = phi i64 [{start}, %before{n}], [{i}n, %next{n}]")
+        self.put(f"%more{n} = icmp slt i64 {i}, {stop}")
+        self.put(f"br i1 %more{n}, label %body{n}, label %after{n}")
+        self.put(f"body{n}:")
+        yield i
+        for line in (f"br label %next{n}", f"next{n}:", f"{i}n = add i64 {i}, {step}"):
+            self.put(line)
+        self.put(f"br label %head{n}")
+        self.put(f"after{n}:")
+
+    @contextmanager
+    def where(self, condition: str) -> Iterator[None]:
+        """What is written inside, if the condition holds."""
+        self._count += 1
+        n = self._count
+        self.put(f"br i1 {condition}, label %then{n}, label %after{n}")
+        self.put(f"then{n}:")
+        yield
+        self.put(f"br label %after{n}")
+        self.put(f"after{n}:")
+
+    def function(self, name: str, pointers: list[str], flush: bool = False) -> str:
+        """The text of the function. No two of its pointers lead to the same memory.
+
+        `flush` takes numbers too small for full precision as zeros, as XLA does. They appear ahead
+        of every wave front, and take some CPUs a hundred times as long.
+        """
+        given, body = ", ".join(f"ptr noalias {pointer}" for pointer in pointers), self._lines
+        if flush and platform.machine().lower() in ("x86_64", "amd64"):
+            body = [*FLUSH, *body, "call void @llvm.x86.sse.ldmxcsr(ptr %old)"]
+        return "\n".join([f"define void @{name}({given}) {{", *body, "ret void", "}", ""])
+
+
+def missing() -> str | None:
+    """Why there is no compiler, or None."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed (pip install 'natgrad[cpu]')"
+    return None
+
+
+@cache
+def _library() -> Any:
+    llvm = importlib.import_module("llvmlite.binding")
+    with suppress(RuntimeError):  # newer versions do it by themselves, and say so
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def vector_bytes() -> int:
+    """Of the vector registers of this CPU."""
+    features = _library().get_host_cpu_features()
+    return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
+
+
+_engines: list[Any] = []  # code that is called must not be collected
+
+
+def compile_code(text: str, name: str) -> int:
+    """The address of one of the functions of a text."""
+    llvm = _library()
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+    module = llvm.parse_assembly(text + FOOT)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    return engine.get_function_address(name)

@@ -1,0 +1,66 @@
+"""Small surveys for kernels of waves, and what they compute against XLA."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from natgrad import waves
+
+
+def make(
+    engine,
+    order=4,
+    dtype=jnp.float64,
+    on_grid=True,
+    every=3,
+    absorbing=8,
+    shape=(34, 28),
+    devices=None,
+    steps=None,
+    **storage,
+):
+    d = len(shape)
+    spacing, rng = (10.0, 12.0, 11.0)[:d], np.random.default_rng(0)
+    steps = steps or (30 if d == 2 else 16)
+    place = lambda n: rng.uniform(0, 1, (n, d)) * (np.array(shape) - 1) * spacing
+    sources, receivers = place(2), place(9)
+    if on_grid:
+        sources, receivers = (spacing * np.round(x / spacing) for x in (sources, receivers))
+    wavelet = waves.ricker(12.0, 0.0015, steps, 0.01)
+    survey = waves.Survey(shape, spacing, 0.0015, sources, receivers, wavelet)
+    velocity = 2000.0 + 300 * rng.normal(size=shape).clip(-1, 1)
+    settings = {"order": order, "absorbing": absorbing, "stored_every": every, "dtype": dtype}
+    settings |= {"devices": devices} | storage
+    return waves.Acoustic(survey, velocity, engine=engine, **settings)
+
+
+@eqx.filter_jit
+def everything(model, eta, xi):
+    unravel = lambda flat: flat.reshape(model.survey.shape)
+    known = model.evaluate(model.start)
+    products = model.products(unravel, model.start.ravel(), known)
+    return model(model.start), *known, products.push(eta), products.pull(xi)
+
+
+CASES = {
+    "between cells": {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5},
+    "order 8": {"order": 8},
+    "single precision": {"dtype": jnp.float32},
+    "no layer": {"absorbing": 0, "on_grid": False},
+    "3D": {"shape": (9, 7, 36), "absorbing": 3, "on_grid": False},
+    "3D, order 8": {"shape": (9, 7, 124), "absorbing": 4, "order": 8, "dtype": jnp.float32},
+}
+
+
+def check(settings, engine, devices=None):
+    model, other = make("xla", **settings), make(engine, devices=devices, **settings)
+    rng = np.random.default_rng(1)
+    eta = jnp.asarray(rng.normal(size=model.start.size))
+    xi = jnp.asarray(rng.normal(size=model.survey.data_shape))
+    exact, found = everything(model, eta, xi), everything(other, eta, xi)
+    limit = 1e-5 if model.start.dtype == jnp.float32 else 1e-12
+    for x, y in zip(found[:2] + found[3:], exact[:2] + exact[3:], strict=True):  # all but q
+        assert np.linalg.norm(x - y) <= limit * np.linalg.norm(y)
+    born, image = (np.asarray(x, float) for x in found[3:])
+    dot = np.vdot(born, xi)
+    assert abs(dot - image @ eta) <= limit * np.linalg.norm(born) * np.linalg.norm(xi)

@@ -1,0 +1,163 @@
+"""Vector code of our own on a CPU against XLA: every mode, and where XLA runs instead."""
+
+import os
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from kernel_cases import check, everything, make
+from natgrad import waves
+from natgrad.core import llvm
+from natgrad.waves import kernels_cpu, propagation
+from natgrad.waves.scheme import LARGE, Medium
+
+needs_llvm = pytest.mark.skipif(llvm.missing() is not None, reason="needs llvmlite")
+pytestmark = pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+BETWEEN = {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5, "steps": 70}
+CASES = [
+    pytest.param(BETWEEN, id="between cells"),
+    slow({"order": 8, "dtype": jnp.float32, "steps": 70}, id="order 8, single precision"),
+    slow({"order": 8, "on_grid": False, "absorbing": 0}, id="no layer"),
+    pytest.param({"shape": (160, 131), "absorbing": 11, "dtype": jnp.float32}, id="filled rows"),
+    slow({"shape": (150, 181), "order": 8, "every": 2, "on_grid": False}, id="strips"),
+]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The modes that our code has run."""
+    modes, original = [], kernels_cpu.call
+    counted = lambda task, *given: modes.append(task.mode) or original(task, *given)
+    monkeypatch.setattr(kernels_cpu, "call", counted)
+    return modes
+
+
+@needs_llvm
+@pytest.mark.parametrize("settings", CASES)
+def test_our_code_computes_what_xla_does(settings, ran):
+    check(settings, "kernels")
+    assert set(ran) == {"forward", "keep", "born", "adjoint"}
+
+
+@needs_llvm
+@pytest.mark.slow
+def test_devices_share_the_shots(ran):
+    check(BETWEEN, "kernels", jax.devices()[:2])
+    assert len(ran) == 4
+
+
+def products(settings):
+    model, rng = make("kernels", **settings), np.random.default_rng(1)
+    eta = jnp.asarray(rng.normal(size=model.start.size))
+    return everything(model, eta, jnp.asarray(rng.normal(size=model.survey.data_shape)))
+
+
+@needs_llvm
+@pytest.mark.parametrize("order", [4, slow(8)])
+def test_vectors_of_any_length_give_the_same(order, monkeypatch):
+    """A register of 16 bytes has fewer numbers than the stencil reaches over."""
+    settings = BETWEEN | {"order": order, "shape": (19, 37)}
+    found = []
+    for length in (16, 32, 64):
+        monkeypatch.setattr(llvm, "vector_bytes", lambda length=length: length)
+        jax.clear_caches()
+        found.append(products(settings))
+    for other in found[1:]:
+        for x, y in zip(other, found[0], strict=True):
+            assert np.linalg.norm(x - y) <= 1e-12 * np.linalg.norm(y)
+
+
+@needs_llvm
+def test_cores_share_the_shots(monkeypatch):
+    settings = {"shape": (19, 37), "steps": 20}
+    alone = products(settings)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    jax.tree.map(np.testing.assert_array_equal, products(settings), alone)
+
+
+@needs_llvm
+def test_products_are_derivatives(capsys):
+    model = make("kernels", every=1, shape=(21, 26), steps=40)
+    assert ng.checks.check_adjoint(model, model.start, trials=1).passed
+    with pytest.raises(ng.InputError, match=r"model\.products, or engine='xla'"):
+        jax.grad(lambda theta: jnp.sum(model(theta) ** 2))(model.start)
+
+
+@needs_llvm
+@pytest.mark.parametrize("batch", [None, ng.MiniBatch(1, of="functions")], ids=["all", "batch"])
+def test_an_inversion_goes_the_same_way(batch):
+    found = []
+    for engine in ("xla", "kernels"):
+        model = make(engine, shape=(24, 20), steps=60, absorbing=6)
+        data = 1.1 * model(model.start)
+        problem = ng.Problem(model, ng.LeastSquares(data, model.survey.gather_grid))
+        method = ng.NaturalGradient(
+            ng.L2(model.survey.gather_grid), solver=ng.CG(0.0, max_iterations=2)
+        )
+        settings = {"stop": ng.Stop(iterations=2), "batch": batch, "progress": False}
+        bounds = model.bounds(1400.0, 3000.0)
+        found.append(ng.minimize(problem, model.start, method, bounds=bounds, **settings))
+    xla, own = (np.asarray(result.history["loss"]) for result in found)
+    np.testing.assert_allclose(own, xla, rtol=1e-9)
+    np.testing.assert_allclose(found[1].theta, found[0].theta, rtol=1e-9)
+
+
+@needs_llvm
+@pytest.mark.filterwarnings("error::natgrad.errors.PrecisionWarning")
+def test_a_cpu_chooses_our_code_for_large_grids_in_2d(monkeypatch):
+    def engine(shape, **settings):
+        survey = waves.Survey.line(shape, 25.0, dt=0.002, steps=10, shots=1, frequency=6.0)
+        return waves.Acoustic(survey, np.full(shape, 2000.0), stored_every=1, **settings)
+
+    large = (140, 130)
+    assert np.prod(large) > LARGE
+    assert engine(large).scheme.engine == "auto"
+    assert engine(large, engine="xla").scheme.engine == "xla"
+    assert engine((60, 50)).scheme.engine == "xla"
+    monkeypatch.setattr(llvm, "missing", lambda: "llvmlite is not installed")
+    assert engine(large).scheme.engine == "xla"
+
+
+def medium_of(model):
+    return Medium(model.slowness(model.start), model.layer, model.scheme)
+
+
+def reason(mode="keep", **settings):
+    model = make("kernels", **settings)
+    return kernels_cpu.find(mode, medium_of(model), *model.gathers[1:])
+
+
+def test_where_xla_runs_instead_a_line_says_why(monkeypatch):
+    assert "2D" in reason(shape=(9, 7, 12), absorbing=0)
+    assert "computed again" in reason(memory=200_000, steps=60)
+    monkeypatch.setattr(llvm, "missing", lambda: "llvmlite is not installed")
+    assert reason() == "llvmlite is not installed"
+    model = make("kernels", shape=(12, 14), absorbing=0, steps=8)
+    with pytest.warns(ng.errors.PrecisionWarning, match="XLA computes .* llvmlite is not"):
+        assert np.isfinite(model(model.start)).all()
+    monkeypatch.undo()
+    monkeypatch.setattr(llvm.importlib.util, "find_spec", lambda name: None)
+    assert "natgrad[cpu]" in llvm.missing()
+
+
+@needs_llvm
+def test_a_compiler_that_fails_is_a_reason(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("LLVM IR parsing error\nat line 1")
+
+    monkeypatch.setattr(llvm, "compile_code", fail)
+    assert reason(shape=(13, 17)) == "RuntimeError: LLVM IR parsing error"
+    model = make("kernels", shape=(13, 18), absorbing=0, steps=8)
+    assert propagation.choose(lambda: None, "forward", medium_of(model), model.gathers) is None
+
+
+def test_large_pages_are_only_asked_for():
+    kernels_cpu.ask_for_large_pages(np.zeros(10))
+    kernels_cpu.ask_for_large_pages(x := np.zeros(2**20))
+    assert not x.any()
