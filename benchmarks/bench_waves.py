@@ -1,7 +1,6 @@
 """Waves at the paper's size beside deepwave and devito: seconds, memory, and what thinning costs.
 
     python benchmarks/bench_waves.py [--shots 21] [--steps 2000]
-    python benchmarks/bench_waves.py --device gpu     # own kernels, XLA and deepwave, wall time
 
 306 × 120 cells of 25 m and 20 around them, a 6 Hz Ricker wavelet, 306 receivers, float32, order 4.
 Seconds are of the CPU, on one thread, the shorter of two runs after one that compiles. Every task
@@ -46,8 +45,9 @@ LONG = 8.0
 OWN_TASKS = ("forward", "keeping", "Born", "gradient", "Gauss-Newton")
 
 
-def best(task: Callable[[], Any], clock: Callable[[], float], runs: int) -> float:
-    """The shortest run after one that compiles; fewer of them where they take long."""
+def best(task: Callable[[], Any], runs: int) -> float:
+    """CPU seconds of the shortest run after one that compiles; fewer where they take long."""
+    clock = time.process_time
     start = clock()
     task()
     times: list[float] = []
@@ -58,43 +58,25 @@ def best(task: Callable[[], Any], clock: Callable[[], float], runs: int) -> floa
     return min(times)
 
 
-def device_peak(function: str) -> float:
-    """The most memory that a library has held on the GPU, in GiB."""
-    if function == "deepwave_tasks":
-        import torch
-
-        return torch.cuda.max_memory_allocated() / 2**30
-    import jax
-
-    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
-
-
-def measure(variant: str, task: str, shots: int, steps: int, gpu: bool) -> dict[str, float]:
+def measure(variant: str, task: str, shots: int, steps: int) -> dict[str, float]:
     """In a process of its own."""
     import wave_cases
 
     _, function, settings = VARIANTS[variant]
-    case = wave_cases.paper(shots, steps)
-    if gpu and function == "deepwave_tasks":
-        settings = settings | {"device": "cuda"}
-    tasks = getattr(wave_cases, function)(case, **settings)
-    clock = time.perf_counter if gpu else time.process_time
-    seconds = best(tasks[task], clock, 5 if gpu else 2)
-    return {"seconds": seconds, "peak": device_peak(function) if gpu else peak_memory()}
+    tasks = getattr(wave_cases, function)(wave_cases.paper(shots, steps), **settings)
+    return {"seconds": best(tasks[task], 2), "peak": peak_memory()}
 
 
 def side_by_side(arguments: argparse.Namespace) -> Iterator[list]:
     """A row for each task and library."""
     import wave_cases
 
-    gpu = arguments.device == "gpu"
     updates = wave_cases.paper(arguments.shots, arguments.steps).cell_steps
-    size = ["--device", arguments.device, "--shots", arguments.shots, "--steps", arguments.steps]
+    size = ["--shots", arguments.shots, "--steps", arguments.steps]
     own: dict[str, float] = {}
     for task in OWN_TASKS:
         for variant, (module, _, _) in VARIANTS.items():
-            missing = importlib.util.find_spec(module) is None
-            if missing or (gpu and module == "devito"):
+            if importlib.util.find_spec(module) is None:
                 continue
             if task not in TASKS and module != "natgrad":
                 continue
@@ -119,10 +101,10 @@ def limits(seconds: float, shots: int, steps: int) -> list[float]:
     import wave_cases
 
     case = wave_cases.paper(shots, steps)
-    # Reads of u⁻, u and three coefficients, a write of u⁺. Along each axis two pairs, each two
-    # additions and a product, the centre, and three products and two additions of the step.
-    bytes_each, flops = 4 * 6, 2 * 2 * 3 + 1 + 5
-    size = 2 * case.cells  # three arrays take as much as the six of a shot
+    # Reads of u⁻, u and w, a write of u⁺. Along each axis two pairs, each two additions and a
+    # product, the centre, and two products and two additions of the step.
+    bytes_each, flops = 4 * 4, 2 * 2 * 3 + 1 + 4
+    size = case.cells  # three arrays take as much as those of a shot
     a, b, c = (np.ones(size, np.float32) for _ in range(3))
 
     def triad() -> None:
@@ -131,14 +113,14 @@ def limits(seconds: float, shots: int, steps: int) -> list[float]:
             np.add(a, b, out=a)
 
     moved = 200 * 4 * size * 5  # reads of c, a and b, and a written twice
-    bandwidth = moved / best(triad, time.process_time, 5)
+    bandwidth = moved / best(triad, 5)
     each = seconds / case.cell_steps
     rate = bytes_each / each
     work = [1e9 * each, flops, flops / each / 1e9, bytes_each, rate / 1e9]
     return [*work, bandwidth / 1e9, rate / bandwidth]
 
 
-def thinning(shots: int, steps: int, clock: Callable[[], float]) -> Iterator[list]:
+def thinning(shots: int, steps: int) -> Iterator[list]:
     """Errors of the products with fewer stored waves, and what computing them again costs."""
     import numpy as np
     import wave_cases
@@ -151,7 +133,7 @@ def thinning(shots: int, steps: int, clock: Callable[[], float]) -> Iterator[lis
     exact: list[np.ndarray] = []
     for name, storage in settings.items():
         tasks = wave_cases.natgrad_tasks(case, **storage)
-        seconds = [best(tasks[task], clock, 2) for task in ("keeping", "Born", "adjoint")]
+        seconds = [best(tasks[task], 2) for task in ("keeping", "Born", "adjoint")]
         found = [np.asarray(tasks[task](), float) for task in ("Born", "adjoint")]
         exact = exact or found
         wrong = [
@@ -164,30 +146,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shots", type=int, default=21)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--child", nargs=2, help="a library and a task, in a process of its own")
     arguments = parser.parse_args()
-    cpu = arguments.device == "cpu"
-    if cpu:
-        os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_PLATFORMS"] = "cpu"
     from natgrad.errors import PrecisionWarning
 
     warnings.simplefilter("ignore", PrecisionWarning)
     size = arguments.shots, arguments.steps
     if arguments.child:
-        return print(json.dumps(measure(*arguments.child, *size, not cpu)))
+        return print(json.dumps(measure(*arguments.child, *size)))
     columns = ["task", "library", "seconds", "natgrad / it", "ns a cell-step", "peak GiB"]
     rows = list(side_by_side(arguments))
-    title = f"{size[0]} shots, {size[1]} steps, {'CPU' if cpu else 'wall'} seconds"
+    title = f"{size[0]} shots, {size[1]} steps, CPU seconds"
     show_table("libraries", columns, rows, title)
-    if cpu:
-        columns = ["ns a cell-step", "flops", "Gflop/s", "bytes", "GB/s", "triad GB/s", "of it"]
-        show_table("limits", columns, [limits(rows[0][2], *size)], "Where the forward run stands")
-    clock = time.process_time if cpu else time.perf_counter
+    columns = ["ns a cell-step", "flops", "Gflop/s", "bytes", "GB/s", "triad GB/s", "of it"]
+    show_table("limits", columns, [limits(rows[0][2], *size)], "Where the forward run stands")
     shots = min(3, arguments.shots)
     columns = ["stored", "GiB", "error of Zη", "error of Zᵀξ", "keeping s", "Zη s", "Zᵀξ s"]
     title = f"Stored waves, {shots} shots: relative errors of the products against every step"
-    show_table("stored", columns, thinning(shots, arguments.steps, clock), title)
+    show_table("stored", columns, thinning(shots, arguments.steps), title)
 
 
 if __name__ == "__main__":
