@@ -177,6 +177,10 @@ def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
             times.append(time.perf_counter() - start)
         rate = case.cell_steps / min(times)
         memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+        if engine == "deepwave":
+            import torch
+
+            memory = torch.cuda.max_memory_allocated() / 2**30
         yield {"task": task, "first": first, "ms": 1e3 * min(times), "Gcell/s": rate / 1e9} | {
             "GB/s": 16 * rate / 1e9,
             "peak GiB": memory,

@@ -21,6 +21,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent / "evidence"
 DIRECTIVE = re.compile(r"^<!-- evidence: (.+?)(?: columns=(.+?))?(?: where=(.+?))? -->$", re.M)
 SOURCE = re.compile(r"^(\w+)\.(.+?)(?: \((.+)\))?$")
+EXPONENT = re.compile(r"[\d.]+e-\d+")  # which a browser would break at its sign
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Table = dict[str, Any]
 
@@ -62,7 +63,7 @@ def shown(sources: str, columns: str | None, where: str | None) -> str:
         origins.append(origin(part))
     lines = [header, ["---"] * len(header), *([written(cell) for cell in row] for row in rows)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\n<small>{'<br>'.join(dict.fromkeys(origins))}</small>"
+    return f"\n{text}\n\n<small>{'<br>'.join(dict.fromkeys(origins))}</small>\n"
 
 
 def to_run(part: str) -> str:
@@ -100,7 +101,7 @@ def written(cell: str | float | None) -> str:
     if cell is None:
         return "–"
     if isinstance(cell, str):
-        return cell.replace("|", "\\|")
+        return EXPONENT.sub(r'<span class="number">\g<0></span>', cell.replace("|", "\\|"))
     if isinstance(cell, int):
         return f"{cell:,}"
     if cell == 0 or 1e-3 <= abs(cell) < 1e5:
