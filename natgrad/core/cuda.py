@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
+from . import ffi
 from .archive import replace_file
-from .ffi import Call, refuse, register, struct
+from .ffi import Call, register, struct
 
 TARGET = "natgrad_cuda_launch"
 PACKAGE = Path(__file__).parents[1]
@@ -260,13 +261,8 @@ class Launch(NamedTuple):
         register(TARGET, "CUDA", _execute)
         state = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments[:changed]]
         aliases = {i: len(results) + i for i in range(changed)}
-        run = jax.custom_jvp(
-            lambda *given: jax.ffi.ffi_call(
-                TARGET, [*results, *state], vmap_method="sequential", input_output_aliases=aliases
-            )(*given, launch=json.dumps(self))
-        )
-        run.defjvp(refuse)
-        return list(run(*arguments))
+        results = [*results, *state]
+        return ffi.call(TARGET, results, *arguments, launch=json.dumps(self), aliases=aliases)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ XLA's handler is a C function of one struct (xla/ffi/api/c_api.h, which jaxlib c
 Python function can be one. Python is entered for each call, so that what it starts should last.
 
     register("natgrad_twice", "cpu", lambda call: np.multiply(2, call.arrays[0], call.arrays[1]))
-    jax.ffi.ffi_call("natgrad_twice", jax.ShapeDtypeStruct((5,), float))(x, launch="a string")
+    call("natgrad_twice", [jax.ShapeDtypeStruct((5,), float)], x, launch="a string")
 """
 
 import ctypes
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from ..errors import InputError
 
@@ -172,7 +173,23 @@ def register(name: str, platform: str, execute: Callable[[Call], None]) -> None:
     jax.ffi.register_ffi_target(name, capsule, platform=platform)
 
 
-def refuse(primals: Any, tangents: Any) -> Any:
-    """The rule of `jax.custom_jvp` for such a call."""
+def call(
+    name: str,
+    results: list[jax.ShapeDtypeStruct],
+    *given: Array,
+    launch: str,
+    aliases: dict[int, int] | None = None,
+) -> list[Array]:
+    """Such a call in a function that is traced. `aliases` are arguments that become results.
+
+    JAX cannot differentiate it, and says so.
+    """
+    made = {"vmap_method": "sequential", "input_output_aliases": aliases}
+    run = jax.custom_jvp(lambda *x: jax.ffi.ffi_call(name, results, **made)(*x, launch=launch))
+    run.defjvp(_refuse)
+    return list(run(*given))
+
+
+def _refuse(primals: Any, tangents: Any) -> Any:
     what = "kernels are no functions that JAX can differentiate"
     raise InputError("engine", what, "model.products, or engine='xla'")

@@ -10,10 +10,10 @@ guessed by a compiler. `Value` has the operators, so a formula reads as one:
     text = code.function("twice", ["%x", "%y"])
     address = compile_code(text, "twice")     # of a C function of two pointers
 
-Products and sums may be contracted to one rounding; nothing else is reordered. Compiling takes
-tenths of a second. It needs llvmlite, the part of numba that is LLVM. What else there is: numba
-itself compiles plain loops, and leaves vectors, shifts and registers to what the compiler finds in
-them; an extension module would have to be built for every platform and Python.
+Products and sums may be contracted to one rounding; nothing else is reordered. It needs llvmlite,
+the part of numba that is LLVM. What else there is: numba itself compiles plain loops, and leaves
+vectors, shifts and registers to what the compiler finds in them; an extension module would have to
+be built for every platform and Python.
 """
 
 import importlib
@@ -216,7 +216,7 @@ def _library() -> Any:
 
 @cache
 def vector_bytes() -> int:
-    """Of the vector registers of this CPU."""
+    """The size of a vector register of this CPU."""
     features = _library().get_host_cpu_features()
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 

@@ -383,7 +383,7 @@ class NaturalGradient(LinearMethod):
         damping: A number c for λ = c · trace(G)/p, or a `Damping`.
         step: How far to go along η.
         order: Above 1 a step follows a curve θ(τ) on which the state moves straight ahead to that
-            order (`natgrad.descent.curves.bend`). It costs a few evaluations; 3 for networks, say.
+            order (`natgrad.descent.curves.bend`), at a few evaluations; 3 for networks.
         momentum: With μ > 0 damping pulls towards μ times the last direction η′, which averages
             over mini-batches: (G + λD)(η − μη′) = −∂_θ f − μGη′.
     """

@@ -38,7 +38,7 @@ from .implicit_products import (
 RESIDUAL_LIMIT = 1e-4
 TOLERANCE, ACCEPTED, MAX_STEPS, MAX_HALVINGS = 1e-10, 1e-7, 50, 10  # of Newton's method
 ROUNDING = 100.0  # a residual of so many eps cannot be improved
-FACTORISATION = 6.0  # in solves for the state, as measured for nine sources on 128² cells
+FACTORISATION = 6.0  # in solves for the state, about as in benchmarks/bench_darcy.py
 
 
 def _observe_all(field: PyTree) -> PyTree:

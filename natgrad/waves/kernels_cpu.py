@@ -22,8 +22,8 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..core import llvm
-from ..core.ffi import Call, refuse, register
+from ..core import ffi, llvm
+from ..core.ffi import Call, register
 from .scheme import GAMMA, SECOND, Medium, Positions
 from .step_code import FIELDS, NUMBERS, TABLE, Grid, Task
 
@@ -71,19 +71,13 @@ def passes_caches(grid: Grid, address: int) -> bool:
 
 
 def call(task: Task, medium: Medium, results: list, *given: Array) -> list[Array]:
-    """That on w, the lines of the layer and what is given, in a function that is traced."""
+    """The task on w, the lines of the layer and what is given, in a function that is traced."""
     register(TARGET, "cpu", _execute)
     dtype = medium.weight.dtype
     lines = [jnp.concatenate(pair).astype(dtype) for pair in medium.layer.lines]
     lines = lines or [jnp.zeros((4, 0), dtype)] * 2
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in results]
-    run = jax.custom_jvp(
-        lambda *given: jax.ffi.ffi_call(TARGET, shapes, vmap_method="sequential")(
-            *given, launch=json.dumps(task)
-        )
-    )
-    run.defjvp(refuse)
-    return list(run(medium.weight, *lines, *given))
+    return ffi.call(TARGET, shapes, medium.weight, *lines, *given, launch=json.dumps(task))
 
 
 def point(medium: Medium, at: Positions) -> tuple[Array, Array]:
@@ -181,7 +175,7 @@ _pool = cache(ThreadPoolExecutor)  # one for all devices, which together have th
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """That begin where a line of the cache does."""
+    """Zeros that begin at a line of the cache."""
     count = math.prod(shape) * dtype.itemsize
     raw = np.zeros(count + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -199,7 +193,6 @@ def ask_for_large_pages(x: np.ndarray) -> None:
 
 
 def ask_for_room(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """For waves that XLA keeps: on large pages, and with any numbers in it."""
+    """Room for the waves that XLA keeps: on large pages, and not set to zero."""
     register(ROOM, "cpu", lambda call: ask_for_large_pages(call.arrays[0]))
-    made = jax.ShapeDtypeStruct(shape, dtype)
-    return jax.ffi.ffi_call(ROOM, made, vmap_method="sequential")(launch="")
+    return ffi.call(ROOM, [jax.ShapeDtypeStruct(shape, dtype)], launch="")[0]

@@ -98,9 +98,9 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         elif scheme.boundary or scheme.segment is not None:
             room = make_room(medium, count)
         else:
-            room = jnp.zeros((scheme.blocks, count, *shape), medium.weight.dtype)
-            if medium.weight.size > LARGE and jax.default_backend() == "cpu":
-                room = kernels_cpu.ask_for_room(room.shape, room.dtype)
+            large = medium.weight.size > LARGE and jax.default_backend() == "cpu"
+            make = kernels_cpu.ask_for_room if large else jnp.zeros
+            room = make((scheme.blocks, count, *shape), medium.weight.dtype)
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
