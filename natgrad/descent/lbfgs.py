@@ -353,7 +353,7 @@ def _conclude(pairs: Pairs, start: Point, search: Search) -> tuple[Array, Memory
     slope = start.gradient @ step
     convex = step @ change > -jnp.finfo(step.dtype).eps * slope
     pairs = pairs._replace(count=jnp.where(search.plain, 0, pairs.count))
-    pairs = pick(accepted & convex, pairs.record(step, change), pairs)
+    pairs = pairs.record(step, change, accepted & convex)
     interval, nan = search.interval, jnp.full((), jnp.nan)
     rejected = jnp.where(interval.finite, Status.NO_DECREASE.code, Status.NOT_FINITE.code)
     record = Record(

@@ -165,7 +165,7 @@ class CG(KrylovSolver):
             plain, preconditioned = moved.residual, precondition(moved.residual)
             new = turn(state, moved, jnp.where(state.plain, plain, preconditioned))
             if pairs is not None:
-                pairs = pick(was_taken(new.reason), pairs.record(d, image), pairs)
+                pairs = pairs.record(d, image, was_taken(new.reason))
             if sides is not None:
                 row = jnp.minimum(sides.count, SIDES - 1)
                 parts = sides.parts.at[row].add(new.eta - state.eta)
@@ -186,6 +186,7 @@ class CG(KrylovSolver):
         rows = jnp.zeros((SIDES, state.eta.size), state.eta.dtype)
         none = Sides(rows, jnp.zeros_like(rows[:, 0]), jnp.zeros((), jnp.int32))
         going = lambda carry: carry[0].reason == Status.OK.code
+        memory = jax.tree.map(jnp.copy, memory)  # what is there is M's; the loop writes in place
         state, memory, sides = loop(going, step, (state, memory, None if radius is None else none))
         if system.indefinite:
             state = ensure_descent(state)

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -14,7 +15,6 @@ from jax.typing import DTypeLike
 
 from ..core.compiled import each
 from ..core.dense import accurate_product
-from ..core.operators import pick
 from ..core.outcomes import Counts
 from ..core.randomised import nystrom
 from ..core.settings import Public, check_integer
@@ -192,15 +192,12 @@ class Pairs(NamedTuple):
     count: Array
     last: Visit | None
 
-    def record(self, direction: Array, image: Array) -> "Pairs":
-        """These pairs and one more, which takes the place of the oldest."""
-        row = self.count % len(self.directions)
-        put = lambda ring, x: jax.lax.dynamic_update_index_in_dim(ring, x, row, 0)
-        return self._replace(
-            directions=put(self.directions, direction),
-            images=put(self.images, image),
-            count=self.count + 1,
-        )
+    def record(self, direction: Array, image: Array, usable: Array) -> "Pairs":
+        """These pairs and, if it is usable, one more, which takes the place of the oldest.
+
+        The rings are written where they lie: a caller who needs these pairs again copies them.
+        """
+        return _record(self, direction, image, usable)
 
     def arrive(self, theta: Array, gradient: Array, share: Array) -> "Pairs":
         """These pairs and the secant of the step to θ, where steps are recorded.
@@ -216,6 +213,17 @@ class Pairs(NamedTuple):
         return self._replace(last=self.last._replace(served=jnp.zeros((), bool)))
 
 
+@partial(jax.jit, donate_argnums=0)
+def _record(pairs: Pairs, direction: Array, image: Array, usable: Array) -> Pairs:
+    row = pairs.count % len(pairs.directions)
+    put = lambda ring, x: ring.at[row].set(jnp.where(usable, x, ring[row]))
+    return pairs._replace(
+        directions=put(pairs.directions, direction),
+        images=put(pairs.images, image),
+        count=pairs.count + usable,
+    )
+
+
 @jax.jit
 def _arrive(pairs: Pairs, theta: Array, gradient: Array, share: Array) -> Pairs:
     last = pairs.last
@@ -226,7 +234,7 @@ def _arrive(pairs: Pairs, theta: Array, gradient: Array, share: Array) -> Pairs:
     rounding = jnp.finfo(theta.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(change)
     share = share.astype(last.share.dtype)
     convex = last.known & (share > 0) & (step @ change > rounding)
-    pairs = pick(convex, pairs.record(step, share * change), pairs)
+    pairs = pairs.record(step, share * change, convex)
     served = convex & (jnp.abs(after) <= LEVEL * jnp.abs(before))
     return pairs._replace(last=Visit(theta, gradient, jnp.ones((), bool), served, share))
 
@@ -322,23 +330,24 @@ def two_loops(
     `known` are the `curvatures` of the pairs.
     """
     length = len(directions)
-    rows = (count - 1 - jnp.arange(length)) % length  # from the newest
+    newest, there = (count - 1) % length, jnp.minimum(count, length)
     curvature, usable = curvatures(directions, images, count) if known is None else known
     weight = jnp.where(usable, 1.0 / jnp.where(usable, curvature, 1.0), 0.0)
 
-    def back(q: Array, row: Array) -> tuple[Array, Array]:
+    def back(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        q, alphas = carry
+        row = (newest - i) % length
         alpha = weight[row] * (directions[row] @ q)
-        return q - alpha * images[row], alpha
+        return q - alpha * images[row], alphas.at[row].set(alpha)
 
-    q, alphas = jax.lax.scan(back, r, rows)
-    newest = rows[0]
+    q, alphas = jax.lax.fori_loop(0, there, back, (r, jnp.zeros_like(weight)))
     squares = lambda x: jnp.sum(x[newest] ** 2)
     stiff = curvature[newest] / jnp.where(usable[newest], squares(images), 1.0)
     inverse = jnp.where(hard, stiff, squares(directions) * weight[newest])
     scale = jnp.where(usable[newest], inverse, 1.0)
 
-    def forth(z: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
-        row, alpha = step
-        return z + (alpha - weight[row] * (images[row] @ z)) * directions[row], None
+    def forth(i: Array, z: Array) -> Array:
+        row = (newest + 1 - there + i) % length
+        return z + (alphas[row] - weight[row] * (images[row] @ z)) * directions[row]
 
-    return jax.lax.scan(forth, scale * q, (rows[::-1], alphas[::-1]))[0]
+    return jax.lax.fori_loop(0, there, forth, scale * q)
