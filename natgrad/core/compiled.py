@@ -17,6 +17,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import jaxlib.version
+import numpy as np
 from jax import Array
 from jax.extend.core import jaxprs_in_params
 from jaxtyping import PyTree
@@ -195,6 +196,25 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
     entry = lambda i: jax.tree.map(lambda x: x[i], xs)
     results = [function(entry(i)) for i in range(length)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+def fetch_together(tree: PyTree) -> PyTree:
+    """`jax.device_get`, with all single numbers in one transfer.
+
+    A GPU takes 0.1 ms for each, and an iteration has some thirty to tell.
+
+    >>> [x.tolist() for x in fetch_together([jnp.asarray(2), jnp.asarray(0.5), jnp.ones(2)])]
+    [2, 0.5, [1.0, 1.0]]
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, x in enumerate(leaves) if isinstance(x, Array) and x.ndim == 0]
+    numbers = np.asarray(_stack([leaves[i] for i in places])) if places else []
+    for place, number in zip(places, numbers, strict=True):
+        leaves[place] = np.asarray(number, leaves[place].dtype)
+    return jax.device_get(structure.unflatten(leaves))
+
+
+_stack = jax.jit(lambda numbers: jnp.stack([jnp.asarray(x, float) for x in numbers]))
 
 
 def release_programs() -> bool:

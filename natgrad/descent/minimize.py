@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from ..batches import Batch
 from ..core.archive import reading
-from ..core.compiled import is_traced, jit_by_work
+from ..core.compiled import fetch_together, is_traced, jit_by_work
 from ..core.operators import dot
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
@@ -148,7 +148,8 @@ def minimize(
     judge = "held_out" if aside else "loss" if batch is None else None
     run = Run(theta0, Snapshots(snapshots, theta0), devices, judge)  # its clock begins here
     run.count(forward=int(known is not None))  # the check at θ₀
-    loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw, aside)
+    fetch = jax.device_get if jax.default_backend() == "cpu" else fetch_together
+    loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw, aside, fetch)
     shown = progress if devices is None or devices.leads else False
     try:
         with (
@@ -217,6 +218,7 @@ class _Loop:
     asks: bool  # whether any process has callbacks
     draw: Draw | None
     held_out: HeldOut | None
+    fetch: Callable[[PyTree], PyTree]  # to the host
     program: Callable[..., Any] | None = None  # an iteration, where it is one program
     unchecked: bool = False  # L-BFGS hands on no evaluation, so its state is checked at the end
 
@@ -298,9 +300,8 @@ class _Loop:
         else:
             local = method.linearise(problem, run.theta, run.state, bounds=self.bounds)
             spent, noted = (local.counts, local.report), run.state.first_norm
-            loss, norm, reference, seen = jax.device_get(
-                (local.loss, local.gradient_norm, noted, spent)
-            )
+            given = (local.loss, local.gradient_norm, noted, spent)
+            loss, norm, reference, seen = self.fetch(given)
             if first or run.state.batches:
                 reference = np.fmax(reference, norm, dtype=reference.dtype)
             record = None
@@ -355,7 +356,7 @@ class _Loop:
             theta, state, record = method.try_step(local, state)
             if run.devices is not None:
                 theta, state = self._replicate(run.devices, theta, state)
-            record: Record = jax.device_get(record)
+            record: Record = self.fetch(record)
             run.count(*record.counts)
             promised = record.predicted if promised is None else promised
             if record.accepted or record.failed or self.stop.find_spent(run) is not None:

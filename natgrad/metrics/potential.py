@@ -21,6 +21,7 @@ from ..core.operators import AdjointOperator
 from .base import Geometry, Metric, PyTree, Report, positive_operator
 from .elliptic.divergence import Fluxes, Solution
 from .elliptic.equation import Elliptic, Method, report_solution
+from .elliptic.iterative import CELLS_AT_ONCE
 
 ChooseMethod = Callable[[int | None], Method]
 
@@ -166,7 +167,7 @@ class PotentialGeometry(Geometry):
     def each(self, method: Method, function: Callable[..., PyTree], *stacks: PyTree) -> PyTree:
         """`function` for each function of the batch and what belongs to it.
 
-        Side by side, or in turn where one fills the device: an iteration side by side would run on
+        Side by side, or in turn where one fills the device: an iteration side by side runs on
         every function until the slowest has converged.
         """
         lead, batch = self.lead, self.rho.shape[: self.lead]
@@ -175,7 +176,9 @@ class PotentialGeometry(Geometry):
             found = function(*jax.tree.map(lambda x: x[0], flat))
             return jax.tree.map(lambda x: jnp.asarray(x).reshape(*batch, *jnp.shape(x)), found)
         if self.in_turn and method in self.iterates_by:
-            found = jax.lax.map(lambda arguments: function(*arguments), flat)
+            largest = max(leaf[0].size for leaf in jax.tree.leaves(flat))
+            some = None if jax.default_backend() == "cpu" else max(1, CELLS_AT_ONCE // largest)
+            found = jax.lax.map(lambda arguments: function(*arguments), flat, batch_size=some)
         else:
             found = jax.vmap(function)(*flat)
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)

@@ -161,7 +161,7 @@ def pack(arrays: Sequence[np.ndarray], low: float, high: float) -> str:
     shades = np.clip(np.nan_to_num(share), 0, 1) * SHADES
     bytes_ = np.where(np.isfinite(share), shades.round(), SHADES + 1).astype(np.uint8)
     steps = np.diff(bytes_, axis=-1, prepend=np.uint8(0))  # modulo 256
-    return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(steps.tobytes())).decode("ascii")
 
 
 @dataclass(frozen=True)

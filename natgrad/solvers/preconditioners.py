@@ -192,12 +192,18 @@ class Pairs(NamedTuple):
     count: Array
     last: Visit | None
 
+    @partial(jax.jit, donate_argnums=0)
     def record(self, direction: Array, image: Array, usable: Array) -> "Pairs":
         """These pairs and, if it is usable, one more, which takes the place of the oldest.
 
         The rings are written where they lie: a caller who needs these pairs again copies them.
         """
-        return _record(self, direction, image, usable)
+        row, (directions, images) = self.count % len(self.directions), self[:2]
+        return self._replace(
+            directions=directions.at[row].set(jnp.where(usable, direction, directions[row])),
+            images=images.at[row].set(jnp.where(usable, image, images[row])),
+            count=self.count + usable,
+        )
 
     def arrive(self, theta: Array, gradient: Array, share: Array) -> "Pairs":
         """These pairs and the secant of the step to θ, where steps are recorded.
@@ -211,17 +217,6 @@ class Pairs(NamedTuple):
         if self.last is None:
             return self
         return self._replace(last=self.last._replace(served=jnp.zeros((), bool)))
-
-
-@partial(jax.jit, donate_argnums=0)
-def _record(pairs: Pairs, direction: Array, image: Array, usable: Array) -> Pairs:
-    row = pairs.count % len(pairs.directions)
-    put = lambda ring, x: ring.at[row].set(jnp.where(usable, x, ring[row]))
-    return pairs._replace(
-        directions=put(pairs.directions, direction),
-        images=put(pairs.images, image),
-        count=pairs.count + usable,
-    )
 
 
 @jax.jit
@@ -293,7 +288,7 @@ class Recycled(Preconditioner):
         steps = self.secants and not batches
         zero, none = jnp.zeros(size, dtype), jnp.zeros((), dtype)
         last = Visit(zero, zero, no, no, none) if steps else None
-        return Pairs(ring, ring, jnp.zeros((), jnp.int32), last)
+        return Pairs(ring, jnp.zeros_like(ring), jnp.zeros((), jnp.int32), last)
 
     def product(self, prepared: None, system: LinearSystem, damping: Array) -> Product:
         pairs: Pairs | None = system.memory
@@ -307,8 +302,11 @@ class Recycled(Preconditioner):
         return lambda r: two_loops(directions, images, pairs.count, hard, r, known)
 
 
+Known = tuple[Array, Array]  # ⟨d, Gd⟩ of all pairs, and which of them are there and convex
+
+
 @jax.jit
-def curvatures(directions: Array, images: Array, count: Array) -> tuple[Array, Array]:
+def curvatures(directions: Array, images: Array, count: Array) -> Known:
     """⟨d, Gd⟩ of all pairs, and which of them are there and convex."""
     curvature = jnp.sum(directions * images, axis=1)
     sizes = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(images, axis=1)
@@ -323,31 +321,52 @@ def two_loops(
     count: Array,
     hard: Array | bool,
     r: Array,
-    known: tuple[Array, Array] | None = None,
+    known: Known | None = None,
 ) -> Array:
     """The BFGS inverse of the pairs times r, by the two-loop recursion of Nocedal (1980).
 
-    `known` are the `curvatures` of the pairs.
+    `known` are the `curvatures` of the pairs. A CPU takes the pairs that are there one after the
+    other. On other devices each would be several programs to launch: they solve with the triangle
+    of all ⟨d_i, Gd_j⟩ instead, the same in exact arithmetic (Byrd, Nocedal and Schnabel, Math.
+    Program. 63, 1994).
     """
-    length = len(directions)
-    newest, there = (count - 1) % length, jnp.minimum(count, length)
     curvature, usable = curvatures(directions, images, count) if known is None else known
+    newest = (count - 1) % len(directions)
     weight = jnp.where(usable, 1.0 / jnp.where(usable, curvature, 1.0), 0.0)
+    stiff = curvature[newest] / jnp.where(usable[newest], jnp.sum(images[newest] ** 2), 1.0)
+    soft = jnp.sum(directions[newest] ** 2) * weight[newest]
+    scale = jnp.where(usable[newest], jnp.where(hard, stiff, soft), 1.0)
+    length, there = len(directions), jnp.minimum(count, len(directions))
 
-    def back(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        q, alphas = carry
-        row = (newest - i) % length
-        alpha = weight[row] * (directions[row] @ q)
-        return q - alpha * images[row], alphas.at[row].set(alpha)
+    def pair_by_pair(directions: Array, images: Array) -> Array:
+        def back(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            q, alphas = carry
+            row = (newest - i) % length
+            alpha = weight[row] * (directions[row] @ q)
+            return q - alpha * images[row], alphas.at[row].set(alpha)
 
-    q, alphas = jax.lax.fori_loop(0, there, back, (r, jnp.zeros_like(weight)))
-    squares = lambda x: jnp.sum(x[newest] ** 2)
-    stiff = curvature[newest] / jnp.where(usable[newest], squares(images), 1.0)
-    inverse = jnp.where(hard, stiff, squares(directions) * weight[newest])
-    scale = jnp.where(usable[newest], inverse, 1.0)
+        q, alphas = jax.lax.fori_loop(0, there, back, (r, jnp.zeros_like(weight)))
 
-    def forth(i: Array, z: Array) -> Array:
-        row = (newest + 1 - there + i) % length
-        return z + (alphas[row] - weight[row] * (images[row] @ z)) * directions[row]
+        def forth(i: Array, z: Array) -> Array:
+            row = (newest + 1 - there + i) % length
+            return z + (alphas[row] - weight[row] * (images[row] @ z)) * directions[row]
 
-    return jax.lax.fori_loop(0, there, forth, scale * q)
+        return jax.lax.fori_loop(0, there, forth, scale * q)
+
+    def by_triangle(directions: Array, images: Array) -> Array:
+        # Rα = Sr, z₀ = M₀(r − Yᵀα), Rᵀw = Dα − Yz₀, and z₀ + Sᵀw, with D the diagonal of R, the
+        # upper triangle of SYᵀ, and the pairs as rows of S and Y, oldest first.
+        order = (count + jnp.arange(length)) % length
+        used = weight[order] > 0
+        S = jnp.where(used[:, None], directions[order], 0.0)
+        Y = jnp.where(used[:, None], images[order], 0.0)
+        diagonal = 1.0 / jnp.where(used, weight[order], 1.0)
+        R = jnp.triu(accurate_product(S, Y.T), 1) + jnp.diag(diagonal)
+        alpha = jax.scipy.linalg.solve_triangular(R, accurate_product(S, r))
+        z = scale * (r - accurate_product(alpha, Y))
+        rest = diagonal * alpha - accurate_product(Y, z)
+        w = jax.scipy.linalg.solve_triangular(R, rest, trans=1)
+        return z + accurate_product(w, S)
+
+    choose = jax.lax.platform_dependent
+    return choose(directions, images, cpu=pair_by_pair, default=by_triangle)

@@ -9,7 +9,7 @@ from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
 from ..pages import tabulate
-from .run import Run, StudyResult
+from .run import Run, StudyResult, side_by_side
 from .settings import RIVALS
 
 LINES = SHARED_LINES | {
@@ -162,7 +162,8 @@ def summary(result: StudyResult) -> list[Table]:
 
 def run_table(result: StudyResult) -> Table:
     """Loss and similarity of every run at some numbers of propagations."""
-    budget = result.settings.max_propagations
+    budget, together = result.settings.max_propagations, side_by_side(result.settings)
+    shared = f", and {together} methods ran at the same time" if together > 1 else ""
     marks = [mark for mark in MARKS if mark < budget] + [budget]
     rows = []
     for run in result.runs:
@@ -177,7 +178,7 @@ def run_table(result: StudyResult) -> Table:
         rows,
         "f/f₀ and SSIM of the last iterate within the given number of propagations (one wave "
         "solution for all shots, forward, linearised or adjoint), and what each run spent; seconds "
-        "include compiling. "
+        f"include compiling{shared}. "
         f"The start has an SSIM of {result.start_similarity:.3f}.",
     )
 

@@ -1,9 +1,11 @@
 """The study: every method through its stages, what it found and what it spent."""
 
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from natgrad import InputError, MiniBatch, Result, Stop
@@ -13,11 +15,12 @@ from natgrad.waves import WaveModel
 
 from ..keeping import Kept
 from ..methods import minimize, one_by_one
-from ..running import Say, Spending, pick
+from ..running import Say, Spending, pick, threads
 from .methods import METHODS, Method
 from .problem import Experiment
 from .settings import Settings
 
+SIDE_BY_SIDE = 3  # methods on a GPU; more of them wait for Python's lock
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 
@@ -197,6 +200,12 @@ class StudyResult:
         }
 
 
+def side_by_side(settings: Settings) -> int:
+    """How many methods run at the same time."""
+    alone = settings.engine != "jax" or jax.default_backend() == "cpu"
+    return min(settings.workers or (1 if alone else SIDE_BY_SIDE), len(settings.methods))
+
+
 KEPT = ()  # every run has its checkpoint
 
 
@@ -210,12 +219,18 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     )
     folder = kept.folder or Path(settings.output) / "runs"
     folder.mkdir(parents=True, exist_ok=True)
-    runs = []
-    for key in one_by_one(settings.methods):
+
+    def run(key: str) -> Run:
         found = run_method(METHODS[key], experiment, folder)
-        runs.append(found)
         say(
             f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
             f"SSIM {found.similarity[-1]:.3f}, {found.seconds:.1f} s"
         )
-    return StudyResult(settings, experiment, runs)
+        return found
+
+    workers = side_by_side(settings)
+    if workers == 1:
+        return StudyResult(settings, experiment, [run(key) for key in one_by_one(settings.methods)])
+    with threads(workers) as pool:
+        begun = [pool.submit(copy_context().run, run, key) for key in one_by_one(settings.methods)]
+        return StudyResult(settings, experiment, [found.result() for found in begun])

@@ -292,8 +292,10 @@ def test_giving_up_is_a_status(mixture):
 
 
 @pytest.mark.slow
-def test_batches_and_sums_take_the_same_road():
-    """Several densities, one after the other; sums and scalings with multigrid inside."""
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_batches_and_sums_take_the_same_road(monkeypatch, backend: str):
+    """Several densities, in turn or together; sums and scalings with multigrid inside."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     grid = ng.Grid((0.0, 0.0), (1.0, 1.0), (12, 10))
     generator = np.random.default_rng(0)
     rho = jnp.asarray(np.exp(generator.standard_normal((2, 12, 10))))

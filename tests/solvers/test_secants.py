@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,6 +64,23 @@ def test_conjugate_steps_give_the_whole_inverse():
     points = jnp.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     r = jnp.array([0.3, -1.0, 2.0])
     close(inverse(walked(*points, H=H), r), r / jnp.diag(H), 1e-14)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 3, 7, 11])
+def test_the_form_for_accelerators_is_that_of_the_loops(monkeypatch, steps: int, hard: bool):
+    rng = np.random.default_rng(1)
+    root = rng.normal(size=(12, 12))
+    H = jnp.asarray(root @ root.T + np.eye(12))
+    memory = ng.solvers.Recycled(7, secants=False).memory(12, H.dtype)
+    for number, d in enumerate(jnp.asarray(rng.normal(size=(steps, 12)))):
+        image = -d if number == 2 else H @ d  # one that is there but cannot be used
+        memory = memory.record(d, image, jnp.asarray(True))
+    given = *memory[:3], hard, jnp.asarray(rng.normal(size=12))
+    expected = recycling.two_loops(*given)
+    others = lambda *arguments, cpu, default: default(*arguments)
+    monkeypatch.setattr(jax.lax, "platform_dependent", others)
+    close(recycling.two_loops.__wrapped__(*given), expected, 1e-12)
 
 
 def test_a_step_of_negative_curvature_is_no_pair():

@@ -73,6 +73,17 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
 
 
 @pytest.mark.slow
+def test_methods_side_by_side_find_the_same(tiny, tmp_path):
+    settings, _, whole, _ = tiny
+    report, together = run_study(replace(settings, output=tmp_path / "both", workers=2))
+    for one, other in zip(whole.runs, together.runs, strict=True):
+        assert one.method == other.method
+        assert np.array_equal(one.velocity, other.velocity)
+        assert np.array_equal(one.similarity, other.similarity)
+    assert "2 methods ran at the same time" in report.read_text()
+
+
+@pytest.mark.slow
 def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, monkeypatch, capsys):
     settings, _, whole, _ = tiny
     settings = replace(settings, output=tmp_path / "cut")
