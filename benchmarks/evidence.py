@@ -219,7 +219,7 @@ PARTS = (
     ),
     Part(
         "marmousi",
-        "natgrad study waveform-inversion --preset paper --velocity marmousi.npy --memory 30",
+        "natgrad study waveform-inversion --preset paper --velocity marmousi.npy",
         *(240, None, "gpu"),
     ),
 )
