@@ -326,6 +326,12 @@ def test_choice_of_the_method():
     assert ng.metrics.Elliptic("multigrid").choose((40, 40)) == "multigrid"
 
 
+def test_a_gpu_eliminates_on_small_grids_only(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    choose = ng.metrics.Elliptic().choose
+    assert [choose((n, n)) for n in (20, 40)] == ["elimination", "multigrid"]
+
+
 def test_a_single_cpu_has_no_host_to_call(monkeypatch):
     """There a callback would wait for itself: another method, or an error, not a hang."""
     monkeypatch.setattr(equation, "can_call_back", lambda: False)

@@ -24,8 +24,9 @@ from .sparse_direct import available_backend
 Method = Literal["line", "elimination", "sparse", "multigrid"]
 METHODS = ("auto", *get_args(Method))
 
-# Flops up to which elimination is the first choice: it compiles fast and is exact.
-ELIMINATION_FLOPS = 1e8
+# Flops up to which elimination is the first choice: it compiles fast and is exact. A GPU waits for
+# each of its steps, and is done with all of a multigrid cycle before.
+ELIMINATION_FLOPS, ELIMINATION_FLOPS_ON_GPU = 1e8, 1e6
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Elliptic(Public):
             return "line"
         k = math.prod(shape)
         across = k // max(shape)
-        if 10 / 3 * k * across**2 <= ELIMINATION_FLOPS:
+        few = ELIMINATION_FLOPS_ON_GPU if jax.default_backend() == "gpu" else ELIMINATION_FLOPS
+        if 10 / 3 * k * across**2 <= few:
             return "elimination"
         if columns is not None and self.on_host and _sparse_pays(shape, columns):
             return "sparse"
