@@ -233,7 +233,7 @@ class Shots(Public, eqx.Module):
         if not np.all(np.isfinite(data)):
             wrong = int(np.sum(~np.isfinite(data)))
             what = f"{count_some(wrong, data.size, 'values')} not finite"
-            raise InputError("data", what, "traces with the dead ones set to zero")
+            raise InputError("data", what, "a survey without the receivers that have no trace")
         self.survey, self.data = survey, data
 
     def scaled(self) -> "Shots":
