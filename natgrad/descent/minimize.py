@@ -148,7 +148,8 @@ def minimize(
     judge = "held_out" if aside else "loss" if batch is None else None
     run = Run(theta0, Snapshots(snapshots, theta0), devices, judge)  # its clock begins here
     run.count(forward=int(known is not None))  # the check at θ₀
-    fetch = jax.device_get if jax.default_backend() == "cpu" else fetch_together
+    together = devices is None and jax.default_backend() != "cpu"
+    fetch = fetch_together if together else jax.device_get
     loop = _Loop(problem, method, run, stop, box, callbacks, asks, draw, aside, fetch)
     shown = progress if devices is None or devices.leads else False
     try:
