@@ -133,9 +133,13 @@ class Code:
         self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
 
     def fetch(self, array: str, at: Any, more: int = 0) -> None:
-        """Have a line come from memory into the second cache; anywhere, no fault follows."""
+        """Have a line come from memory into the caches; anywhere, no fault follows.
+
+        Into the first of them: some CPUs ignore the request for the second alone, for all of a
+        process or for none of it.
+        """
         place = self.place(array, at, more)
-        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
+        self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def spread(self, array: str, at: Any, more: int = 0) -> Value:
         """One element in all places of a vector."""
