@@ -164,16 +164,21 @@ class Code:
         return self._shuffle(self.vector, vectors(whole).name, vectors(whole + 1).name, lanes)
 
     def weave(self, vectors: list[Value]) -> list[Value]:
-        """The elements of two vectors in turn, as two."""
-        a, b = (x.name for x in vectors)
+        """The elements of two vectors in turn, as two; of one as they are."""
+        if len(vectors) == 1:
+            return vectors
         order = [i // 2 + i % 2 * self.width for i in range(2 * self.width)]
         halves = order[: self.width], order[self.width :]
-        return [self._shuffle(self.vector, a, b, half) for half in halves]
+        return [self._mix(vectors, half) for half in halves]
 
     def unweave(self, vectors: list[Value]) -> list[Value]:
         """The inverse."""
-        a, b = (x.name for x in vectors)
-        return [self._shuffle(self.vector, a, b, range(k, 2 * self.width, 2)) for k in (0, 1)]
+        if len(vectors) == 1:
+            return vectors
+        return [self._mix(vectors, range(k, 2 * self.width, 2)) for k in (0, 1)]
+
+    def _mix(self, pair: list[Value], lanes: Any) -> Value:
+        return self._shuffle(self.vector, pair[0].name, pair[1].name, lanes)
 
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)

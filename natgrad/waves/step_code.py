@@ -21,7 +21,6 @@ from .scheme import GAMMA, SECOND
 # What the code is given. `other` is η/m, or the image; `coming` is the part of the next q to fetch.
 FIELDS = ("%u", "%v", "%w", "%psi0", "%zeta0", "%psi1", "%zeta1", "%other")
 ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept", "%coming")
-TILE = 2  # vectors
 
 
 class Grid(NamedTuple):
@@ -29,6 +28,7 @@ class Grid(NamedTuple):
 
     A tile is a vector of even columns and one of the odd. The next column is then in the other
     vector as it lies, and what is shifted for one serves the other too: half as many shifts.
+    It is one vector of columns in order where the layer would take part in more vectors by two.
     A tile of zeros lies between rows, and `ahead` rows of them before the first and after the
     last, as far as a block of rows reaches beyond itself.
     """
@@ -47,9 +47,21 @@ class Grid(NamedTuple):
         return max(3, self.order // 2)
 
     @property
+    def pair(self) -> int:
+        """Vectors of a tile."""
+        one, two = (sum(self.ends(n * self.width, self.ahead)) * n for n in (1, 2))
+        return 1 if self.layer and one < two else 2
+
+    @property
     def tile(self) -> int:
         """Cells of a tile."""
-        return TILE * self.width
+        return self.pair * self.width
+
+    def ends(self, tile: int, beyond: int) -> tuple[int, int]:
+        """How many tiles of a row have a part in the layer and so many cells beyond it."""
+        reach, tiles = self.layer + beyond, -(-self.shape[1] // tile)
+        left, right = -(-reach // tile), tiles - (self.last - reach) // tile
+        return (left, right) if left + right < tiles else (tiles, 0)
 
     @property
     def tiles(self) -> int:
@@ -80,7 +92,7 @@ class Grid(NamedTuple):
     def place(self, column: Any) -> Any:
         """Where a column is in its row."""
         whole, inner = column // self.tile * self.tile, column % self.tile
-        return whole + inner % TILE * self.width + inner // TILE
+        return whole + inner % self.pair * self.width + inner // self.pair
 
     def lay_out(self, x: np.ndarray) -> np.ndarray:
         """Rows, (…, n), as the code has them, filled up with zeros."""
@@ -116,12 +128,12 @@ class Step:
         self.slope = self.code.constant(1 / GAMMA[grid.order] + 3)
         self.ratio = (grid.spacing[0] / grid.spacing[1]) ** 2
         # cells from an edge on which the layer has a part in the step
-        reach = grid.layer + (grid.ahead if transposed else 1) if grid.layer else 0
-        self.left, self.right = -(-reach // grid.tile), (grid.last - reach) // grid.tile
-        if not reach:
-            self.right = grid.shape[1] // grid.tile
-        elif self.left >= self.right:
-            self.left = self.right = grid.tiles
+        beyond = grid.ahead if transposed else 1
+        reach = grid.layer + beyond if grid.layer else 0
+        self.left, self.right = 0, grid.shape[1] // grid.tile
+        if reach:
+            self.left, right = grid.ends(grid.tile, beyond)
+            self.right = grid.tiles - right
         self.edge = -(-reach // grid.block) * grid.block
 
     def second(self, u: Callable[[int], Value], centres: int = 1) -> Value:
@@ -168,7 +180,7 @@ class Step:
         kept = code.whole("mul", row, grid.shape[1])
         one = int(not layer and self.ratio == 1)  # axis 0 has the share of both in u
         across = lambda *given: self.across(row if layer else None, count, *given)
-        pair = range(TILE)
+        pair = range(grid.pair)
 
         def load(at: str, r: int, vectors: Any) -> dict[int, Value]:
             return {j: code.load("%u", at, r * grid.stride + j * width) for j in vectors}
@@ -180,21 +192,21 @@ class Step:
                     code.fetch("%kept", there, r * grid.shape[1] + j * width)
             if self.fetched:  # a share of the next q, on its way while this step runs
                 done = code.whole("add", code.whole("mul", column, count), kept)
-                for j in range(-(-TILE * count // self.fetched)):
+                for j in range(-(-grid.pair * count // self.fetched)):
                     code.fetch("%coming", code.whole("sdiv", done, self.fetched), j * width)
 
         def edge(low: int, high: int) -> None:
             for j in range(low, high):
                 fetch(j * tile)
-            at, vectors = code.whole("add", start, low * tile), range(TILE * (high - low))
+            at, vectors = code.whole("add", start, low * tile), range(grid.pair * (high - low))
             sums = [across(at, j * width, 1) for j in vectors]
             for r in range(count):
-                u = load(at, r, range(-TILE, len(vectors) + TILE))
+                u = load(at, r, range(-grid.pair, len(vectors) + grid.pair))
                 if self.edge:
                     along = self.along_layer(at, r, low * tile, u)
                 else:
                     along = [self.along(u, j, 1) for j in vectors]
-                for j in vectors[::TILE]:
+                for j in vectors[:: grid.pair]:
                     totals = [self.join(sums[j + k][r], along[j + k]) for k in pair]
                     first = low * tile + j * width
                     held = code.whole("add", kept, r * grid.shape[1] + first)
@@ -212,16 +224,19 @@ class Step:
                 fetch(column)
                 rows = []
                 for r in range(count):
-                    u = load(at, r, (*range(-TILE, 0), *range(TILE, 2 * TILE)))
-                    rows.append(u | dict(zip(pair, near[TILE * r :], strict=False)))
+                    u = load(at, r, (*range(-grid.pair, 0), *range(grid.pair, 2 * grid.pair)))
+                    rows.append(u | dict(zip(pair, near[grid.pair * r :], strict=False)))
                 known = lambda j: {r: u[j] for r, u in enumerate(rows)}
                 sums = [across(at, j * width, 1 + one, known(j)) for j in pair]
                 for r, u in enumerate(rows):
-                    totals = [self.join(sums[j][r], self.along(u, j, 1 - one)) for j in pair]
+                    far, half = None, grid.order // 2
+                    if grid.pair == 1:  # an unaligned load saves one of many shifts
+                        far = code.load("%u", at, r * grid.stride + half, aligned=False)
+                    totals = [self.join(sums[j][r], self.along(u, j, 1 - one, far)) for j in pair]
                     there = code.whole("add", held, r * grid.shape[1])
                     now = [u[j] for j in pair]
                     self.finish(at, r * grid.stride, there, now, totals, tile)
-                near[:] = [u[j + TILE] for u in rows for j in pair]
+                near[:] = [u[j + grid.pair] for u in rows for j in pair]
         if self.right < grid.tiles:
             edge(self.right, grid.tiles)
 
@@ -288,18 +303,19 @@ class Step:
 
     def near(self, x: dict[int, Value], j: int, by: int) -> Value:
         """The values `by` columns after those of a vector, from those of its row; else zeros."""
-        tile, inner = divmod(j, TILE)
-        lanes, other = divmod(inner + by, TILE)
+        tile, inner = divmod(j, self.grid.pair)
+        lanes, other = divmod(inner + by, self.grid.pair)
         zero = self.code.constant(0)
-        return self.code.shift(lambda k: x.get((tile + k) * TILE + other, zero), lanes)
+        return self.code.shift(lambda k: x.get((tile + k) * self.grid.pair + other, zero), lanes)
 
-    def along(self, u: dict[int, Value], j: int, centres: int) -> Value:
-        """K u along axis 1, on a vector without the layer."""
-        return self.second(lambda d: self.near(u, j, d), centres)
+    def along(self, u: dict[int, Value], j: int, centres: int, far: Value | None = None) -> Value:
+        """K u along axis 1, on a vector without the layer; `far` is the last u of the stencil."""
+        half = self.grid.order // 2
+        return self.second(lambda d: far if far and d == half else self.near(u, j, d), centres)
 
     def along_layer(self, at: str, r: int, column: int, u: dict[int, Value]) -> list[Value]:
         """K u + c along axis 1, on the vectors of an edge; beyond them the memories are zero."""
-        vectors, width = range(len(u) - 2 * TILE), self.grid.width
+        vectors, width = range(len(u) - 2 * self.grid.pair), self.grid.width
         remember = lambda kind, j, x: self.remember(
             1, kind, (column, j * width), at, r * self.grid.stride + j * width, x
         )
@@ -325,7 +341,7 @@ class Step:
         q lies from `held` on, for so many cells, and its columns are in their order.
         """
         code, width = self.code, self.grid.width
-        places = [place + k * width for k in range(TILE)]
+        places = [place + k * width for k in range(self.grid.pair)]
         parts = [(x, min(width, cells - x)) for x in range(0, cells, width)]
         changes = [code.load("%w", at, x) * y for x, y in zip(places, totals, strict=True)]
         if self.extra == "keep":
@@ -334,7 +350,7 @@ class Step:
                 code.store(x, "%kept", held, begin, n, aligned, past_caches=aligned)
         elif self.extra:
             q = [code.load("%kept", held, begin, n, aligned=False) for begin, n in parts]
-            q = code.unweave(q + [code.constant(0)] * (TILE - len(q)))
+            q = code.unweave(q + [code.constant(0)] * (self.grid.pair - len(q)))
             for k, x in enumerate(places):
                 other = code.load("%other", at, x)
                 if self.extra == "image":
