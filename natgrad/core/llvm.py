@@ -142,8 +142,8 @@ class Code:
     def fetch(self, array: str, at: Any, more: int = 0) -> None:
         """Have a line come from memory into the caches; anywhere, no fault follows.
 
-        Into the first of them: some CPUs ignore the request for the second alone, for all of a
-        process or for none of it.
+        Into the first of them: of copies of one code on a Zen 4, some gained nothing by requests
+        for the second alone.
         """
         place = self.place(array, at, more)
         self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
