@@ -19,6 +19,7 @@ be built for every platform and Python.
 import importlib
 import importlib.util
 import platform
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -89,6 +90,12 @@ class Code:
     def combine(self, operation: str, a: Value, b: Value) -> Value:
         return Value(self, self.new(f"{operation} contract {self.vector} {a.name}, {b.name}"))
 
+    def fused(self, a: Value, b: Value, c: Value) -> Value:
+        """ab + c in one instruction: ab is not shared with other sums, which would cost one."""
+        given = ", ".join(f"{self.vector} {x.name}" for x in (a, b, c))
+        kind = f"v{self.width}f{8 * self.size}"
+        return Value(self, self.new(f"call {self.vector} @llvm.fmuladd.{kind}({given})"))
+
     def constant(self, x: float) -> Value:
         rounded = float(np.float32(x)) if self.real == "float" else float(x)
         number = f"{self.real} 0x{struct.pack('>d', rounded).hex().upper()}"
@@ -135,8 +142,8 @@ class Code:
     def fetch(self, array: str, at: Any, more: int = 0) -> None:
         """Have a line come from memory into the caches; anywhere, no fault follows.
 
-        Into the first of them: some CPUs ignore the request for the second alone, for all of a
-        process or for none of it.
+        Into the first of them: of copies of one code on a Zen 4, some gained nothing by requests
+        for the second alone.
         """
         place = self.place(array, at, more)
         self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
@@ -156,23 +163,54 @@ class Code:
         lanes = range(start, start + self.width)
         return self._shuffle(self.vector, vectors(whole).name, vectors(whole + 1).name, lanes)
 
+    def weave(self, vectors: list[Value]) -> list[Value]:
+        """The elements of two vectors in turn, as two; of one as they are."""
+        if len(vectors) == 1:
+            return vectors
+        order = [i // 2 + i % 2 * self.width for i in range(2 * self.width)]
+        halves = order[: self.width], order[self.width :]
+        return [self._mix(vectors, half) for half in halves]
+
+    def unweave(self, vectors: list[Value]) -> list[Value]:
+        """The inverse."""
+        if len(vectors) == 1:
+            return vectors
+        return [self._mix(vectors, range(k, 2 * self.width, 2)) for k in (0, 1)]
+
+    def _mix(self, pair: list[Value], lanes: Any) -> Value:
+        return self._shuffle(self.vector, pair[0].name, pair[1].name, lanes)
+
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
         given = f"{kind} {a}, {kind} {b}, <{len(lanes)} x i32> <{mask}>"
         return Value(self, self.new(f"shufflevector {given}"))
 
     @contextmanager
-    def loop(self, stop: Any, step: int = 1, start: Any = 0) -> Iterator[str]:
-        """What is written inside, for an integer from `start` to `stop`."""
+    def loop(
+        self, stop: Any, step: int = 1, start: Any = 0, carried: list[Value] | None = None
+    ) -> Iterator[str]:
+        """What is written inside, for an integer from `start` to `stop`.
+
+        `carried` are vectors that stay in registers from one pass to the next: the list has those
+        of the pass inside, and what it has at the end is for the next.
+        """
         self._count += 1
         n, i = self._count, f"%i{self._count}"
         for line in (f"br label %before{n}", f"before{n}:", f"br label %head{n}", f"head{n}:"):
             self.put(line)
         self.put(f"{i} = phi i64 [{start}, %before{n}], [{i}n, %next{n}]")
+        given, before = carried or [], len(self._lines)
+        names = [x.name for x in given]
+        for j in range(len(names)):
+            self.put("")  # what comes from the pass before is known at the end
+            given[j] = Value(self, f"{i}c{j}")
         self.put(f"%more{n} = icmp slt i64 {i}, {stop}")
         self.put(f"br i1 %more{n}, label %body{n}, label %after{n}")
         self.put(f"body{n}:")
         yield i
+        for j, (name, x) in enumerate(zip(names, given, strict=True)):
+            pair = f"[{name}, %before{n}], [{x.name}, %next{n}]"
+            self._lines[before + j] = f"{i}c{j} = phi {self.vector} {pair}"
         for line in (f"br label %next{n}", f"next{n}:", f"{i}n = add i64 {i}, {step}"):
             self.put(line)
         self.put(f"br label %head{n}")
@@ -198,7 +236,9 @@ class Code:
         given, body = ", ".join(f"ptr noalias {pointer}" for pointer in pointers), self._lines
         if flush and platform.machine().lower() in ("x86_64", "amd64"):
             body = [*FLUSH, *body, "call void @llvm.x86.sse.ldmxcsr(ptr %old)"]
-        return "\n".join([f"define void @{name}({given}) {{", *body, "ret void", "}", ""])
+        # else vectors for which there is no register lie across two lines of the cache
+        head = f"define void @{name}({given}) alignstack(64) {{"
+        return "\n".join([head, *body, "ret void", "}", ""])
 
 
 def missing() -> str | None:
@@ -225,6 +265,15 @@ def vector_bytes() -> int:
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
+def _declare_fused(text: str) -> str:
+    """The declarations of ab + c for the vectors of a text."""
+    lines = []
+    for count, bits in set(re.findall(r"@llvm\.fmuladd\.v(\d+)f(\d+)", text)):
+        kind = f"<{count} x {'float' if bits == '32' else 'double'}>"
+        lines.append(f"declare {kind} @llvm.fmuladd.v{count}f{bits}({kind}, {kind}, {kind})")
+    return "\n".join(lines)
+
+
 _engines: list[Any] = []  # code that is called must not be collected
 
 
@@ -234,7 +283,7 @@ def compile_code(text: str, name: str) -> int:
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
-    module = llvm.parse_assembly(text + FOOT)
+    module = llvm.parse_assembly(text + FOOT + _declare_fused(text))
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)

@@ -1,4 +1,4 @@
-"""Waves by code of our own on a CPU, in 2D: the interface of kernels.py for step_code.py.
+"""Waves by code of our own on a CPU, in 2D: the interface of kernels.py for run_code.py.
 
 A shot is run from the first to the last step by one call; shots are dealt out to the cores that the
 process may use. The numbers are those of `Medium`, but for the order of sums.
@@ -24,8 +24,9 @@ from jax.typing import DTypeLike
 
 from ..core import ffi, llvm
 from ..core.ffi import Call, register
+from .run_code import NUMBERS, TABLE, Task
 from .scheme import GAMMA, SECOND, Medium, Positions
-from .step_code import FIELDS, NUMBERS, TABLE, Grid, Task
+from .step_code import FIELDS, Grid
 
 TARGET, ROOM = "natgrad_waves", "natgrad_room"
 GAP = 576  # bytes between fields, so that the same cell of all of them is not in one set of a cache
@@ -126,23 +127,24 @@ def _execute(call: Call) -> None:
     room = lambda *shape: _zeros(shape, weight.dtype)
     common = {"%w": room(grid.size), "%other": room(grid.size)}  # to all shots
     unit = SECOND[grid.order][-1]  # of sums: see `Step`
-    grid.inside(common["%w"])[:] = weight * (unit / grid.spacing[0] ** 2)
-    grid.inside(common["%other"])[:] = given.get("other", 0)
+    grid.inside(common["%w"])[:] = grid.lay_out(weight * (unit / grid.spacing[0] ** 2))
+    if "other" in given:
+        grid.inside(common["%other"])[:] = grid.lay_out(given["other"])
     for name, line, count, begin in (
         ("%lines0", line0, grid.rows, grid.ahead),
-        ("%lines1", line1, grid.columns * grid.width, 0),
+        ("%lines1", grid.lay_out(line1), grid.columns, 0),
     ):
         common[name] = room(4, count)
         common[name][:, begin : begin + line.shape[1]] = line
         common[name][0] *= GAMMA[grid.order] ** 2 / unit
     each = {f"%{x}": given[x] for x in given if x not in ("kept", "other", "image")}
-    flat = lambda cells, stride: cells[..., 0].astype(np.int64) * stride + cells[..., 1]
     sizes: dict[str, int] = dict.fromkeys(NUMBERS, 0)
     for kind in ("inject", "record"):
         if (cells := given.get(f"{kind}_at")) is not None:
             sizes[f"{kind}ed"] = cells.shape[1]
-            each[f"%{kind}_at"] = flat(cells, grid.stride) + grid.origin
-            each.setdefault("%keep_at", flat(cells, grid.shape[1]))  # of what is injected
+            row, column = cells[..., 0].astype(np.int64), cells[..., 1]
+            each[f"%{kind}_at"] = row * grid.stride + grid.place(column) + grid.origin
+            each.setdefault("%keep_at", row * grid.shape[1] + column)  # of what is injected
     shots = len(each["%keep_at"])
     sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
@@ -164,7 +166,7 @@ def _execute(call: Call) -> None:
         table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))
         if mode == "adjoint":
-            given["image"][shot] = grid.inside(image)
+            given["image"][shot] = grid.inside(image)[:, grid.place(np.arange(grid.shape[1]))]
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     several = min(shots, cores or 1) > 1

@@ -2,6 +2,7 @@
 
 import os
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from natgrad import waves
 from natgrad.core import llvm
 from natgrad.waves import kernels_cpu, propagation
 from natgrad.waves.scheme import LARGE, Medium
+from natgrad.waves.step_code import Grid
 
 needs_llvm = pytest.mark.skipif(llvm.missing() is not None, reason="needs llvmlite")
 pytestmark = pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
@@ -59,15 +61,19 @@ def products(settings):
 
 
 @needs_llvm
-@pytest.mark.parametrize("order", [4, slow(8)])
-def test_vectors_of_any_length_give_the_same(order, monkeypatch):
-    """A register of 16 bytes has fewer numbers than the stencil reaches over."""
-    settings = BETWEEN | {"order": order, "shape": (19, 37)}
+@pytest.mark.parametrize(("order", "columns"), [(4, 37), slow(8, 37), slow(4, 54)])
+def test_vectors_and_tiles_of_any_length_give_the_same(order, columns, monkeypatch):
+    """A register of 16 bytes has fewer numbers than the stencil reaches over; 64 columns with the
+    layer are whole vectors, which are written past the caches."""
+    settings = BETWEEN | {"order": order, "shape": (19, columns)}
     found = []
-    for length in (16, 32, 64):
+    for length, pair in product((16, 32, 64), (1, 2)):
         monkeypatch.setattr(llvm, "vector_bytes", lambda length=length: length)
+        monkeypatch.setattr(Grid, "pair", pair)
+        kernels_cpu.prepare.cache_clear()
         jax.clear_caches()
         found.append(products(settings))
+    kernels_cpu.prepare.cache_clear()
     for other in found[1:]:
         for x, y in zip(other, found[0], strict=True):
             assert np.linalg.norm(x - y) <= 1e-12 * np.linalg.norm(y)
