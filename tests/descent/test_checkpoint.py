@@ -17,7 +17,7 @@ import killed_run
 import natgrad as ng
 from natgrad.core.archive import read_archive, replace_file, write_archive
 from natgrad.core.settings import replace_fields
-from problems_for_tests import assert_same, with_slow
+from problems_for_tests import assert_same
 
 GRID = ng.Grid((-1.0,), (1.0,), (40,))
 THETA0 = {"centre": jnp.array(0.5), "rest": (jnp.array([0.7, 0.2]),)}
@@ -235,7 +235,8 @@ def test_what_is_no_path_is_refused(given, message, tmp_path):
         ng.Checkpoint(tmp_path / "a", seconds=-1.0)
 
 
-@pytest.mark.parametrize("kills", with_slow([1, 20], slow=[20]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 20])
 def test_a_killed_run_ends_in_the_same_theta(tmp_path, kills):
     command = [sys.executable, killed_run.__file__, str(tmp_path / "run.npz"), str(kills)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -332,6 +332,7 @@ def test_a_step_by_itself_compiled_and_mapped():
         assert float(states.rule.radius[i]) == pytest.approx(float(state.rule.radius), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_outside_jax_takes_the_same_steps():
     problem, theta = valleys()
     linear = lambda t, v: jax.jvp(problem.model.function, (jnp.asarray(t),), (jnp.asarray(v),))[1]

@@ -71,7 +71,9 @@ def products(engine: str, **settings):
 # --- the same data, gradients and directions
 
 
-@pytest.mark.parametrize("engine", with_slow(["torch", "deepwave", "devito"], ["torch"]))
+@pytest.mark.parametrize(
+    "engine", with_slow(["torch", "deepwave", "devito"], ["torch", "deepwave"])
+)
 def test_data_gradients_and_directions_are_those_of_jax(engine: str):
     """To rounding, and what the edges return of the waves' first faint front."""
     needs(engine)

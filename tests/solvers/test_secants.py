@@ -196,6 +196,7 @@ def outside(Z) -> ng.ExternalModel:
     )
 
 
+@pytest.mark.slow
 def test_a_model_outside_jax_takes_the_same_steps():
     problem, _, Z, _ = small()
     inside, external = run(), run(ng.Problem(outside(Z), problem.loss))

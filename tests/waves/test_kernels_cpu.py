@@ -54,6 +54,9 @@ def test_devices_share_the_shots(ran):
     assert len(ran) == 4
 
 
+EVERY = list(product((16, 32, 64), (1, 2)))  # bytes of a register, vectors of a tile
+
+
 def products(settings):
     model, rng = make("kernels", **settings), np.random.default_rng(1)
     eta = jnp.asarray(rng.normal(size=model.start.size))
@@ -61,13 +64,16 @@ def products(settings):
 
 
 @needs_llvm
-@pytest.mark.parametrize(("order", "columns"), [(4, 37), slow(8, 37), slow(4, 54)])
-def test_vectors_and_tiles_of_any_length_give_the_same(order, columns, monkeypatch):
+@pytest.mark.parametrize(
+    ("order", "columns", "kinds"),
+    [(4, 37, [(16, 1), (64, 2)]), slow(4, 37, EVERY), slow(8, 37, EVERY), slow(4, 54, EVERY)],
+)
+def test_vectors_and_tiles_of_any_length_give_the_same(order, columns, kinds, monkeypatch):
     """A register of 16 bytes has fewer numbers than the stencil reaches over; 64 columns with the
     layer are whole vectors, which are written past the caches."""
     settings = BETWEEN | {"order": order, "shape": (19, columns)}
     found = []
-    for length, pair in product((16, 32, 64), (1, 2)):
+    for length, pair in kinds:
         monkeypatch.setattr(llvm, "vector_bytes", lambda length=length: length)
         monkeypatch.setattr(Grid, "pair", pair)
         kernels_cpu.prepare.cache_clear()
@@ -96,7 +102,7 @@ def test_products_are_derivatives(capsys):
 
 
 @needs_llvm
-@pytest.mark.parametrize("batch", [None, ng.MiniBatch(1, of="functions")], ids=["all", "batch"])
+@pytest.mark.parametrize("batch", [slow(None), ng.MiniBatch(1, of="functions")])
 def test_an_inversion_goes_the_same_way(batch):
     found = []
     for engine in ("xla", "kernels"):
