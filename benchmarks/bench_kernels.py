@@ -30,7 +30,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -234,12 +234,11 @@ def check_all(file: Path) -> Iterator[list]:
 
     keys = [(case, mode) for case in CASES for mode in MODES]
     with ThreadPoolExecutor(TOGETHER) as pool:
-        for done in as_completed([pool.submit(one, key) for key in keys]):
-            (case, mode), found, wrong = done.result()
-            verdict = "PASS" if found.get("ok") else "FAIL"
+        for (case, mode), found, wrong in pool.map(one, keys):
+            verdict = "passed" if found.get("ok") else "failed"
             write(file, {"case": case, "mode": mode, "verdict": verdict, "wrong": wrong} | found)
             numbers = [found.get(name) for name in ("error", "xla", "apart", "limit")]
-            yield [f"{verdict} {case}", mode, *numbers, wrong]
+            yield [case, mode, verdict, *numbers, wrong]
 
 
 def compile_all() -> Iterator[list]:
@@ -258,7 +257,7 @@ def compile_all() -> Iterator[list]:
         for mode in MODES:
             found = kernels.find(mode, medium, model.gathers.source, model.gathers.receivers)
             wrong = found if isinstance(found, str) else ""
-            yield [f"{'FAIL' if wrong else 'PASS'} {case}", mode, wrong]
+            yield [case, mode, "failed" if wrong else "passed", wrong]
 
 
 def time_all(file: Path) -> Iterator[list]:
@@ -304,12 +303,12 @@ def main() -> None:
             os._exit(1)  # nothing comes after that line
         return None
     if arguments.what == "compile":
-        columns = ["case", "mode", "what went wrong"]
+        columns = ["case", "mode", "verdict", "what went wrong"]
         return show_table("compiled", columns, compile_all(), "Kernels by NVRTC")
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "kernels.jsonl"
     if arguments.what == "check":
-        columns = ["case", "mode", "error", "XLA", "between runs", "limit", "what went wrong"]
+        columns = ["case", "mode", "verdict", "error", "XLA", "between runs", "limit", "wrong"]
         return show_table("checks", columns, check_all(file), "Kernels against XLA")
     columns = ["size", "engine", "task", "first s", "ms", "Gcell/s", "GB/s", "peak GiB", "wrong"]
     return show_table("times", columns, time_all(file), "Wall times")
