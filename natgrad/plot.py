@@ -89,7 +89,8 @@ def history(
     ng.plot.history({"L²": first, "W₂": second}, against="seconds")
     ```
 
-    The scale is logarithmic where all values are positive. Returns the axes.
+    The scale is logarithmic where all values are positive; those that are zero up to rounding, as
+    a loss may be in the end, are left out then. Returns the axes.
 
     Args:
         results: One result, or several by name.
@@ -106,8 +107,10 @@ def history(
         values = np.asarray(result.history[column])
         ax.plot(result.spent(against), values, color=colour, label=name or None)
     shown = np.concatenate([np.asarray(r.history[column]) for r in named.values()])
-    if np.all(shown[np.isfinite(shown)] > 0):
-        ax.set_yscale("log")
+    shown = shown[np.isfinite(shown)]
+    rounding = np.finfo(float).eps * np.max(np.abs(shown), initial=0.0)
+    if np.any(shown > 0) and np.all((shown > 0) | (np.abs(shown) <= rounding)):
+        ax.set_yscale("log", nonpositive="mask")
     ax.set(xlabel=against, ylabel=column.replace("_", " "))
     if any(named):
         ax.legend(frameon=False)

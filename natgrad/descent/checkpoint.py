@@ -73,6 +73,7 @@ class RunFile:
     devices: Devices | None  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
+    _ours: bool = False  # whether the file is of this run, or there was none
 
     def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations; it is written when it is time."""
@@ -99,7 +100,7 @@ class RunFile:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.flush()
-        if error is not None and self.checkpoint.path.exists():
+        if error is not None and self._ours and self.checkpoint.path.exists():
             error.add_note(f"The run is kept in {self.checkpoint.path}: the same call resumes it.")
 
     def load(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -110,6 +111,7 @@ class RunFile:
         else:
             content = self.devices.agree_on_bytes(_read(path) if self.devices.leads else None)
         if content is None:
+            self._ours = True
             return None
         values, leaves = read_archive(path, KIND, content)
         with reading(path, KIND):
@@ -118,6 +120,7 @@ class RunFile:
         if name is not None:
             what = f"{path} belongs to a run with another {name}"
             raise InputError("checkpoint", what, "another path, or deleting that file")
+        self._ours = True
         return values, leaves
 
 

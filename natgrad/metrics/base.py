@@ -299,10 +299,13 @@ def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -
             argument,
             f"the density has {negative} negative {entries(negative)}, "
             f"the lowest {float(values.min()):.3g}",
-            "a positive parameterisation, a shift, or a metric for signed states (L2, Sobolev)",
+            "a positive parameterisation, a shift, or a metric for signed states (L2, Sobolev)"
+            if argument == "model"
+            else "values that are nowhere negative",
         )
     if bool(xp.any(values.sum(axis=axes) == 0)):
-        raise InputError(argument, "a density has zero mass", "a starting point with ρ > 0")
+        advice = "a starting point with ρ > 0" if argument == "model" else "a density with mass"
+        raise InputError(argument, "a density has zero mass", advice)
 
 
 def admissible_density(density: Array, axes: tuple[int, ...] | None) -> Array:

@@ -59,6 +59,11 @@ class Model(Public, eqx.Module):
     starts_from_state: ClassVar[bool] = False
     overhead: ClassVar[float] = 1.0  # the trial and the gradient
 
+    @property
+    def approximates(self) -> str:
+        """What to check instead, and why, where Zη is only near the derivative; else nothing."""
+        return ""
+
     @abc.abstractmethod
     def __call__(self, theta: PyTree) -> PyTree:
         """ρ(θ)."""

@@ -69,6 +69,15 @@ class WaveModel(Model):
     storage: eqx.AbstractVar[Storage]  # what is kept for the products
     order: eqx.AbstractVar[int]  # that of the differences in space
 
+    @property
+    def approximates(self) -> str:
+        if self.storage.every == 1:
+            return ""
+        kept = f"waves are stored at every {self.storage.every} steps"
+        return (
+            f"a model with stored_every=1: here {kept}, and products are only near the derivative"
+        )
+
     def slowness(self, theta: Array) -> Array:
         """The squared slowness that θ stands for, in s²/m²."""
         if np.shape(theta) != self.survey.shape:

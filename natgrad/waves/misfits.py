@@ -63,7 +63,9 @@ class TraceWasserstein(Public, eqx.Module):
             what = f"has shape {data.shape}, with blocks of {every} samples in time"
             raise InputError("recorded", what, "traces (shots, receivers, steps)")
         if not jnp.issubdtype(data.dtype, jnp.floating) or not np.all(np.isfinite(data)):
-            raise InputError("recorded", "is not real and finite", "dead traces set to zero")
+            raise InputError(
+                "recorded", "is not real and finite", "finite traces, zero where there are none"
+            )
         if not isinstance(normalisation, Softplus):
             what = f"{normalisation!r} is not positive for every wave"
             raise InputError("normalisation", what, "ng.waves.Softplus(1.0)")

@@ -233,7 +233,7 @@ class Shots(Public, eqx.Module):
         if not np.all(np.isfinite(data)):
             wrong = int(np.sum(~np.isfinite(data)))
             what = f"{count_some(wrong, data.size, 'values')} not finite"
-            raise InputError("data", what, "a survey without the receivers that have no trace")
+            raise InputError("data", what, "zeros there and a mask in the loss: see docs/waves.md")
         self.survey, self.data = survey, data
 
     def scaled(self) -> "Shots":

@@ -208,6 +208,25 @@ def test_a_gradient_at_a_minimum_is_right():
     assert report.passed, str(report)
 
 
+def test_a_loss_of_positive_states_is_tested_on_those():
+    grid = ng.Grid(0.0, 10.0, 50)
+    bump = lambda mean: jnp.exp(-0.5 * (grid.points[:, 0] - mean) ** 2)  # 1e-22 at the far end
+    problem = ng.Problem(bump, ng.KullbackLeibler(bump(4.0), grid))
+    report = ng.checks.check_gradient(problem, jnp.asarray(3.0), trials=1, verbose=False)
+    assert report.passed, str(report)
+
+
+def test_products_that_are_only_near_the_derivative_say_so():
+    velocity = np.full((20, 16), 3000.0)
+    survey = ng.waves.Survey.line((20, 16), 50.0, dt=0.006, steps=150, shots=1, frequency=3.0)
+    whole = ng.waves.Acoustic(survey, velocity, stored_every=1)
+    assert not whole.approximates
+    model = ng.waves.Acoustic(survey, velocity)
+    report = ng.checks.check_adjoint(model, model.start, trials=1, verbose=False)
+    assert not report.passed
+    assert "Try: a model with stored_every=1: here waves are stored at every" in str(report)
+
+
 def test_arguments_are_checked():
     for call, argument in (
         (lambda: ng.checks.check_adjoint(3.0, jnp.ones(2)), "model"),

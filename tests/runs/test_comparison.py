@@ -94,6 +94,9 @@ def test_with_a_target_the_first_to_reach_it_wins():
     results = {"lower": lower, "first": first}
     assert Comparison(results, ng.Stop()).winner() == "lower"
     assert Comparison(results, ng.Stop(loss=0.1)).winner() == "first"
+    same = Comparison({"one": first, "two": first}, ng.Stop(loss=0.1), compiling=True)
+    told = "one and two are level (they have spent the same)"
+    assert f"{told} by iterations, propagations and seconds with compiling." in same.verdict()
 
 
 def test_a_run_that_ended_by_itself_stays_where_it_is():
