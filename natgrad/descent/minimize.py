@@ -313,7 +313,7 @@ class _Loop:
         run.begin(loss, norm, apart)
         run.loss = float(loss)
         if first and not np.isfinite(loss):
-            raise _explain_loss(problem, loss)
+            raise _explain_loss(problem, run.theta, loss)
         if first and aside is not None and not np.isfinite(apart):
             advice = "points and data for which it is finite"
             raise InputError("held_out", f"its loss at theta0 is {apart}", advice)
@@ -412,15 +412,19 @@ class _Loop:
         return devices.replicate(theta), dataclasses.replace(whole, known=state.known)
 
 
-def _explain_loss(problem: Problem, loss: np.ndarray) -> InputError:
-    """Why there is no finite loss at the start: its data, if some of them are not finite."""
+def _explain_loss(problem: Problem, theta: PyTree, loss: np.ndarray) -> InputError:
+    """Why there is no finite loss at the start: data that are not, or a state that is negative."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(problem.loss):
         if eqx.is_inexact_array(leaf) and (wrong := int(jnp.sum(~jnp.isfinite(leaf)))):
             fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
             what = f"{count_some(wrong, leaf.size, 'values')} not finite"
             return InputError(fields[-1] if fields else "loss", what, "finite data")
-    advice = "a starting point where the loss is finite"
-    return InputError("theta0", f"the loss there is {loss}", advice)
+    what, advice = f"the loss there is {loss}", "a starting point where the loss is finite"
+    state = ravel_pytree(take_local(evaluate(problem.model, theta).rho))[0]
+    if negative := int(jnp.sum(state < 0)):
+        what += f", where the state has negative values ({negative} of {state.size})"
+        advice += ", for a loss of densities one where they are positive"
+    return InputError("theta0", what, advice)
 
 
 def _iterate(

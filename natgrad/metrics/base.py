@@ -259,6 +259,7 @@ def check_on_grid(grid: Domain, state: PyTree) -> None:
         hint = f"a model that returns (..., {', '.join(map(str, grid.shape))})"
         if state.shape and math.prod(state.shape) % grid.size == 0:
             hint += ", for example by a reshape"
+        hint += "; or a metric on the grid that the state lives on"
         raise InputError(
             "model",
             f"the state has shape {tuple(state.shape)} but the metric's grid has {grid.shape}",

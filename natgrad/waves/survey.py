@@ -20,6 +20,7 @@ from .scheme import SECOND
 # visibly: a phase error over ten wavelengths of an eighth of a period (order 4), a fifth (order 8).
 CELLS_PER_WAVELENGTH = {4: 5.0, 8: 3.0}
 LEAST_CELLS = 0.2  # for the middle frequency; with fewer the velocity has other units, surely
+FAR_TOO_LONG = 0.02  # the limit over a dt; below this some unit may be wrong
 
 FIELDS = ("shape", "spacing", "dt", "sources", "receivers", "wavelet")
 
@@ -170,7 +171,10 @@ class Survey(Public, eqx.Module):
         limit = self.dt * self.fastest_stable(order) / velocity
         if self.dt > limit:
             what = f"{self.dt:g} s is unstable at {velocity:g} m/s: the limit is {limit:.3g} s"
-            raise InputError("dt", what, f"dt={0.9 * limit:.2g}")
+            advice = f"dt={0.9 * limit:.2g}"
+            if limit < FAR_TOO_LONG * self.dt:
+                advice += ", if units are right: spacing in m, velocity in m/s, theta in s²/km²"
+            raise InputError("dt", what, advice)
 
     def check_velocity(self, velocity: np.ndarray, order: int) -> None:
         """Raise `InputError` if the scheme would be unstable; warn if waves would disperse."""

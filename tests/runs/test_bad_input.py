@@ -181,6 +181,7 @@ CASES = {
     "blocks do not match": ("metric", "entries", lambda: direction(lambda t: (state(t),), loss=lambda r: jnp.sum(r[0]), metric=ng.Blocks(ng.L2(GRID), ng.L2(GRID)))),
     "negative density": ("model", "negative", lambda: direction(lambda t: state(t) - 5.0, metric=ng.Wasserstein(GRID))),
     "negative density, Fisher–Rao": ("model", "negative", lambda: direction(lambda t: state(t) - 5.0, metric=ng.FisherRao(GRID))),
+    "negative density in a loss": ("theta0", r"inf, where the state has negative values \(20 of 20\)", lambda: ng.minimize(ng.Problem(lambda t: state(t) - 5.0, ng.KullbackLeibler(jnp.ones((4, 5)), GRID)), jnp.ones(2), ng.NaturalGradient(ng.L2(GRID)))),
     "zero mass": ("model", "zero mass", lambda: direction(lambda t: 0.0 * state(t), metric=ng.Wasserstein(GRID))),
     "NaN state": ("model", "not finite", lambda: direction(lambda t: state(t) * jnp.nan)),
     "integer state": ("model", "int", lambda: direction(lambda t: jnp.ones((4, 5), int), loss=lambda r: 1.0 * jnp.sum(r))),

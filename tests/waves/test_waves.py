@@ -470,6 +470,7 @@ def velocity_with(value):
 
 BAD = {
     "unstable": (lambda: model_of(survey_with(dt=0.01)), "dt: 0.01 s is unstable at .* limit"),
+    "units": (lambda: model_of(survey_with(dt=10.0)), "if units are right: spacing in m, velocity"),
     "outside": (
         lambda: model_of(survey_with(sources=[[0.0, 10.0], [1e4, 0.0]])),
         "sources: number 1 at .* lies outside the model",
