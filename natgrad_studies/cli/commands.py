@@ -199,7 +199,7 @@ class Resume:
         """Read the settings from the folder and run the study with them."""
         folder = self.run_folder
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {folder}")
+            raise UsageError(f"there is no folder {str(folder)!r}")
         from natgrad.report import MARKER, ResultFolder
 
         name, values = ResultFolder(folder).origin()

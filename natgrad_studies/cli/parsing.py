@@ -127,10 +127,10 @@ def _check(arguments: list[str]) -> None:
     if name not in ("study", *COMMANDS):
         raise UsageError(unknown("command", name, ("study", *COMMANDS)))
     known = {"--help", "--json"}
+    if name in ("study", "compare") and (not rest or rest[0] == "--json"):
+        raise UsageError(f"no study; one of {', '.join(STUDIES)}")
     if name != "study":
         known |= _flags(COMMANDS[name])
-    elif not rest or rest[0] == "--json":
-        raise UsageError(f"no study; one of {', '.join(STUDIES)}")
     elif not rest[0].startswith("-"):
         if rest[0] not in STUDIES:
             raise UsageError(unknown("study", rest[0], list(STUDIES)))
