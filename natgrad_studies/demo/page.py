@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from natgrad.plot import PALETTE
-from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
+from natgrad.report import Curves, Frames, Page, Section, Series, Table
 
 from .run import OURS, Bout, StudyResult
 
@@ -40,14 +40,18 @@ ABOUT = {
 
 def page(result: StudyResult, folder: Path) -> Page:
     """A summary, then a section for each problem."""
-    first = result.bouts[0]
+    first, *others = result.bouts
     return Page(
         "natgrad in three problems",
         "A network, a velocity model and a density, each fitted by natgrad and by its usual "
         "rivals from the same start under the same budget.",
         [
             Section("In short", [_verdict(result), *summary(result), _curves(first)]),
-            *(_section(bout) for bout in result.bouts),
+            Section(first.name, [ABOUT[first.name], _fields(first)]),
+            *(
+                Section(bout.name, [ABOUT[bout.name], _curves(bout), _fields(bout)])
+                for bout in others
+            ),
         ],
     )
 
@@ -68,11 +72,6 @@ def summary(result: StudyResult) -> list[Table]:
         for bout in result.bouts
     ]
     return [Table(("at equal budgets", OURS, "best rival"), rows)]
-
-
-def _section(bout: Bout) -> Section:
-    parts: list[Part] = [ABOUT[bout.name], _curves(bout), _fields(bout)]
-    return Section(bout.name, parts)
 
 
 def _curves(bout: Bout) -> Curves:
