@@ -9,14 +9,14 @@ from natgrad.report import Curves, Frames, Page, Section, Series, Table
 
 from .run import OURS, Bout, StudyResult
 
-COLOURS = {
-    OURS: "blue",
-    f"{OURS}, Fisher–Rao": "blue",
-    f"{OURS}, L²": "green",
-    f"{OURS}, W₂": "purple",
-    "L-BFGS": "black",
-    "Adam": "orange",
-    "gradient descent": "grey",
+LINES = {
+    OURS: ("blue", "-"),
+    f"{OURS}, Fisher–Rao": ("blue", "-"),
+    f"{OURS}, L²": ("green", "-"),
+    f"{OURS}, W₂": ("purple", "-"),
+    "L-BFGS": ("black", "-"),
+    "Adam": ("orange", "-"),
+    "gradient descent": ("grey", "--"),  # nearly the colour of L-BFGS where the page is dark
 }
 ABOUT = {
     "Network": (
@@ -75,8 +75,9 @@ def summary(result: StudyResult) -> list[Table]:
 
 
 def _curves(bout: Bout) -> Curves:
+    line = lambda colour, dash: (PALETTE[colour], dash)
     series = [
-        Series(name, values, {bout.against: spent}, PALETTE[COLOURS[name]])
+        Series(name, values, {bout.against: spent}, *line(*LINES[name]))
         for name, (spent, values) in bout.reached.items()
     ]
     return Curves(series, bout.quantity, f"{bout.name}: {bout.quantity} against {bout.against}.")
