@@ -201,7 +201,7 @@ def each(function: Callable[[Any], Any], xs: PyTree, batch_size: int | None = No
 def fetch_together(tree: PyTree) -> PyTree:
     """`jax.device_get`, with all single numbers in one transfer.
 
-    A GPU takes 0.1 ms for each, and an iteration has some thirty to tell.
+    A GPU copies each number by itself, and an iteration has some thirty of them.
 
     >>> [x.tolist() for x in fetch_together([jnp.asarray(2), jnp.asarray(0.5), jnp.ones(2)])]
     [2, 0.5, [1.0, 1.0]]

@@ -91,7 +91,7 @@ class Code:
         return Value(self, self.new(f"{operation} contract {self.vector} {a.name}, {b.name}"))
 
     def fused(self, a: Value, b: Value, c: Value) -> Value:
-        """ab + c in one instruction: ab is not shared with other sums, which would cost one."""
+        """ab + c as one operation, so that LLVM does not compute ab once for several sums."""
         given = ", ".join(f"{self.vector} {x.name}" for x in (a, b, c))
         kind = f"v{self.width}f{8 * self.size}"
         return Value(self, self.new(f"call {self.vector} @llvm.fmuladd.{kind}({given})"))
@@ -140,11 +140,7 @@ class Code:
         self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
 
     def fetch(self, array: str, at: Any, more: int = 0) -> None:
-        """Have a line come from memory into the caches; anywhere, no fault follows.
-
-        Into the first of them: of copies of one code on a Zen 4, some gained nothing by requests
-        for the second alone.
-        """
+        """Have a line come from memory into the caches; an address outside of it does no harm."""
         place = self.place(array, at, more)
         self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 

@@ -167,8 +167,9 @@ class PotentialGeometry(Geometry):
     def each(self, method: Method, function: Callable[..., PyTree], *stacks: PyTree) -> PyTree:
         """`function` for each function of the batch and what belongs to it.
 
-        Side by side, or in turn where one fills the device: an iteration side by side runs on
-        every function until the slowest has converged.
+        Side by side, or where an iteration solves the equation, as many at once as fill an
+        accelerator, and one after the other on a CPU: side by side every function is iterated on
+        until the slowest has converged.
         """
         lead, batch = self.lead, self.rho.shape[: self.lead]
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), stacks)

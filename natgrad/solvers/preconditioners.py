@@ -368,5 +368,5 @@ def two_loops(
         w = jax.scipy.linalg.solve_triangular(R, rest, trans=1)
         return z + accurate_product(w, S)
 
-    choose = jax.lax.platform_dependent
-    return choose(directions, images, cpu=pair_by_pair, default=by_triangle)
+    forms = {"cpu": pair_by_pair, "default": by_triangle}
+    return jax.lax.platform_dependent(directions, images, **forms)

@@ -28,7 +28,7 @@ class Grid(NamedTuple):
 
     A tile is a vector of even columns and one of the odd. The next column is then in the other
     vector as it lies, and what is shifted for one serves the other too: half as many shifts.
-    It is one vector of columns in order where the layer would take part in more vectors by two.
+    Where pairs would bring more vectors into the layer, a tile is one vector of columns in order.
     A tile of zeros lies between rows, and `ahead` rows of them before the first and after the
     last, as far as a block of rows reaches beyond itself.
     """

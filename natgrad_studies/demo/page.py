@@ -10,13 +10,13 @@ from natgrad.report import Curves, Frames, Page, Section, Series, Table
 from .run import OURS, Bout, StudyResult
 
 LINES = {
-    OURS: ("blue", "-"),
-    f"{OURS}, Fisher–Rao": ("blue", "-"),
-    f"{OURS}, L²": ("green", "-"),
-    f"{OURS}, W₂": ("purple", "-"),
-    "L-BFGS": ("black", "-"),
-    "Adam": ("orange", "-"),
-    "gradient descent": ("grey", "--"),  # nearly the colour of L-BFGS where the page is dark
+    OURS: (PALETTE["blue"], "-"),
+    f"{OURS}, Fisher–Rao": (PALETTE["blue"], "-"),
+    f"{OURS}, L²": (PALETTE["green"], "-"),
+    f"{OURS}, W₂": (PALETTE["purple"], "-"),
+    "L-BFGS": (PALETTE["black"], "-"),
+    "Adam": (PALETTE["orange"], "-"),
+    "gradient descent": (PALETTE["grey"], "--"),  # in dark pages near the colour of L-BFGS
 }
 ABOUT = {
     "Network": (
@@ -75,9 +75,8 @@ def summary(result: StudyResult) -> list[Table]:
 
 
 def _curves(bout: Bout) -> Curves:
-    line = lambda colour, dash: (PALETTE[colour], dash)
     series = [
-        Series(name, values, {bout.against: spent}, *line(*LINES[name]))
+        Series(name, values, {bout.against: spent}, *LINES[name])
         for name, (spent, values) in bout.reached.items()
     ]
     return Curves(series, bout.quantity, f"{bout.name}: {bout.quantity} against {bout.against}.")

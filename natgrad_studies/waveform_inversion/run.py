@@ -20,7 +20,7 @@ from .methods import METHODS, Method
 from .problem import Experiment
 from .settings import Settings
 
-SIDE_BY_SIDE = 3  # methods on a GPU; more of them wait for Python's lock
+SIDE_BY_SIDE = 3  # methods on a GPU
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 

@@ -24,8 +24,9 @@ from .sparse_direct import available_backend
 Method = Literal["line", "elimination", "sparse", "multigrid"]
 METHODS = ("auto", *get_args(Method))
 
-# Flops up to which elimination is the first choice: it compiles fast and is exact. A GPU waits for
-# each of its steps, and is done with all of a multigrid cycle before.
+# Flops up to which elimination is the first choice: it compiles fast and is exact. On a GPU its
+# steps are launched one after the other, and multigrid is faster on all but the smallest grids
+# (benchmarks/bench_direction.py).
 ELIMINATION_FLOPS, ELIMINATION_FLOPS_ON_GPU = 1e8, 1e6
 
 
