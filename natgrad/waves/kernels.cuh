@@ -62,16 +62,22 @@ DEVICE void hold(int& x) { x = __shfl_sync(~0u, x, threadIdx.x % 32); }
 DEVICE int bits(unsigned x) { return __popc(x); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
-// Stores to global memory that stay whole: the compiler takes structs to pieces.
+// Stores to global memory that stay whole, where the compiler takes structs to pieces, and that leave
+// the cache first; so do loads of what nobody else reads.
 DEVICE void store(float* to, const float (&x)[4]) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+    asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"l"(__cvta_generic_to_global(to)), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
 }
 DEVICE void store(double* to, const double (&x)[4]) {
     for (int i = 0; i < 4; i += 2)
-        asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
+        asm volatile("st.global.cs.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
 }
 template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
+DEVICE void load_once(const float* from, float (&x)[4]) {
+    asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(__cvta_generic_to_global(from)));
+}
+template <class T> DEVICE void load_once(const T* from, T (&x)[1]) { x[0] = *from; }
 // Additions to global memory that nobody waits for.
 DEVICE void add(float* to, const float (&x)[4]) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
@@ -80,10 +86,14 @@ DEVICE void add(float* to, const float (&x)[4]) {
 DEVICE void add(double* to, const double (&x)[4]) {
     for (int i = 0; i < 4; i++) atomicAdd(to + i, x[i]);
 }
-// Copies to shared memory that go past the registers, and a wait for those of this thread.
+// Copies to shared memory that go past the registers, and past the first cache where they can, and a
+// wait for those of this thread.
 template <class T> DEVICE void copy_later(void* to, const T* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)), "n"(sizeof(T)) : "memory");
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    if constexpr (sizeof(T) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(__cvta_generic_to_global(from)) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(__cvta_generic_to_global(from)), "n"(sizeof(T)) : "memory");
 }
 DEVICE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

@@ -23,6 +23,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
+TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
 CROSSING = 0.6  # what the layer along x costs a cell, where a step of a cell costs 1
 
 
@@ -97,17 +98,18 @@ class Plan(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """How a 3D task is laid out: cells of a thread, rows of a tile, planes that a block walks."""
+    """How a 3D task is laid out: cells of a thread, threads of a tile, pieces of the first axis."""
 
     vector: int
     rows: int
-    length: int
+    lanes: int
+    chunks: int
     resident: int  # blocks of a multiprocessor
     shared: int
 
     @property
     def threads(self) -> int:
-        return 32 * self.rows
+        return self.lanes * self.rows
 
 
 def round_up(n: int, to: int) -> int:
@@ -202,26 +204,28 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
 
 
 def plan_stream(task: Task, device: Device) -> Stream | str:
-    """Chunks as long as keep all multiprocessors at work to the end: a chunk reads a rim twice."""
+    """As many chunks as keep all multiprocessors at work to the end: each reads a rim twice."""
     n0, n1, n2 = task.shape
     if min(task.shape) < 2 * round_up(task.layer, 4) + 4:
         return f"{_size(task)} are fewer than 4 across beside the layer"
     vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
-    rows = 8 if vector == 4 and task.mode != "adjoint" else 16
-    reach = max(task.order // 2, 3 if task.layer else 0)
-    tiles = -(-n1 // rows) * -(-n2 // (32 * vector)) * task.shots
+    rows, lanes = TILE if vector == 4 else (16, 32)
+    tiles = -(-n1 // rows) * -(-n2 // (lanes * vector)) * task.shots
     points = max(task.recorded, task.injected * task.injected_corners) * task.shots
     if max(tiles * n0, points, n1 * n2) >= 2**31:
         return f"{task.shots} shots of {_size(task)} are more than a grid of blocks can count"
-    resident = 16 // rows if vector == 4 else 8 // task.itemsize
+    resident = 2 if vector == 4 else 8 // task.itemsize
+    reach = max(task.order // 2, 3 if task.layer else 0)
     share = tiles / (resident * device.multiprocessors)
-    lengths = {-(-n0 // chunks) for chunks in range(1, n0 // (2 * reach) + 1)} or {n0}
-    cost = lambda length: (-(-n0 // length) * share + 1) * (length + 2 * reach)
-    pitch = 32 * vector + 2 * round_up(reach, vector)
-    length = min(lengths, key=cost)
-    layer = 4 * (length + rows + 4 * reach + pitch + rows * pitch) if task.layer else 0
-    shared = round_up((2 * (rows + 2 * reach) * pitch + layer) * task.itemsize, 16)
-    return Stream(vector, rows, length, resident, shared)
+    # the rim and the start of a chunk take about as long as two planes
+    cost = lambda chunks: (chunks * share + 1) * (n0 / chunks + 2)
+    chunks = min(range(1, max(1, n0 // (2 * reach)) + 1), key=cost)
+    high, wide = rows + 2 * reach, lanes * vector
+    pitch, longest = wide + 2 * round_up(reach, vector), 8 * n0 // (5 * chunks) + 1
+    reals = 2 * high * pitch
+    if task.layer:
+        reals += 4 * (high * wide + rows * pitch + longest + high + 2 * reach + pitch)
+    return Stream(vector, rows, lanes, chunks, resident, round_up(reals * task.itemsize, 16))
 
 
 def _size(task: Task) -> str:
@@ -262,9 +266,10 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         files, rounds = ("kernels_3d.cu",), task.steps
         n0, n1, n2 = task.shape
         macros |= {"N0": n0, "N1": n1, "N2": n2, "BLOCKS": 1, "RESIDENT": plan.resident}
-        macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LENGTH": plan.length}
-        tiles = -(-n1 // plan.rows) * -(-n2 // (32 * plan.vector))
-        grid = tiles * -(-n0 // plan.length) * task.shots
+        macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LANES": plan.lanes}
+        macros |= {"CHUNKS": plan.chunks}
+        tiles = -(-n1 // plan.rows) * -(-n2 // (plan.lanes * plan.vector))
+        grid = tiles * plan.chunks * task.shots
         points = max(task.injected * task.injected_corners, task.recorded) * task.shots
         step = Kernel("step", grid, plan.threads, shared=plan.shared)
         kernels = (step, Kernel("points", -(-points // plan.threads), plan.threads))

@@ -1,10 +1,11 @@
 // Waves in 3D: a launch for a step of all shots, and a small one for its sources and receivers.
 //
-// A block has a tile of ROWS × 32·VECTOR cells across axes 1 and 2 and walks along axis 0 through a
-// chunk of LENGTH planes. A thread has u of its cells on the planes around in registers; neighbours
-// across the tile come from a plane in shared memory, and so do the memories of axis 2. There are two
-// of those, so that one barrier a plane is enough. What the next plane needs is asked for before this
-// one is computed. u⁺ replaces u⁻, and two fields change places from step to step.
+// A block has a tile of ROWS × LANES·VECTOR cells across axes 1 and 2 and walks along axis 0 through a
+// chunk of at most LENGTH planes. A thread has u of its cells on the planes around in registers;
+// neighbours across the tile come from a plane in shared memory, and so do the memories of axes 1 and
+// 2. There are two of those, so that one barrier a plane is enough. What the next plane needs is asked
+// for before this one is computed, and what the plane after it needs is on its way to the cache.
+// u⁺ replaces u⁻, and two fields change places from step to step.
 //
 // The memories ψ and ζ of an axis lie on the LAYER cells at either end of it; on WIDE cells, whole
 // pieces of V, at the ends of axis 2. There are two sets, one read and one written, because each thread
@@ -14,20 +15,31 @@ constexpr int R = LAYER ? REACH : HALF, V = VECTOR;
 constexpr int N[] = {N0, N1, N2};
 constexpr int SLICE = N1 * N2;
 constexpr long long CELLS = (long long)N0 * SLICE;
-constexpr int TILES1 = (N1 + ROWS - 1) / ROWS, TILES2 = (N2 + 32 * V - 1) / (32 * V);
-constexpr int CHUNKS = (N0 + LENGTH - 1) / LENGTH;
-constexpr int PAD = (R + V - 1) / V * V, PITCH = 32 * V + 2 * PAD, PLANE = (ROWS + 2 * R) * PITCH;
-constexpr int BESIDE = 2 * PAD / V;                        // of a row: pieces of V cells
-constexpr int ABOVE = 2 * R * 32, HALO = ABOVE + ROWS * BESIDE; // and those of rows above and below
+constexpr int WIDTH = LANES * V; // of a tile, in cells
+constexpr int TILES1 = (N1 + ROWS - 1) / ROWS, TILES2 = (N2 + WIDTH - 1) / WIDTH;
+// Chunks get shorter, from 1.6 of their mean length to 0.4 of it, so that blocks end together.
+constexpr int start(int chunk) { return (long long)N0 * chunk * (8 * CHUNKS - 3 * chunk) / (5LL * CHUNKS * CHUNKS); }
+constexpr int LENGTH = start(1) + 1;
+constexpr int PAD = (R + V - 1) / V * V, PITCH = WIDTH + 2 * PAD, PLANE = (ROWS + 2 * R) * PITCH;
+constexpr int BESIDE = 2 * PAD / V;                                // of a row: pieces of V cells
+constexpr int ABOVE = 2 * R * LANES, HALO = ABOVE + ROWS * BESIDE; // and those of rows above and below
 constexpr int HELD = (HALO + THREADS - 1) / THREADS;
 constexpr int ZONE = LAYER ? LAYER + (MODE == ADJOINT ? HALF : 1) : 0; // where there is a correction
 constexpr int WIDE = (LAYER + 3) / 4 * 4;
+
+// Tiles without a cell in the layers of axes 1 and 2 run code without them. Those around take longer
+// and come first, so that none is left alone at the end.
+constexpr int LOW1 = (ZONE + ROWS - 1) / ROWS, LOW2 = (ZONE + WIDTH - 1) / WIDTH;
+constexpr int HIGH1 = LAYER ? (N1 - ZONE) / ROWS : TILES1, HIGH2 = LAYER ? (N2 - ZONE) / WIDTH : TILES2;
+constexpr int INNER1 = HIGH1 > LOW1 ? HIGH1 - LOW1 : 0, INNER2 = HIGH2 > LOW2 ? HIGH2 - LOW2 : 0;
+constexpr int INNER = INNER1 * INNER2, EDGES = TILES1 * TILES2 - INNER;
 constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, 2 * LAYER * CELLS / N1, 2 * WIDE * CELLS / N2};
 constexpr long long MEMORY = 2 * (STRIPS[0] + STRIPS[1] + STRIPS[2]);
 constexpr int FILTERS[] = {LENGTH + 2 * R, ROWS + 2 * R, PITCH}; // of a block, for each axis
 constexpr int ALL = LAYER ? FILTERS[0] + FILTERS[1] + FILTERS[2] : 0;
-constexpr int HELD2 = LAYER ? ROWS * PITCH : 0; // ψ or ζ of axis 2 on a plane
-static_assert((2 * PLANE + 4 * HELD2 + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
+constexpr int HELD1 = LAYER ? (ROWS + 2 * R) * WIDTH : 0, HELD2 = LAYER ? ROWS * PITCH : 0; // ψ or ζ of an axis on a plane
+constexpr int MEMORIES = 4 * (HELD1 + HELD2);
+static_assert((2 * PLANE + MEMORIES + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
 static_assert(N2 % V == 0, "rows of whole pieces");
 
 struct alignas(V * sizeof(real)) Cells { real v[V]; };
@@ -46,12 +58,17 @@ DEVICE Cells load(const real* from, bool there) {
     Cells zero = {};
     return there ? *(const Cells*)from : zero;
 }
+DEVICE Cells load_once(const real* from, bool there) {
+    Cells c = {};
+    if (there) load_once(from, c.v);
+    return c;
+}
 
 // What the layer of an axis adds to V cells that lie side by side across it. `u(m)` and `filter[m]` are
-// those m cells further along the axis, `bend` is Ku along it, and `old` and `fresh` are the memories
-// of the line of cells.
-template <int AXIS, class Line>
-DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
+// those m cells further along the axis, `bend` is Ku along it, `old(0, m)` and `old(1, m)` are ψ and ζ
+// there before the step, zeros beyond the strips, and `fresh` has those of the line of cells after it.
+template <int AXIS, class Line, class Old>
+DEVICE void absorb(Line u, const Filter* filter, Old old, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
     constexpr int FROM = MODE == ADJOINT ? REACH : 3;
     constexpr real SHARE[] = {FAR, -1, 1, -FAR}; // of the four points around a cell in D
     real slope[V], curved[V], v[4][V];
@@ -62,7 +79,7 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
         Cells here = u(m);
         if (MODE == ADJOINT) {
             const Filter f = filter[m];
-            Cells zeta = load(old + STRIPS[AXIS] + place<AXIS>(i + m), stored<AXIS>(i + m));
+            Cells zeta = old(1, m);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 zeta.v[j] = f.b * zeta.v[j] + f.a * here.v[j];
@@ -75,7 +92,7 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
         for (int j = 0; j < V; j++) v[0][j] = v[1][j], v[1][j] = v[2][j], v[2][j] = v[3][j], v[3][j] = here.v[j];
         if (m < 0 || m > 3) continue;
         const Filter f = filter[m - 1];
-        Cells psi = load(old + place<AXIS>(i + m - 1), stored<AXIS>(i + m - 1));
+        Cells psi = old(0, m - 1);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             psi.v[j] = f.b_before * psi.v[j] + f.a_before * difference(v[0][j], v[1][j], v[2][j], v[3][j]);
@@ -85,7 +102,7 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
     }
     if (MODE != ADJOINT) {
         const Filter f = filter[0];
-        Cells zeta = load(old + STRIPS[AXIS] + place<AXIS>(i), stored<AXIS>(i));
+        Cells zeta = old(1, 0);
 #pragma unroll
         for (int j = 0; j < V; j++) curved[j] = zeta.v[j] = f.b * zeta.v[j] + f.a * (bend[j] + slope[j]);
         if (stored<AXIS>(i)) store(fresh + STRIPS[AXIS] + place<AXIS>(i), zeta.v);
@@ -96,36 +113,35 @@ DEVICE void absorb(Line u, const Filter* filter, const real* old, real* fresh, i
 
 // The same along axis 2, for V cells one after the other; u begins PAD cells before them. `psi` and
 // `zeta` have what was there before the step, zeros beyond the strips.
-DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, const real* psi, const real* zeta, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
+DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const real* filter, const real* psi, const real* zeta, real* fresh, int i, const real (&bend)[V], real (&sum)[V]) {
     real v[V + 2 * PAD], of[V + 2 * PAD], points[V + 3]; // from that before the cell before on
+    auto read = [&](int which, int m) { return *(const Cells*)(filter + which * PITCH + m); };
 #pragma unroll
     for (int m = -PAD; m < V + PAD; m += V) {
-        Cells memory = *(const Cells*)(zeta + m);
+        Cells memory = *(const Cells*)(zeta + m), b = read(0, m), a = read(1, m);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = PAD + m + j;
             v[k] = u[k];
             if (MODE != ADJOINT) continue;
-            const Filter f = filter[m + j];
-            of[k] = memory.v[j] = f.b * memory.v[j] + f.a * u[k];
+            of[k] = memory.v[j] = b.v[j] * memory.v[j] + a.v[j] * u[k];
             v[k] += of[k];
         }
         if (MODE == ADJOINT && m == 0 && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), memory.v);
     }
 #pragma unroll
     for (int m = -V; m < V + 2; m += V) {
-        Cells memory = *(const Cells*)(psi + m);
+        Cells memory = *(const Cells*)(psi + m), b = read(2, m), a = read(3, m);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             const int k = m + j;
             if (k < -1 || k > V + 1) continue;
-            const Filter f = filter[k];
             const real* near = v + PAD + k;
-            points[k + 1] = memory.v[j] = f.b_before * memory.v[j] + f.a_before * difference(near[-2], near[-1], near[0], near[1]);
+            points[k + 1] = memory.v[j] = b.v[j] * memory.v[j] + a.v[j] * difference(near[-2], near[-1], near[0], near[1]);
         }
         if (m == 0 && stored<2>(i)) store(fresh + place<2>(i), memory.v);
     }
-    Cells memory = *(const Cells*)zeta;
+    Cells memory = *(const Cells*)zeta, b = read(0, 0), a = read(1, 0);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         real e = difference(points[j], points[j + 1], points[j + 2], points[j + 3]);
@@ -134,8 +150,7 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
 #pragma unroll
             for (int d = 1; d <= HALF; d++) e += K[2][d] * (of[PAD + j - d] + of[PAD + j + d]);
         } else {
-            const Filter f = filter[j];
-            memory.v[j] = f.b * memory.v[j] + f.a * (bend[j] + e);
+            memory.v[j] = b.v[j] * memory.v[j] + a.v[j] * (bend[j] + e);
             e += memory.v[j];
         }
         sum[j] += e;
@@ -145,10 +160,24 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const Filter* filter, con
 
 // The fields and memories are given, and are changed in place.
 KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
-    const int tid = thread(), lane = tid % 32, row = tid / 32, parity = round & 1;
-    const int tile = block() % (TILES1 * TILES2), walk = block() / (TILES1 * TILES2);
-    const int base1 = tile / TILES2 * ROWS, base2 = tile % TILES2 * 32 * V, shot = walk / CHUNKS;
-    const int begin = walk % CHUNKS * LENGTH, end = begin + LENGTH < N0 ? begin + LENGTH : N0;
+    const bool edge = block() < EDGES * CHUNKS * SHOTS;
+    const int n = block() - (edge ? 0 : EDGES * CHUNKS * SHOTS), tiles = edge ? EDGES : INNER;
+    const int tile = n % tiles, walk = n / tiles, rest = tile - (TILES1 - INNER1) * TILES2;
+    int tile1, tile2;
+    if (!edge) {
+        constexpr int ACROSS = INNER2 ? INNER2 : 1;
+        tile1 = LOW1 + tile / ACROSS, tile2 = LOW2 + tile % ACROSS;
+    } else if (rest < 0) { // a row of tiles at an end of axis 1
+        tile1 = tile / TILES2, tile2 = tile % TILES2;
+        if (tile1 >= LOW1) tile1 += INNER1;
+    } else { // at an end of one of the others
+        constexpr int ENDS = TILES2 > INNER2 ? TILES2 - INNER2 : 1;
+        tile1 = LOW1 + rest / ENDS, tile2 = rest % ENDS;
+        if (tile2 >= LOW2) tile2 += INNER2;
+    }
+    const int tid = thread(), lane = tid % LANES, row = tid / LANES, parity = round & 1;
+    const int base1 = tile1 * ROWS, base2 = tile2 * WIDTH, shot = walk / CHUNKS;
+    const int begin = start(walk % CHUNKS), end = start(walk % CHUNKS + 1);
     const int i1 = base1 + row, i2 = base2 + lane * V;
     const bool inside = i1 < N1 && i2 < N2;
     const int own = inside ? i1 * N2 + i2 : 0;
@@ -160,178 +189,203 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     int halo_from[HELD], halo_to[HELD]; // in the plane, or −1
     for (int k = 0; k < HELD; k++) {
         const int n = tid + k * THREADS, m = n - ABOVE, side = m % BESIDE;
-        const int y = m >= 0 ? m / BESIDE : n / 32 < R ? n / 32 - R : ROWS - R + n / 32;
-        const int x = m < 0 ? n % 32 * V : side * V - PAD + (2 * side >= BESIDE ? 32 * V : 0);
+        const int y = m >= 0 ? m / BESIDE : n / LANES < R ? n / LANES - R : ROWS - R + n / LANES;
+        const int x = m < 0 ? n % LANES * V : side * V - PAD + (2 * side >= BESIDE ? WIDTH : 0);
         const int at1 = base1 + y, at2 = base2 + x;
         halo_to[k] = n < HALO ? (y + R) * PITCH + PAD + x : -1;
         halo_from[k] = n < HALO && at1 >= 0 && at1 < N1 && at2 >= 0 && at2 < N2 ? at1 * N2 + at2 : -1;
     }
 
 #if LAYER > 0
-    Filter* filters = (Filter*)((real*)arena + 2 * PLANE + 4 * HELD2);
-    for (int k = tid; k < ALL; k += THREADS) {
+    Filter* filters = (Filter*)((real*)arena + 2 * PLANE + MEMORIES);
+    real* along_filters = (real*)(filters + FILTERS[0] + FILTERS[1]); // b, a, b', a' of all cells
+    for (int k = tid; k < (edge ? ALL : FILTERS[0]); k += THREADS) {
         const real* table = coefficients;
         if (k < FILTERS[0]) filters[k] = read_filter(table, N0, begin - R + k, SLOPE[0]);
         else if (k < FILTERS[0] + FILTERS[1])
             filters[k] = read_filter(table + 4 * N0 + 2, N1, base1 - R + k - FILTERS[0], SLOPE[1]);
-        else
-            filters[k] = read_filter(table + 4 * (N0 + N1) + 4, N2, base2 - PAD + k - FILTERS[0] - FILTERS[1], SLOPE[2]);
+        else {
+            const int x = k - FILTERS[0] - FILTERS[1];
+            const Filter f = read_filter(table + 4 * (N0 + N1) + 4, N2, base2 - PAD + x, SLOPE[2]);
+            real* to = along_filters + x;
+            to[0] = f.b, to[PITCH] = f.a, to[2 * PITCH] = f.b_before, to[3 * PITCH] = f.a_before;
+        }
     }
 #endif
 
     // Of what no copy fills, the cells beyond the grid and beside the strips, these zeros stay.
-    for (int k = tid; k < 2 * PLANE + 4 * HELD2; k += THREADS) ((real*)arena)[k] = 0;
+    for (int k = tid; k < 2 * PLANE + (edge ? MEMORIES : 0); k += THREADS) ((real*)arena)[k] = 0;
     block_sync();
 
-    real column[2 * R + 1][V]; // u on the planes from R before this one on
-    Cells ahead, before, weights;
-    auto remembered = [&](int set, long long line) {
-        int which = set * SHOTS + shot;
-        forget(which); // or addresses would have registers through the loop
-        return memory + which * MEMORY + line;
-    };
-    auto beside = [&](int p) { return 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2; };
-    auto along_row = [&](int p) { return 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE; };
-    auto held2 = [&](int p) { return (real*)arena + 2 * PLANE + 2 * (p & 1) * HELD2 + row * PITCH + PAD; };
-    auto ask = [&](long long at, long long zetas) { // for ψ and ζ of the next plane
-        const real* from = remembered(parity, at);
-        prefetch(from), prefetch(from + zetas);
-    };
-    auto fetch = [&](int p) {
-        const long long at = (long long)p * SLICE;
-        if (LAYER && inside) {
-            constexpr int AHEAD = MODE == ADJOINT ? REACH : 2;
-            const bool first = lane % (128 / (V * (int)sizeof(real))) == 0; // of a cache line
-            if (first && stored<1>(i1)) ask(beside(p) + place<1>(i1), STRIPS[1]);
-            if (first && stored<0>(p + AHEAD)) ask(own + place<0>(p + AHEAD), STRIPS[0]);
-        }
-        ahead = load(now + at + (long long)R * SLICE + own, inside && p + R < N0);
-        before = load(next + at + own, inside);
-        weights = load(weight + at + own, inside);
-        real* plane = (real*)arena + (p & 1) * PLANE;
-#pragma unroll
-        for (int k = 0; k < HELD; k++)
-            if (halo_from[k] >= 0) copy_later(plane + halo_to[k], (const Cells*)(now + at + halo_from[k]));
-        auto recall = [&](int x) {
-            if (i1 >= N1 || !stored<2>(base2 + x)) return;
-            const real* from = remembered(parity, along_row(p) + place<2>(base2 + x));
-            real* to = held2(p) + x;
-            copy_later(to, (const Cells*)from), copy_later(to + HELD2, (const Cells*)(from + STRIPS[2]));
+    auto follow = [&](auto at_edge) {
+        constexpr bool EDGE = decltype(at_edge)::value;
+        real column[2 * R + 1][V]; // u on the planes from R before this one on
+        Cells ahead, before, weights;
+        auto remembered = [&](int set, long long line) {
+            int which = set * SHOTS + shot;
+            forget(which); // or addresses would have registers through the loop
+            return memory + which * MEMORY + line;
         };
-        if (LAYER && (base2 < ZONE + PAD || base2 + 32 * V + PAD > N2 - ZONE)) {
-            recall(lane * V);
-            if (lane < PAD / V) recall(lane * V - PAD), recall(lane * V + 32 * V);
+        auto beside = [&](int p) { return 2 * STRIPS[0] + (long long)p * 2 * LAYER * N2 + i2; };
+        auto along_row = [&](int p) { return 2 * (STRIPS[0] + STRIPS[1]) + ((long long)p * N1 + i1) * 2 * WIDE; };
+        auto held1 = [&](int p) { return (real*)arena + 2 * PLANE + 2 * (p & 1) * HELD1 + (row + R) * WIDTH + lane * V; };
+        auto held2 = [&](int p) { return (real*)arena + 2 * PLANE + 4 * HELD1 + 2 * (p & 1) * HELD2 + row * PITCH + PAD; };
+        auto fetch = [&](int p) {
+            const long long at = (long long)p * SLICE;
+            if (inside && lane % (128 / (V * (int)sizeof(real))) == 0) { // of a cache line
+                const long long on = at + SLICE + own;
+                if (p + 1 + R < N0) prefetch(now + on + (long long)R * SLICE);
+                if (p + 1 < N0) prefetch(next + on), prefetch(weight + on);
+                constexpr int AHEAD = MODE == ADJOINT ? REACH : 2;
+                if (LAYER && stored<0>(p + AHEAD)) {
+                    const real* from = remembered(parity, own + place<0>(p + AHEAD));
+                    prefetch(from), prefetch(from + STRIPS[0]);
+                }
+            }
+            ahead = load(now + at + (long long)R * SLICE + own, inside && p + R < N0);
+            before = load_once(next + at + own, inside);
+            weights = load_once(weight + at + own, inside);
+            real* plane = (real*)arena + (p & 1) * PLANE;
+#pragma unroll
+            for (int k = 0; k < HELD; k++)
+                if (halo_from[k] >= 0) copy_later(plane + halo_to[k], (const Cells*)(now + at + halo_from[k]));
+            auto copy = [&](real* to, int held, long long line, long long strip) {
+                const real* from = remembered(parity, line);
+                copy_later(to, (const Cells*)from), copy_later(to + held, (const Cells*)(from + strip));
+            };
+            auto recall_row = [&](int y) {
+                if (i2 < N2 && stored<1>(i1 + y)) copy(held1(p) + y * WIDTH, HELD1, beside(p) + place<1>(i1 + y), STRIPS[1]);
+            };
+            if (EDGE && (base1 < ZONE || base1 + ROWS > N1 - ZONE)) {
+                recall_row(0);
+                if (row < R) recall_row(-R);
+                if (row >= ROWS - R) recall_row(R);
+            }
+            auto recall = [&](int x) {
+                if (i1 < N1 && stored<2>(base2 + x)) copy(held2(p) + x, HELD2, along_row(p) + place<2>(base2 + x), STRIPS[2]);
+            };
+            if (EDGE && (base2 < ZONE || base2 + WIDTH > N2 - ZONE)) {
+                recall(lane * V);
+                if (lane < PAD / V) recall(lane * V - PAD), recall(lane * V + WIDTH);
+            }
+        };
+#pragma unroll
+        for (int k = 0; k < 2 * R; k++) {
+            const int p = begin - R + k;
+            const Cells c = load(now + (long long)p * SLICE + own, inside && p >= 0 && p < N0);
+#pragma unroll
+            for (int j = 0; j < V; j++) column[k + 1][j] = c.v[j];
         }
-    };
-#pragma unroll
-    for (int k = 0; k < 2 * R; k++) {
-        const int p = begin - R + k;
-        const Cells c = load(now + (long long)p * SLICE + own, inside && p >= 0 && p < N0);
-#pragma unroll
-        for (int j = 0; j < V; j++) column[k + 1][j] = c.v[j];
-    }
-    fetch(begin);
+        fetch(begin);
 
 #pragma unroll 1
-    for (int p = begin; p < end; p++) {
-        real* plane = (real*)arena + (p & 1) * PLANE;
-        Cells centre, u_before = before, w = weights;
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-#pragma unroll
-            for (int k = 0; k < 2 * R; k++) column[k][j] = column[k + 1][j];
-            column[2 * R][j] = ahead.v[j], centre.v[j] = column[R][j];
-        }
-        real* here = plane + (row + R) * PITCH + PAD + lane * V;
-        *(Cells*)here = centre;
-        await_copies();
-        block_sync(); // the plane after this one is written elsewhere, that after it beyond the next barrier
-        if (p + 1 < end) fetch(p + 1);
-        if (!inside) continue;
-
-        // One axis after the other, so that few numbers are held at a time.
-        real sum[V] = {};
-        auto across = [&](auto axis, auto u, bool zone, int filter, long long line, int i) {
-            constexpr int AXIS = decltype(axis)::value;
-            real bend[V];
-#pragma unroll
-            for (int j = 0; j < V; j++) bend[j] = K[AXIS][0] * centre.v[j];
-#pragma unroll
-            for (int d = 1; d <= HALF; d++) {
-                const Cells low = u(-d), high = u(d);
-#pragma unroll
-                for (int j = 0; j < V; j++) bend[j] += K[AXIS][d] * (low.v[j] + high.v[j]);
-            }
-#pragma unroll
-            for (int j = 0; j < V; j++) sum[j] += bend[j];
-#if LAYER > 0
-            if (zone) absorb<AXIS>(u, filters + filter, remembered(parity, line), remembered(1 - parity, line), i, bend, sum);
-#endif
-        };
-        {
-            real along[V + 2 * PAD], bend[V];
-#pragma unroll
-            for (int k = 0; k < V + 2 * PAD; k += V) {
-                const Cells c = *(const Cells*)(here - PAD + k);
-#pragma unroll
-                for (int j = 0; j < V; j++) along[k + j] = c.v[j];
-            }
+        for (int p = begin; p < end; p++) {
+            real* plane = (real*)arena + (p & 1) * PLANE;
+            Cells centre, u_before = before, w = weights;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                bend[j] = K[2][0] * centre.v[j];
 #pragma unroll
-                for (int d = 1; d <= HALF; d++) bend[j] += K[2][d] * (along[PAD + j - d] + along[PAD + j + d]);
-                sum[j] = bend[j];
+                for (int k = 0; k < 2 * R; k++) column[k][j] = column[k + 1][j];
+                column[2 * R][j] = ahead.v[j], centre.v[j] = column[R][j];
             }
+            real* here = plane + (row + R) * PITCH + PAD + lane * V;
+            *(Cells*)here = centre;
+            await_copies();
+            block_sync(); // the plane after this one is written elsewhere, that after it beyond the next barrier
+            if (p + 1 < end) fetch(p + 1);
+            if (!inside) continue;
+
+            // One axis after the other, so that few numbers are held at a time.
+            real sum[V] = {};
+            auto across = [&](auto axis, auto u, auto old, bool zone, int filter, long long line, int i) {
+                constexpr int AXIS = decltype(axis)::value;
+                real bend[V];
+#pragma unroll
+                for (int j = 0; j < V; j++) bend[j] = K[AXIS][0] * centre.v[j];
+#pragma unroll
+                for (int d = 1; d <= HALF; d++) {
+                    const Cells low = u(-d), high = u(d);
+#pragma unroll
+                    for (int j = 0; j < V; j++) bend[j] += K[AXIS][d] * (low.v[j] + high.v[j]);
+                }
+#pragma unroll
+                for (int j = 0; j < V; j++) sum[j] += bend[j];
 #if LAYER > 0
-            if (i2 < ZONE || i2 + V > N2 - ZONE) {
-                const Filter* f = filters + FILTERS[0] + FILTERS[1] + PAD + lane * V;
-                const real* psi = held2(p) + lane * V;
-                absorb_along(along, f, psi, psi + HELD2, remembered(1 - parity, along_row(p)), i2, bend, sum);
+                if constexpr (AXIS == 0 || EDGE)
+                    if (zone) absorb<AXIS>(u, filters + filter, old, remembered(1 - parity, line), i, bend, sum);
+#endif
+            };
+            {
+                real along[V + 2 * PAD], bend[V];
+#pragma unroll
+                for (int k = 0; k < V + 2 * PAD; k += V) {
+                    const Cells c = *(const Cells*)(here - PAD + k);
+#pragma unroll
+                    for (int j = 0; j < V; j++) along[k + j] = c.v[j];
+                }
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    bend[j] = K[2][0] * centre.v[j];
+#pragma unroll
+                    for (int d = 1; d <= HALF; d++) bend[j] += K[2][d] * (along[PAD + j - d] + along[PAD + j + d]);
+                    sum[j] = bend[j];
+                }
+#if LAYER > 0
+                if (EDGE && (i2 < ZONE || i2 + V > N2 - ZONE)) {
+                    const real* f = along_filters + PAD + lane * V;
+                    const real* psi = held2(p) + lane * V;
+                    absorb_along(along, f, psi, psi + HELD2, remembered(1 - parity, along_row(p)), i2, bend, sum);
+                }
+#endif
+            }
+            auto in_plane = [&](int m) { return *(const Cells*)(here + m * PITCH); };
+            auto held = [&](int which, int m) { return *(const Cells*)(held1(p) + which * HELD1 + m * WIDTH); };
+            across(Number<1>(), in_plane, held, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside(p), i1);
+            auto in_column = [&](int m) {
+                Cells c;
+#pragma unroll
+                for (int j = 0; j < V; j++) c.v[j] = column[R + m][j];
+                return c;
+            };
+            auto kept0 = [&](int which, int m) {
+                return load(remembered(parity, own + which * STRIPS[0] + place<0>(p + m)), stored<0>(p + m));
+            };
+            across(Number<0>(), in_column, kept0, p < ZONE || p >= N0 - ZONE, R + p - begin, own, p);
+            const long long at = (long long)p * SLICE + own;
+            Cells fresh, q;
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                q.v[j] = w.v[j] * sum[j];
+                fresh.v[j] = fused(2, centre.v[j], -u_before.v[j]) + q.v[j];
+            }
+#if MODE != FORWARD
+            if (keeps) {
+                int which = shot;
+                forget(which);
+                auto* stored = kept + ((long long)(t / EVERY) * SHOTS + which) * CELLS + at;
+#if MODE == KEEP
+                store(stored, q.v);
+#else
+                q = load_once(stored, true);
+#if MODE == BORN
+                const Cells share = load_once(ratio + at, true);
+#pragma unroll
+                for (int j = 0; j < V; j++) fresh.v[j] += share.v[j] * q.v[j];
+#else
+                real* mine = image + (long long)which * CELLS + at;
+                Cells total = load_once(mine, t + EVERY < STEPS); // the last block comes first
+#pragma unroll
+                for (int j = 0; j < V; j++) total.v[j] += q.v[j] * centre.v[j];
+                store(mine, total.v);
+#endif
+#endif
             }
 #endif
+            store(next + at, fresh.v);
         }
-        auto in_plane = [&](int m) { return *(const Cells*)(here + m * PITCH); };
-        across(Number<1>(), in_plane, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside(p), i1);
-        auto in_column = [&](int m) {
-            Cells c;
-#pragma unroll
-            for (int j = 0; j < V; j++) c.v[j] = column[R + m][j];
-            return c;
-        };
-        across(Number<0>(), in_column, p < ZONE || p >= N0 - ZONE, R + p - begin, own, p);
-        const long long at = (long long)p * SLICE + own;
-        Cells fresh, q;
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            q.v[j] = w.v[j] * sum[j];
-            fresh.v[j] = fused(2, centre.v[j], -u_before.v[j]) + q.v[j];
-        }
-#if MODE != FORWARD
-        if (keeps) {
-            int which = shot;
-            forget(which);
-            auto* stored = kept + ((long long)(t / EVERY) * SHOTS + which) * CELLS + at;
-#if MODE == KEEP
-            store(stored, q.v);
-#else
-            q = load(stored, true);
-#if MODE == BORN
-            const Cells share = load(ratio + at, true);
-#pragma unroll
-            for (int j = 0; j < V; j++) fresh.v[j] += share.v[j] * q.v[j];
-#else
-            real* mine = image + (long long)which * CELLS + at;
-            Cells total = load(mine, t + EVERY < STEPS); // the last block comes first
-#pragma unroll
-            for (int j = 0; j < V; j++) total.v[j] += q.v[j] * centre.v[j];
-            store(mine, total.v);
-#endif
-#endif
-        }
-#endif
-        store(next + at, fresh.v);
-    }
+    };
+    if (LAYER && edge) follow(Flag<(LAYER > 0)>());
+    else if (INNER) follow(Flag<false>());
 }
 
 // Adds the sources of this step to u⁺, and to its q, and records u.

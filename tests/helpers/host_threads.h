@@ -82,6 +82,10 @@ template <class T, int N> void store(T* to, const T (&x)[N]) {
     if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < N; i++) to[i] = x[i];
 }
+template <class T, int N> void load_once(const T* from, T (&x)[N]) {
+    if ((size_t)from % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
+    for (int i = 0; i < N; i++) x[i] = from[i];
+}
 template <class T> void add(T* to, const T (&x)[4]) {
     if ((size_t)to % (4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < 4; i++) to[i] += x[i];

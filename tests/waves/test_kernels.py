@@ -60,6 +60,17 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize("order", [4, 8])
+def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkeypatch):
+    monkeypatch.setattr(kernels, "TILE", (4, 4))
+    size = {"shape": (15, 21, 40), "absorbing": 4}
+    check(size | {"order": order, "dtype": jnp.float32, "on_grid": False}, "kernels")
+    assert len(on_cpu) == 4
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 def test_kernels_share_shots_out_to_devices(on_cpu):
     check(CASES["no layer"], "kernels", jax.devices()[:2])
     assert len(on_cpu) == 4
