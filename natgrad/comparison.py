@@ -115,9 +115,22 @@ class Comparison:
         return lowest + max(level * abs(lowest), rounding * abs(first))
 
     @property
-    def leaders(self) -> dict[str, str]:
-        """The winner by iterations, by propagations and by seconds, in the end."""
-        return {axis: self.winner(axis) for axis in AXES}
+    def leaders(self) -> dict[str, list[str]]:
+        """Who is ahead by each kind of budget in the end: one method, or all that are level."""
+        return {axis: self._level(axis)[0] for axis in AXES}
+
+    def _level(self, against: str) -> tuple[list[str], str]:
+        """The methods that are ahead in the end, and why they are level if there are several."""
+        extent, target = self.extent(against), self.stop.loss
+        ends = {name: self.lowest(name, against, extent) for name in self.results}
+        winner = self.winner(against)
+        if target is not None and ends[winner] <= target:
+            spent = self._spent_until_there(against, extent)
+            level = [name for name in spent if spent[name] == spent[winner]]
+            return level, "they have spent the same"
+        bar = self._bar(against, extent, CLOSE)
+        level = [name for name, loss in ends.items() if loss <= bar]
+        return level or [winner], "losses within 1%, or rounding"
 
     @property
     def limited(self) -> str:
@@ -178,17 +191,9 @@ class Comparison:
     def verdict(self) -> str:
         """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
         by: dict[str, list[str]] = {}
-        target = self.stop.loss
-        for axis, winner in self.leaders.items():
-            extent = self.extent(axis)
-            ends = {name: self.lowest(name, axis, extent) for name in self.results}
-            bar = self._bar(axis, extent, CLOSE)
-            level = [name for name, loss in ends.items() if loss <= bar]
-            why = "losses within 1%, or rounding"
-            if target is not None and ends[winner] <= target:
-                spent, why = self._spent_until_there(axis, extent), "they have spent the same"
-                level = [name for name in spent if spent[name] == spent[winner]]
-            who = f"{winner} is ahead"
+        for axis in AXES:
+            level, why = self._level(axis)
+            who = f"{level[0]} is ahead"
             if len(level) > 1:
                 who = f"{', '.join(level[:-1])} and {level[-1]} are level ({why})"
             compiling = " with compiling" if axis == "seconds" and self.compiling else ""
