@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Never
@@ -22,6 +21,7 @@ from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs, show_busy
 from .descent.run import HeldOut
 from .descent.stop import Stop
+from .devices import Devices
 from .errors import InputError, name_kind, refuse_unknown
 from .models.base import evaluate
 from .problem import Problem
@@ -278,11 +278,12 @@ def compare(
             compiling |= slow
             if not (slow or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
-                with nullcontext() if progress is False else show_busy(f"{label}: compiling"):
+                shown = progress if Devices.over(mesh).leads else False
+                with show_busy(f"{label}: compiling", shown):
                     minimize(own, theta0, method, stop=once, progress=False, **settings)
-            shown = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
+            watched = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
             with label_runs(label):
-                results[name] = minimize(own, theta0, method, stop=stop, **shown, **settings)
+                results[name] = minimize(own, theta0, method, stop=stop, **watched, **settings)
         except Exception as error:
             failures[name] = error
         except KeyboardInterrupt as error:
