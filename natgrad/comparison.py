@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Never
@@ -22,6 +21,7 @@ from .descent.minimize import Callback, minimize
 from .descent.progress import label_runs, show_busy
 from .descent.run import HeldOut
 from .descent.stop import Stop
+from .devices import Devices
 from .errors import InputError, name_kind, refuse_unknown
 from .models.base import evaluate
 from .problem import Problem
@@ -115,9 +115,22 @@ class Comparison:
         return lowest + max(level * abs(lowest), rounding * abs(first))
 
     @property
-    def leaders(self) -> dict[str, str]:
-        """The winner by iterations, by propagations and by seconds, in the end."""
-        return {axis: self.winner(axis) for axis in AXES}
+    def leaders(self) -> dict[str, list[str]]:
+        """Who is ahead by each kind of budget in the end: one method, or all that are level."""
+        return {axis: self._level(axis)[0] for axis in AXES}
+
+    def _level(self, against: str) -> tuple[list[str], str]:
+        """The methods that are ahead in the end, and why they are level if there are several."""
+        extent, target = self.extent(against), self.stop.loss
+        ends = {name: self.lowest(name, against, extent) for name in self.results}
+        winner = self.winner(against)
+        if target is not None and ends[winner] <= target:
+            spent = self._spent_until_there(against, extent)
+            level = [name for name in spent if spent[name] == spent[winner]]
+            return level, "they have spent the same"
+        bar = self._bar(against, extent, CLOSE)
+        level = [name for name, loss in ends.items() if loss <= bar]
+        return level or [winner], "losses within 1%, or rounding"
 
     @property
     def limited(self) -> str:
@@ -178,17 +191,9 @@ class Comparison:
     def verdict(self) -> str:
         """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
         by: dict[str, list[str]] = {}
-        target = self.stop.loss
-        for axis, winner in self.leaders.items():
-            extent = self.extent(axis)
-            ends = {name: self.lowest(name, axis, extent) for name in self.results}
-            bar = self._bar(axis, extent, CLOSE)
-            level = [name for name, loss in ends.items() if loss <= bar]
-            why = "losses within 1%, or rounding"
-            if target is not None and ends[winner] <= target:
-                spent, why = self._spent_until_there(axis, extent), "they have spent the same"
-                level = [name for name in spent if spent[name] == spent[winner]]
-            who = f"{winner} is ahead"
+        for axis in AXES:
+            level, why = self._level(axis)
+            who = f"{level[0]} is ahead"
             if len(level) > 1:
                 who = f"{', '.join(level[:-1])} and {level[-1]} are level ({why})"
             compiling = " with compiling" if axis == "seconds" and self.compiling else ""
@@ -273,11 +278,12 @@ def compare(
             compiling |= slow
             if not (slow or resumes):
                 once = replace(stop, iterations=1, propagations=None, seconds=None)
-                with nullcontext() if progress is False else show_busy(f"{label}: compiling"):
+                shown = progress if Devices.over(mesh).leads else False
+                with show_busy(f"{label}: compiling", shown):
                     minimize(own, theta0, method, stop=once, progress=False, **settings)
-            shown = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
+            watched = {"callbacks": callbacks, "checkpoint": place, "progress": progress}
             with label_runs(label):
-                results[name] = minimize(own, theta0, method, stop=stop, **shown, **settings)
+                results[name] = minimize(own, theta0, method, stop=stop, **watched, **settings)
         except Exception as error:
             failures[name] = error
         except KeyboardInterrupt as error:

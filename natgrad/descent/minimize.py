@@ -102,7 +102,8 @@ def minimize(
         snapshots: The most iterates to keep in `result.iterates`, spread evenly over the run. By
             default all are kept if θ has at most 16 numbers, and none otherwise.
         progress: Whether the run is shown live. By default it is on a terminal, after two seconds;
-            True also shows it in notebooks, and as occasional lines in logs.
+            True also shows it in notebooks, and in logs by a line at the start, every 15 seconds
+            and at the end.
         mesh: Devices to spread the state over.
     """
     if unknown:

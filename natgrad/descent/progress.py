@@ -42,29 +42,41 @@ def show_run(limits: Limits, asked: bool | None = None) -> Iterator["Watch"]:
     """Show one run. Of runs inside of runs only the outermost is shown.
 
     Unasked (None), it is shown on a terminal only, from two seconds on; asked, also in a notebook,
-    and by a line now and then in a log. Without rich there are such lines on a terminal too.
+    and in a log by a line when it begins, now and then, and when it ends. Without rich there are
+    lines now and then on a terminal too, and so there are in the logs of a board that is `asked`.
     """
     view = View(_name.get(), limits)
     if asked is False or _shown.get():
         yield Watch(view)
         return
-    asked = asked or BOARD.asked
     with _set(_shown, True):
-        if not BOARD.is_live(asked):
-            yield Watch(view, BOARD if BOARD.wants_lines(asked) else None)
-            return
-        with BOARD.showing(view):
-            yield Watch(view)
+        if BOARD.is_live(asked or BOARD.asked):
+            with BOARD.showing(view):
+                yield Watch(view)
+        elif asked:
+            BOARD.write(view.line())
+            try:
+                yield Watch(view, BOARD)
+            finally:
+                BOARD.write(view.line(ended=True))
+        else:
+            yield Watch(view, BOARD if BOARD.wants_lines() else None)
 
 
 @contextmanager
-def show_busy(what: str) -> Iterator[None]:
-    """On a terminal, show what takes its time and for how long, beside the runs inside."""
-    if BOARD.is_live(asked=False):
-        with BOARD.showing(Busy(what)):
+def show_busy(what: str, asked: bool | None = None) -> Iterator[None]:
+    """On a terminal, show what takes its time and for how long, beside the runs inside.
+
+    Asked for, a log has a line of it; with False it is not shown.
+    """
+    busy = Busy(what)
+    if asked is not False and BOARD.is_live(asked=False):
+        with BOARD.showing(busy):
             yield
-    else:
-        yield
+        return
+    if asked:
+        BOARD.write(busy.line())
+    yield
 
 
 class Watch:
@@ -119,13 +131,14 @@ class View:
         pairs = zip(spent, limits, strict=True)
         return max((a / b for a, b in pairs if b and b < UNLIMITED), default=0.0)
 
-    def parts(self) -> list[str]:
+    def parts(self, ended: bool = False) -> list[str]:
         """The run in phrases, the most important first."""
         elapsed = clock(time.monotonic() - self._began)
         if not self.losses:
-            return ["compiling", elapsed]
+            return ["ended without an iteration" if ended else "compiling", elapsed]
         known = {name: value for name, value in self._row.items() if np.isfinite(value)}
-        found = [f"iteration {_of(self._iteration, self.limits.iterations)}"]
+        place = f"iteration {_of(self._iteration, self.limits.iterations)}"
+        found = [f"ended at {place}" if ended else place]
         found.append(f"loss {self.losses[-1]:.3e}")
         if "gradient_norm" in known:
             found.append(f"‖∂f‖ {known['gradient_norm']:.1e}")
@@ -133,12 +146,12 @@ class View:
             found.append(f"step {known['step']:.2g}")
         if self.propagations:
             found.append(f"{_of(self.propagations, self.limits.propagations)} propagations")
-        left = self.seconds_left()
+        left = None if ended else self.seconds_left()
         return [*found, elapsed, *([] if left is None else [f"about {clock(left)} left"])]
 
-    def line(self) -> str:
+    def line(self, ended: bool = False) -> str:
         """The run in one line, for a log."""
-        return ": ".join(filter(None, (self.name, ", ".join(self.parts()))))
+        return ": ".join(filter(None, (self.name, ", ".join(self.parts(ended)))))
 
     def __rich__(self) -> Any:
         from rich.text import Text
@@ -153,6 +166,10 @@ class Busy:
 
     def __init__(self, what: str):
         self.what, self._began = what, time.monotonic()
+
+    def line(self) -> str:
+        """In one line, for a log."""
+        return f"{self.what}, {clock(time.monotonic() - self._began)}"
 
     def __rich__(self) -> Any:
         from rich.text import Text
@@ -203,6 +220,7 @@ class Board:
         if console is not None:
             self.console = console
         self._shown: list[View | Busy] = []
+        self._written = ""
         self._live: Any = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -222,12 +240,15 @@ class Board:
             return False
         return self.console.is_terminal or (asked and self.console.is_jupyter)
 
-    def wants_lines(self, asked: bool) -> bool:
-        """Whether, without a live display, there is a line now and then."""
-        return asked or (self.console is None and sys.stderr.isatty())
+    def wants_lines(self) -> bool:
+        """Whether runs that did not ask have a line now and then without a live display."""
+        return self.asked or (self.console is None and sys.stderr.isatty())
 
     def write(self, line: str) -> None:
-        """Write a line of a log."""
+        """Write a line of a log, unless it repeats the last: a run says again that it compiles."""
+        if line == self._written:
+            return
+        self._written = line
         if self.console is None:
             print(line, file=sys.stderr, flush=True)
         else:

@@ -141,10 +141,44 @@ def test_logs_are_quiet_unless_asked(monkeypatch):
     assert file.getvalue() == ""
     run(progress=True)
     lines = file.getvalue().splitlines()
-    assert len(lines) == 5
-    assert lines[-1].startswith("iteration 5/5, loss ")
+    assert lines[0] == "compiling, 0:00"
+    starts = [line.partition(",")[0] for line in lines[1:]]
+    assert starts == [*(f"iteration {i}/5" for i in range(1, 6)), "ended at iteration 5/5"]
     run(progress=False)
-    assert len(file.getvalue().splitlines()) == 5
+    assert len(file.getvalue().splitlines()) == len(lines)
+
+
+def test_the_log_of_a_short_run_has_its_start_and_its_end(monkeypatch):
+    file = shown(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e6)
+    seen = []
+    run(progress=True, callbacks=[lambda _: seen.append(file.getvalue())])
+    assert seen == ["compiling, 0:00\n"] * 5  # there before the first iteration
+    start, end = file.getvalue().splitlines()
+    assert end.startswith("ended at iteration 5/5, loss ")
+    assert "left" not in end
+
+    def fail(_):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run(progress=True, callbacks=[fail])
+    again = file.getvalue().splitlines()[2:]
+    assert again[0] == start
+    assert again[1].startswith("ended without an iteration")
+
+
+def test_the_log_of_a_comparison_has_every_method(monkeypatch):
+    file = shown(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e6)
+    methods = {"steepest": ng.GradientDescent(step=ng.Backtracking()), "L-BFGS": ng.LBFGS(10)}
+    ng.compare(PROBLEM, START, methods, stop=ng.Stop(iterations=5), progress=True)
+    starts = [
+        line.partition(", 0:")[0].partition(", loss")[0] for line in file.getvalue().splitlines()
+    ]
+    names = ["steepest, 1 of 2", "L-BFGS, 2 of 2"]
+    told = ["compiling", "ended at iteration 5/5"]
+    assert starts == [f"{name}: {what}" for name in names for what in told]
 
 
 def test_a_run_inside_a_run_is_not_shown(monkeypatch):
@@ -173,10 +207,10 @@ def test_without_rich_there_are_lines_on_a_terminal_or_where_asked(terminal, mon
     assert all(line.startswith("steepest: iteration ") for line in unasked)
     run(progress=True)
     asked = file.getvalue().splitlines()[len(unasked) :]
-    assert len(asked) == 5
-    assert asked[-1].startswith("iteration 5/5, loss ")
+    assert len(asked) == 7
+    assert asked[-1].startswith("ended at iteration 5/5, loss ")
     run(progress=False)
-    assert len(file.getvalue().splitlines()) == len(unasked) + 5
+    assert len(file.getvalue().splitlines()) == len(unasked) + 7
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), "ten"])

@@ -358,6 +358,12 @@ def test_a_wrong_option_by_itself_is_noticed():
     assert fault("natgrad study darcy --cells", whole=False) is None
 
 
+def test_the_first_screen_of_the_readme_has_the_commands_to_begin_with():
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("![")[0]
+    for command in ("pip install", "make demo", "make test"):
+        assert re.search(rf"^{command}\b", first, re.MULTILINE), command
+
+
 def test_all_files_of_the_release_agree():
     """The version and the dependencies are written in four places."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -149,6 +149,11 @@ def test_the_picture_of_the_readme_is_that_of_the_evidence():
     assert len(counts) == 5
     for label in (*errors, *counts, *readme_picture.METHODS.values()):
         assert re.search(rf">{re.escape(label)}(, not reached)?</text>", picture), label
+    width = re.search(r'viewBox="0 0 ([\d.]+) ', picture)
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", picture)]
+    assert len(sizes) > len(errors) + len(counts)
+    assert width is not None
+    assert min(sizes) * 360 / float(width[1]) > 10  # pixels on a phone
 
 
 def test_figures_of_others_have_a_source():

@@ -66,10 +66,10 @@ def _open(driver: Any, address: str, size: tuple[int, int], scheme: str = "light
     _wait(driver, "return document.querySelectorAll('.foot').length === 3")
 
 
-def _open_alone(driver: Any, address: str, size: tuple[int, int]) -> None:
+def _open_alone(driver: Any, address: str, size: tuple[int, int], scheme: str = "light") -> None:
     """A page whose plots are drawn at once."""
     _resize(driver, size)
-    _light(driver, "light")
+    _light(driver, scheme)
     driver.get(address)
 
 
@@ -167,6 +167,35 @@ def test_a_phone_does_not_scroll_sideways(driver, address):
     wide = driver.execute_script("return arguments[0].scrollWidth", scroll)
     assert wide > scroll.rect["width"]
     assert scroll.rect["x"] + scroll.rect["width"] <= PHONE[0]
+
+
+# What the theme of the documentation makes of a table, and its colours.
+WRAPPED = """<!doctype html><link rel="stylesheet" href="{style}">
+<body data-md-color-scheme="{scheme}" style="--md-default-bg-color: {paper}; background: {paper}">
+<div class="md-typeset__scrollwrap scroll" style="overflow-x: auto">
+<div style="width: 2000px; height: 200px"></div></div>"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["report", "documentation"])
+def test_a_shadow_shows_where_a_table_goes_on(driver, tmp_path, kind, scheme):
+    path = tmp_path / "index.html"
+    if kind == "report":
+        table = Table([f"column {i}" for i in range(20)], [["1.234e-5"] * 20] * 3)
+        Page("A table", "It is wide.", [Section("Numbers", [table])]).write(path)
+    else:
+        style = Path(__file__).parents[2] / "docs" / "formulae.css"
+        name, paper = ("slate", "#1e2129") if scheme == "dark" else ("default", "#ffffff")
+        path.write_text(WRAPPED.format(style=style.as_uri(), scheme=name, paper=paper))
+    _open_alone(driver, path.as_uri(), PHONE, scheme)
+    scroll = _find(driver, ".scroll")[0]
+    for place, expected in ((0, (False, True)), (300, (True, True)), (10**6, (True, False))):
+        driver.execute_script("arguments[0].scrollLeft = arguments[1]", scroll, place)
+        scroll.screenshot(str(tmp_path / "seen.png"))
+        with Image.open(tmp_path / "seen.png") as seen:
+            row = [seen.convert("L").getpixel((x, 2)) for x in range(seen.width)]
+        middle, edges = row[seen.width // 2], (row[2], row[-3])
+        assert tuple(abs(edge - middle) > 20 for edge in edges) == expected
 
 
 def test_labels_do_not_overlap_and_stay_inside(driver, address):

@@ -14,6 +14,7 @@ import natgrad.comparison
 from natgrad.comparison import Comparison
 from natgrad.descent import Method
 from natgrad.report.runs import iterate_plots
+from natgrad.result import AXES
 
 GRID = ng.Grid((-3.0,), (3.0,), (40,))
 X = GRID.points[..., 0]
@@ -81,11 +82,13 @@ def test_losses_within_a_percent_are_level_and_budgets_whole():
     both = Comparison({"first": first, "lower": lower}, ng.Stop(iterations=3))
     told = "In the end first and lower are level (losses within 1%, or rounding)"
     assert f"{told} by iterations, propagations and seconds." in str(both)
+    assert both.leaders == {axis: ["first", "lower"] for axis in AXES}
     assert list(both.table().header[1:4]) == ["at 0", "at 1", "at 3"]
     assert both.winners().rows[1] == ("propagations", "first (2)", "first (4)", "lower (9)")
     short = replace(lower, history=lower.history | {"seconds": np.array([0.0, 1.0, 2.0, 3.0])})
     both = Comparison({"first": first, "lower": short}, ng.Stop(seconds=2.5, loss=0.2))
     assert "first is ahead by iterations, propagations and seconds." in str(both)
+    assert both.leaders == {axis: ["first"] for axis in AXES}
 
 
 def test_with_a_target_the_first_to_reach_it_wins():
@@ -97,6 +100,7 @@ def test_with_a_target_the_first_to_reach_it_wins():
     same = Comparison({"one": first, "two": first}, ng.Stop(loss=0.1), compiling=True)
     told = "one and two are level (they have spent the same)"
     assert f"{told} by iterations, propagations and seconds with compiling." in same.verdict()
+    assert same.leaders == {axis: ["one", "two"] for axis in AXES}
 
 
 def test_a_run_that_ended_by_itself_stays_where_it_is():

@@ -72,12 +72,12 @@ def test_a_comparison_leaves_numbers_and_a_page_and_can_be_resumed(small, tmp_pa
     assert "report:" in capsys.readouterr().out
     numbers = json.loads((output / "results.json").read_text())
     assert list(numbers["runs"]) == ["L2", "L-BFGS"]
-    assert numbers["winners"]["iterations"] in numbers["runs"]
+    assert set(numbers["winners"]["iterations"]) <= set(numbers["runs"])
     assert "Best method at 25%" in (output / "index.html").read_text()
     main(["resume", str(output), "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert printed["winners"]["propagations"] in numbers["runs"]
     again = json.loads((output / "results.json").read_text())
+    assert printed["winners"] == again["winners"]
     assert again["runs"]["L2"]["history"]["loss"] == numbers["runs"]["L2"]["history"]["loss"]
     assert _exit_code("compare", *arguments, "--iterations", "5", "--output", str(output)) == 2
     refused = capsys.readouterr().err
@@ -97,11 +97,12 @@ def test_every_study_has_a_folder_of_its_own(small, tmp_path, monkeypatch, capsy
 
 
 def test_solvers_that_are_asked_for_replace_those_of_the_study(small, tmp_path, capsys):
-    arguments = ("--metrics", "L2", "--solvers", "qr", "cg", "--config", str(small))
+    arguments = ("--metrics", "L2", "--solvers", "qr", "svd", "--config", str(small))
     output = ("--iterations", "2", "--output", str(tmp_path / "solvers"), "--json")
     main(["compare", "gaussian-mixture", *arguments, *output])
-    table = json.loads(capsys.readouterr().out)["tables"][0]
-    assert [row[0] for row in table["rows"]] == ["L2, qr", "L2, cg"]
+    printed, names = json.loads(capsys.readouterr().out), ["L2, qr", "L2, svd"]
+    assert [row[0] for row in printed["tables"][0]["rows"]] == names
+    assert printed["winners"]["iterations"] == names  # their losses are the same up to rounding
 
 
 @pytest.mark.parametrize(
