@@ -28,9 +28,9 @@ from .problem import Problem
 from .result import AXES, Result
 
 SHARES = (0.25, 0.5, 1.0)
-CLOSE = 0.01  # losses this close in the end are level, and nobody has won
-LEVEL = 1e-6  # losses this close to the lowest are the same, in double precision
+LEVEL = 0.01  # losses this close to the lowest are as good
 ROUNDING = 1e-14  # and so are those within this of it, relative to the first loss
+SAME_SECONDS = 1.1  # as much time, measured on a machine that does other things too
 QUICK = 0.1  # seconds for an evaluation of a model outside JAX that may be made once more
 
 
@@ -86,51 +86,41 @@ class Comparison:
     def winner(self, against: str = "iterations", at: float | None = None) -> str:
         """The method with the lowest loss within `at`, or as far as all can be compared.
 
-        Of methods that reach the same loss, or the target, the first to get there.
+        Of methods whose losses are within 1% of the lowest, or reach the target, the first to get
+        there.
 
         ```python
         comparison.winner("seconds", at=10.0)
         ```
         """
-        spent = self._spent_until_there(against, self.extent(against) if at is None else at)
+        spent = self._spent_until_level(against, self.extent(against) if at is None else at)
         return min(spent, key=spent.__getitem__)
 
-    def _spent_until_there(self, against: str, at: float) -> dict[str, float]:
-        """What each method has spent once it is as low as the best within `at`, or the target."""
-        bar = self._bar(against, at, LEVEL)
-        bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
-
-        def reach(result: Result) -> float:
-            below = np.flatnonzero(result.history["loss"] <= bar)
-            return float(result.spent(against)[below[0]]) if below.size else np.inf
-
-        return {name: reach(result) for name, result in self.results.items()}
-
-    def _bar(self, against: str, at: float, level: float) -> float:
-        """Losses up to this one are as good as the lowest within so much."""
+    def _spent_until_level(self, against: str, at: float) -> dict[str, float]:
+        """What those methods that are level with the best within `at` had spent by then."""
         first = max(float(result.history["loss"][0]) for result in self.results.values())
         lowest = min(self.lowest(name, against, at) for name in self.results)
         eps = max(_find_eps(result.theta) for result in self.results.values())
-        level, rounding = max(level, 100 * eps), max(ROUNDING, 100 * eps**2)
-        return lowest + max(level * abs(lowest), rounding * abs(first))
+        # a loss below zero is a difference of larger numbers
+        rounding = max(ROUNDING, 100 * eps**2) if lowest >= 0 else 100 * eps
+        bar = lowest + max(LEVEL * abs(lowest), rounding * abs(first))
+        bar = bar if self.stop.loss is None else max(bar, self.stop.loss)
+        found = {}
+        for name, result in self.results.items():
+            below = result.spent(against)[result.history["loss"] <= bar]
+            if below.size and below[0] <= at:
+                found[name] = float(below[0])
+        return found or dict.fromkeys(self.results, np.inf)
 
     @property
     def leaders(self) -> dict[str, list[str]]:
-        """Who is ahead by each kind of budget in the end: one method, or all that are level."""
-        return {axis: self._level(axis)[0] for axis in AXES}
+        """Who is ahead by each kind of budget in the end: one method, or several at one cost."""
+        return {axis: self._lead(axis) for axis in AXES}
 
-    def _level(self, against: str) -> tuple[list[str], str]:
-        """The methods that are ahead in the end, and why they are level if there are several."""
-        extent, target = self.extent(against), self.stop.loss
-        ends = {name: self.lowest(name, against, extent) for name in self.results}
-        winner = self.winner(against)
-        if target is not None and ends[winner] <= target:
-            spent = self._spent_until_there(against, extent)
-            level = [name for name in spent if spent[name] == spent[winner]]
-            return level, "they have spent the same"
-        bar = self._bar(against, extent, CLOSE)
-        level = [name for name, loss in ends.items() if loss <= bar]
-        return level or [winner], "losses within 1%, or rounding"
+    def _lead(self, against: str) -> list[str]:
+        spent = self._spent_until_level(against, self.extent(against))
+        most = min(spent.values()) * (SAME_SECONDS if against == "seconds" else 1)
+        return [name for name in spent if spent[name] <= most]
 
     @property
     def limited(self) -> str:
@@ -172,8 +162,8 @@ class Comparison:
         return Table(
             ("budget", *(f"{share:.0%}" for share in SHARES)),
             rows,
-            "Best method at 25%, 50% and 100% of each budget (budget in parentheses). "
-            "Ties go to the method that got there first.",
+            "Best method at 25%, 50% and 100% of each budget, or of what all can be compared by "
+            "(in parentheses). Of losses within 1% of each other, the first to get there.",
         )
 
     def plot(self, against: str | None = None, ax: Any = None) -> Any:
@@ -189,21 +179,28 @@ class Comparison:
         return comparison_page(self).write(Path(path))
 
     def verdict(self) -> str:
-        """Who is ahead in the end by each kind of budget, and who is level, in a sentence."""
+        """Who is ahead in the end by each kind of budget, and why, in a sentence or two."""
         by: dict[str, list[str]] = {}
-        for axis in AXES:
-            level, why = self._level(axis)
-            who = f"{level[0]} is ahead"
-            if len(level) > 1:
-                who = f"{', '.join(level[:-1])} and {level[-1]} are level ({why})"
+        for axis, names in self.leaders.items():
+            who = f"{_list(names)} {'is ahead' if len(names) == 1 else 'are level'}"
             compiling = " with compiling" if axis == "seconds" and self.compiling else ""
             by.setdefault(who, []).append(axis + compiling)
-        listed = lambda axes: " and ".join(filter(None, (", ".join(axes[:-1]), axes[-1])))
-        return f"In the end {'; '.join(f'{who} by {listed(axes)}' for who, axes in by.items())}."
+        said = f"In the end {'; '.join(f'{who} by {_list(axes)}' for who, axes in by.items())}."
+        level = list(self._spent_until_level(self.limited, self.extent(self.limited)))
+        if len(level) == 1:
+            return said
+        target = self.stop.loss
+        met = target is not None and all(self.lowest(name) <= target for name in level)
+        why = "reach the target" if met else "end level (losses within 1%, or rounding)"
+        return f"{said} {_list(level)} {why}; what counts is who got there first."
 
     def __str__(self) -> str:
         failed = [f"{name} could not run: {why}" for name, why in self.failures.items()]
         return "\n\n".join([self.table().text(), self.winners().text(), self.verdict(), *failed])
+
+
+def _list(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 Entry = Method | tuple[Problem, Method]

@@ -52,6 +52,8 @@ def refuse_unknown(names: Iterable[str], function: Callable) -> NoReturn:
         near = ["ng.NaturalGradient(metric, solver=..., damping=..., step=...) as the method"]
     elif "stop" in known and re.search("iteration|propagation|second|tolerance|budget", name):
         near = ["stop=ng.Stop(iterations=..., propagations=..., seconds=..., gradient=...)"]
+    elif "folder" in known and name == "checkpoint":
+        near = ['folder="runs", which has the checkpoint of every run']
     what = f"is no argument of {function.__name__}"
     others = f"one of {', '.join(known)}" if known else "no arguments"
     raise InputError(name, what, near[0] if near else others)

@@ -89,8 +89,8 @@ def history(
     ng.plot.history({"L²": first, "W₂": second}, against="seconds")
     ```
 
-    The scale is logarithmic where all values are positive; those that are zero up to rounding, as
-    a loss may be in the end, are left out then. Returns the axes.
+    The scale is logarithmic where all values are positive up to rounding. A loss that is zero or
+    below in the end leaves the axes at the bottom. Returns the axes.
 
     Args:
         results: One result, or several by name.
@@ -108,9 +108,9 @@ def history(
         ax.plot(result.spent(against), values, color=colour, label=name or None)
     shown = np.concatenate([np.asarray(r.history[column]) for r in named.values()])
     shown = shown[np.isfinite(shown)]
-    rounding = np.finfo(float).eps * np.max(np.abs(shown), initial=0.0)
+    rounding = np.finfo(np.float32).eps * np.max(np.abs(shown), initial=0.0)
     if np.any(shown > 0) and np.all((shown > 0) | (np.abs(shown) <= rounding)):
-        ax.set_yscale("log", nonpositive="mask")
+        ax.set_yscale("log", nonpositive="clip")
     ax.set(xlabel=against, ylabel=column.replace("_", " "))
     if any(named):
         ax.legend(frameon=False)

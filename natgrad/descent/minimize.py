@@ -169,6 +169,8 @@ def minimize(
                 run.count(forward=1)
             if aside is not None:
                 run.held_out = aside.measure(run.theta)
+            if watch is not None:
+                watch.view.result = str(run.result(status)).partition("\n")[0]
     except (Exception, KeyboardInterrupt) as error:
         refused = find_missing_derivative(error, getattr(method, "order", 1))
         (refused or error).natgrad_result = run.result(Status.FAILED)  # pyright: ignore
@@ -230,6 +232,8 @@ class _Loop:
         """Iterate until there is a reason to stop, with everything worth keeping in `run`."""
         run, wanted = self.run, 1 if self.draw is None else PATIENCE
         status = self._start(known, file)
+        if watch is not None and run.iteration and status is None:
+            watch.resume(run.iteration)
         while status is None:
             before = run.state, run.memory
             status = self._iterate()

@@ -58,7 +58,7 @@ def show_run(limits: Limits, asked: bool | None = None) -> Iterator["Watch"]:
             try:
                 yield Watch(view, BOARD)
             finally:
-                BOARD.write(view.line(ended=True))
+                BOARD.write(view.last_line())
         else:
             yield Watch(view, BOARD if BOARD.wants_lines() else None)
 
@@ -86,6 +86,12 @@ class Watch:
         self.view, self._log = view, log
         self._last_line = time.monotonic()
 
+    def resume(self, iteration: int) -> None:
+        """The run goes on from a checkpoint."""
+        self.view.resumed = iteration
+        if self._log is not None:
+            self._log.write(self.view.line())
+
     def update(self, iteration: int, loss: float, row: Mapping[str, Any]) -> None:
         """An iteration is done; `row` is that of the history. A safe point to end the run."""
         if BOARD.ending.is_set():
@@ -102,6 +108,7 @@ class View:
 
     def __init__(self, name: str, limits: Limits):
         self.name, self.limits = name, limits
+        self.resumed, self.result = 0, ""
         self.losses: list[float] = []
         self._began = time.monotonic()
         self._iteration, self._row = 0, {}
@@ -131,14 +138,14 @@ class View:
         pairs = zip(spent, limits, strict=True)
         return max((a / b for a, b in pairs if b and b < UNLIMITED), default=0.0)
 
-    def parts(self, ended: bool = False) -> list[str]:
+    def parts(self) -> list[str]:
         """The run in phrases, the most important first."""
         elapsed = clock(time.monotonic() - self._began)
         if not self.losses:
-            return ["ended without an iteration" if ended else "compiling", elapsed]
+            resumed = [f"resumed after iteration {self.resumed}"] if self.resumed else []
+            return [*resumed, "compiling", elapsed]
         known = {name: value for name, value in self._row.items() if np.isfinite(value)}
-        place = f"iteration {_of(self._iteration, self.limits.iterations)}"
-        found = [f"ended at {place}" if ended else place]
+        found = [f"iteration {_of(self._iteration, self.limits.iterations)}"]
         found.append(f"loss {self.losses[-1]:.3e}")
         if "gradient_norm" in known:
             found.append(f"‖∂f‖ {known['gradient_norm']:.1e}")
@@ -146,12 +153,17 @@ class View:
             found.append(f"step {known['step']:.2g}")
         if self.propagations:
             found.append(f"{_of(self.propagations, self.limits.propagations)} propagations")
-        left = None if ended else self.seconds_left()
+        left = self.seconds_left()
         return [*found, elapsed, *([] if left is None else [f"about {clock(left)} left"])]
 
-    def line(self, ended: bool = False) -> str:
+    def line(self) -> str:
         """The run in one line, for a log."""
-        return ": ".join(filter(None, (self.name, ", ".join(self.parts(ended)))))
+        return ": ".join(filter(None, (self.name, ", ".join(self.parts()))))
+
+    def last_line(self) -> str:
+        """How the run has ended, and after how long."""
+        how = self.result or "ended without a result"
+        return f"{': '.join(filter(None, (self.name, how)))}, {clock(time.monotonic() - self._began)}"
 
     def __rich__(self) -> Any:
         from rich.text import Text

@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 done, 2 the input is at fault, 130 and 143 stopped by Ctrl-C or by SIGTERM.
     """
+    # SciPy's OpenBLAS, which JAX calls, reads this when it is loaded. Its threads spin while they wait,
+    # which slows small problems many times over where another process has one of the cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     output = Output("--json" in given)
     if arguments is None:

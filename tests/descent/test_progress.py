@@ -51,8 +51,8 @@ def shown(monkeypatch, terminal: bool) -> io.StringIO:
     return file
 
 
-def run(method=ng.GradientDescent(step=ng.Backtracking()), **settings) -> ng.Result:
-    return ng.minimize(PROBLEM, START, method, stop=ng.Stop(iterations=5), **settings)
+def run(method=ng.GradientDescent(step=ng.Backtracking()), to=5, **settings) -> ng.Result:
+    return ng.minimize(PROBLEM, START, method, stop=ng.Stop(iterations=to), **settings)
 
 
 def test_bars_fall_on_a_logarithmic_scale_where_that_is_possible():
@@ -143,7 +143,7 @@ def test_logs_are_quiet_unless_asked(monkeypatch):
     lines = file.getvalue().splitlines()
     assert lines[0] == "compiling, 0:00"
     starts = [line.partition(",")[0] for line in lines[1:]]
-    assert starts == [*(f"iteration {i}/5" for i in range(1, 6)), "ended at iteration 5/5"]
+    assert starts == [*(f"iteration {i}/5" for i in range(1, 6)), "stopped after 5 iterations"]
     run(progress=False)
     assert len(file.getvalue().splitlines()) == len(lines)
 
@@ -155,8 +155,8 @@ def test_the_log_of_a_short_run_has_its_start_and_its_end(monkeypatch):
     run(progress=True, callbacks=[lambda _: seen.append(file.getvalue())])
     assert seen == ["compiling, 0:00\n"] * 5  # there before the first iteration
     start, end = file.getvalue().splitlines()
-    assert end.startswith("ended at iteration 5/5, loss ")
-    assert "left" not in end
+    assert end.startswith("stopped after 5 iterations, loss ")
+    assert end.endswith(": iteration limit reached, 0:00")
 
     def fail(_):
         raise RuntimeError
@@ -165,7 +165,19 @@ def test_the_log_of_a_short_run_has_its_start_and_its_end(monkeypatch):
         run(progress=True, callbacks=[fail])
     again = file.getvalue().splitlines()[2:]
     assert again[0] == start
-    assert again[1].startswith("ended without an iteration")
+    assert again[1].startswith("ended without a result")
+
+
+def test_the_log_of_a_resumed_run_says_so(monkeypatch, tmp_path):
+    file = shown(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e6)
+    run(checkpoint=tmp_path / "run.npz")
+    for told in (["resumed after iteration 5, compiling, 0:00"], []):
+        run(to=7, checkpoint=tmp_path / "run.npz", progress=True)
+        _, *resumed, end = file.getvalue().splitlines()
+        assert resumed == told
+        assert end.startswith("stopped after 7 iterations")
+        file.truncate(file.seek(0))
 
 
 def test_the_log_of_a_comparison_has_every_method(monkeypatch):
@@ -177,7 +189,7 @@ def test_the_log_of_a_comparison_has_every_method(monkeypatch):
         line.partition(", 0:")[0].partition(", loss")[0] for line in file.getvalue().splitlines()
     ]
     names = ["steepest, 1 of 2", "L-BFGS, 2 of 2"]
-    told = ["compiling", "ended at iteration 5/5"]
+    told = ["compiling", "stopped after 5 iterations"]
     assert starts == [f"{name}: {what}" for name in names for what in told]
 
 
@@ -208,7 +220,7 @@ def test_without_rich_there_are_lines_on_a_terminal_or_where_asked(terminal, mon
     run(progress=True)
     asked = file.getvalue().splitlines()[len(unasked) :]
     assert len(asked) == 7
-    assert asked[-1].startswith("ended at iteration 5/5, loss ")
+    assert asked[-1].startswith("stopped after 5 iterations, loss ")
     run(progress=False)
     assert len(file.getvalue().splitlines()) == len(unasked) + 7
 

@@ -373,7 +373,7 @@ def test_a_report_of_folders_and_results(saved, result, tmp_path):
     assert [series["name"] for series in both] == ["short", "c", "long"]
     assert both[0]["colour"] != both[1]["colour"]
     assert text.count("<summary>Machine</summary>") == 5  # of every run, not of the comparison
-    assert "are level (losses within 1%, or rounding) by" in text
+    assert "are level by iterations" in text
     shifted = replace(result, history=result.history | {"loss": 2 * result.history["loss"]})
     shifted.save(tmp_path / "shifted.npz")
     write_report([tmp_path / "short.npz", tmp_path / "shifted.npz"], output)
