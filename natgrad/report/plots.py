@@ -64,8 +64,8 @@ class Series:
 class Curves:
     """Curves in one plot, with buttons for the abscissa and for logarithmic axes.
 
-    `levels` are horizontal lines with a name. On a logarithmic axis values that are not positive
-    are left out.
+    `levels` are horizontal lines with a name. On a logarithmic axis a curve leaves at the bottom
+    where its values are not positive.
     """
 
     series: Sequence[Series]

@@ -70,7 +70,11 @@ const curves = (figure, data) => {
     let path = "";
     let pen = false;
     series.y.forEach((value, index) => {
-      if (!drawable[index]) return void (pen = false);
+      if (!drawable[index]) {
+        const below = pen && isNumber(value) && usable(abscissa[index], state.logX);
+        if (below) path += `L${box.x.at(abscissa[index]).toFixed(2)} ${box.bottom + 9}`;
+        return void (pen = false);
+      }
       const point = { series, index, x: box.x.at(abscissa[index]), y: box.y.at(value) };
       path += `${pen ? "L" : "M"}${point.x.toFixed(2)} ${point.y.toFixed(2)}`;
       pen = true;
