@@ -27,6 +27,7 @@ class InputError(ValueError):
 def name_kind(value: Any) -> str:
     """The class of a value with its article: "an int", "a str", "an L2"."""
     name = type(value).__name__
+    name = "array" if name in ("ArrayImpl", "ndarray") else name
     return f"{'an' if re.match('[AEIOaeio]|[FHLMNRSX][A-Z0-9]', name) else 'a'} {name}"
 
 

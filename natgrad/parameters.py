@@ -86,7 +86,9 @@ def as_bounds(bounds: tuple[PyTree, PyTree] | Bounds | None, theta: PyTree) -> B
         try:
             return flatten(jax.tree.map(like, parameters, bound, is_leaf=lambda x: x is None))[0]
         except (ValueError, TypeError) as error:
-            raise InputError("bounds", "do not have the structure of theta", "a scalar") from error
+            shapes = [jax.tree.map(np.shape, tree) for tree in (bound, parameters)]
+            what = f"have shape {shapes[0]}, theta has {shapes[1]}"
+            raise InputError("bounds", what, "a scalar, or bounds shaped like theta") from error
 
     lower, upper = spread(bounds[0], -np.inf), spread(bounds[1], np.inf)
     if is_traced((flat, lower, upper)):

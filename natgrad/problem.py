@@ -67,6 +67,17 @@ class Problem(Public, eqx.Module):
             raise InputError(
                 "regulariser", "an objective already sees theta", "objective=F plus the term"
             )
+        if not callable(model) or isinstance(model, _Loss) or isinstance(loss, Model):
+            name, given = ("loss", loss) if isinstance(loss, Model) else ("model", model)
+            what = f"is {name_kind(given)}; the arguments may be swapped"
+            raise InputError(name, what, "ng.Problem(model, loss), with a callable model first")
+        for name, given, advice in (
+            ("loss", loss, "ng.LeastSquares(data)"),
+            ("objective", objective, "a function of theta"),
+            ("regulariser", regulariser, "lambda theta: 1e-3 * jnp.sum(theta**2)"),
+        ):
+            if given is not None and not callable(given):
+                raise InputError(name, f"is {name_kind(given)}, not a function", advice)
         self.model = model if isinstance(model, Model) else as_model(model)
         self.loss, self.objective, self.regulariser = loss, objective, regulariser
 

@@ -202,9 +202,10 @@ class Result:
         return result_page(self, Path(path).stem, problem).write(Path(path))
 
     def __str__(self) -> str:
-        how = "stopped" if self.status in BUDGETS else self.status
+        how = self.status if self.status in (Status.CONVERGED, Status.FAILED) else "stopped"
+        why = "" if self.status in (*BUDGETS, how) else f" ({self.status})"
         spent = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
-        told = f"{how} after {spent}, loss {self.loss:.6g}"
+        told = f"{how} after {spent}{why}, loss {self.loss:.6g}"
         warning = "" if self.warning is None else f"\nWarning: {self.warning}."
         return f"{told}: {self.status.message}{warning}"
 

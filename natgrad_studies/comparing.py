@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .registry import STUDIES
+from .registry import COMPARABLE, STUDIES
 from .settings import check_names, fill, input_error
 
 NAME = "compare"
@@ -43,9 +43,8 @@ class CompareSettings:
         """Raise `InputError` for what cannot be compared."""
         known = STUDIES[self.study].metrics
         if not known:
-            offering = [study.name for study in STUDIES.values() if study.metrics]
             what = f"{self.study} has no problem to compare metrics on"
-            raise input_error("study", what, "one of " + ", ".join(offering))
+            raise input_error("study", what, "one of " + ", ".join(COMPARABLE))
         check_names("metrics", self.metrics, (*known, BASELINE))
         check_names("solvers", self.solvers, SOLVERS)
         if self.metrics == (BASELINE,):

@@ -57,19 +57,22 @@ KEYS = {  # what a metric or a method to compare is
     "W2_L2": "Wasserstein and L²",
     "GN": "Gauss–Newton on the residuals",
     "LM3": "Levenberg–Marquardt on the residuals, along paths of third order",
+    "LBFGS": "L-BFGS, without a metric",
 }
 STUDIES = {
     study.name: study
     for study in (
         Study(
             "gaussian-mixture",
-            "one mean of a Gaussian mixture in eight metrics (section 4.1), and a full fit",
+            "one mean of a Gaussian mixture in eight metrics (section 4.1 of the paper), "
+            "and a full fit",
             dict(gaussian_mixture.PRESETS),
             ("GD", *gaussian_mixture.METRICS, "W2"),
         ),
         Study(
             "metric-cost",
-            "what L, its pseudo-inverse and a direction cost in each metric (section 3.4)",
+            "what L, its pseudo-inverse and a direction cost in each metric "
+            "(section 3.4 of the paper)",
             dict(metric_cost.PRESETS),
         ),
         Study(
@@ -80,13 +83,15 @@ STUDIES = {
         ),
         Study(
             "poisson-pinn",
-            "Poisson's equation by a network in eight metrics (section 4.2), and by rivals",
+            "Poisson's equation by a network in eight metrics (section 4.2 of the paper), "
+            "and by rivals",
             dict(poisson_pinn.PRESETS),
             (*poisson_pinn.METRICS, "GN", "LM3"),
         ),
         Study(
             "waveform-inversion",
-            "a velocity model from recorded waves, in several metrics (section 4.3), and L-BFGS",
+            "a velocity model from recorded waves, in several metrics (section 4.3 of the paper), "
+            "and L-BFGS",
             dict(waveform_inversion.PRESETS),
             tuple(k for k in waveform_inversion.METHODS if k not in waveform_inversion.RIVALS),
         ),
@@ -102,6 +107,7 @@ STUDIES = {
         ),
     )
 }
+COMPARABLE = [study.name for study in STUDIES.values() if study.metrics]
 
 
 def study_of(settings: Any) -> Study:

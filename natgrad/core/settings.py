@@ -18,6 +18,15 @@ Number = Array | np.ndarray | float
 Module = TypeVar("Module", bound=eqx.Module)
 
 
+EXAMPLES = {  # by name: the classes themselves import this module
+    "Metric": "ng.L2(grid)",
+    "Solver": "ng.CG()",
+    "Damping": "ng.LevenbergMarquardt()",
+    "Method": "ng.NaturalGradient(ng.L2(grid))",
+    "Problem": "ng.Problem(model, loss)",
+}
+
+
 class Public:
     """A class that users make: its constructor refuses keywords that it does not know.
 
@@ -38,8 +47,10 @@ def check_instance(name: str, value: Any, kind: type, advice: str | None = None)
     """Raise `InputError` unless the argument is an instance of the class."""
     if isinstance(value, kind):
         return
-    what = f"is {name_kind(value)}"
-    wanted = advice or f"an instance of {kind.__name__}"
+    what, part = f"is {name_kind(value)}", kind.__name__.lower()
+    wanted = advice or EXAMPLES.get(kind.__name__, f"an instance of {kind.__name__}")
+    if isinstance(getattr(value, part, None), kind):
+        wanted = f"its .{part}"
     if isinstance(value, type):
         what = f"is the class {value.__name__}"
         if issubclass(value, kind):  # and what it takes at least
@@ -121,6 +132,8 @@ def check_integer(value: int, name: str, least: int, example: int | None = None)
     Raises `InputError` for anything else, with `example` as the advice.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        if isinstance(value, float) and value.is_integer() and value >= least:
+            example = int(value)
         advice = f"{name}={max(least, 1) if example is None else example}"
         raise InputError(name, f"{value!r} is not an integer ≥ {least}", advice)
     return int(value)

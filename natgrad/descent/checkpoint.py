@@ -118,7 +118,7 @@ class RunFile:
             saved = values.pop("run")
             name = self.identity.find_difference(saved["parts"], saved["actions"])
         if name is not None:
-            what = f"{path} belongs to a run with another {name}"
+            what = f"{path} belongs to a run that differs in its {name}"
             raise InputError("checkpoint", what, "another path, or deleting that file")
         self._ours = True
         return values, leaves

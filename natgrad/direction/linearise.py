@@ -114,12 +114,19 @@ def check_structure(setup: Setup) -> tuple[PyTree, Evaluation | None]:
     check_parameters(setup.theta)
     flat = jax.eval_shape(lambda: flatten(setup.theta)[0])  # outside of a program, it would be one
     model, known = setup.problem.model, None
-    if model.on_host:
-        check_concrete(setup.theta)
-        known = evaluate(setup.problem.model, setup.theta)
-        structure = check_state(structure_of(known.rho))
-    else:
-        structure = check_model(lambda v: model(flatten(setup.theta)[1](v)), flat)
+    try:
+        if model.on_host:
+            check_concrete(setup.theta)
+            known = evaluate(setup.problem.model, setup.theta)
+            structure = check_state(structure_of(known.rho))
+        else:
+            structure = check_model(lambda v: model(flatten(setup.theta)[1](v)), flat)
+    except Exception as error:
+        if not isinstance(error, InputError):
+            shape = getattr(setup.theta, "shape", None)
+            told = f"with {flat.size} parameters" if shape is None else f"of shape {shape}"
+            error.add_note(f"Raised by the model at theta {told}.")
+        raise
     setup.problem.check(setup.theta, structure)
     D = setup.damping.operator
     if D is not None and D.size != flat.size:

@@ -293,7 +293,9 @@ def check_density(argument: str, density: Array, axes: tuple[int, ...] | None) -
         raise InputError(
             argument,
             f"the density has {infinite} {entries(infinite)} not finite",
-            "a starting point where the model is finite",
+            "a starting point where the model is finite"
+            if argument == "model"
+            else "data that are finite everywhere",
         )
     if negative:
         raise InputError(

@@ -98,8 +98,9 @@ class Residual(Public, eqx.Module):
         try:
             value = eqx.filter_eval_shape(self.function, theta, self.points[0])
         except (TypeError, ValueError, IndexError, KeyError) as error:
-            what = f"its residual fails at one point of shape {self.points.shape[1:]}: {error}"
-            raise InputError(name, what, wanted) from error
+            told, _, advice = (part.rstrip(".") for part in str(error).partition(" Try: "))
+            what = f"its residual fails at one point of shape {self.points.shape[1:]}: {told}"
+            raise InputError(name, what, advice or wanted) from error
         real = hasattr(value, "shape") and jnp.issubdtype(value.dtype, jnp.floating)
         if not real or len(value.shape) > 1:
             raise InputError(name, f"its residual returns {value} at one point", wanted)
@@ -289,7 +290,8 @@ def derivative(u: Field, x: Array, *axes: int) -> Array:
     *rest, last = axes
     if not isinstance(last, (int, np.integer)) or not -x.size <= last < x.size:
         what = f"{last!r} is no axis of a point of shape {x.shape}"
-        raise InputError("axes", what, f"integers from 0 to {x.size - 1}")
+        wanted = "axis 0" if x.size == 1 else f"integers from 0 to {x.size - 1}"
+        raise InputError("axes", what, wanted)
     inner = lambda y: derivative(u, y, *rest)
     return jax.jvp(inner, (x,), (jnp.zeros_like(x).at[last].set(1.0),))[1]
 

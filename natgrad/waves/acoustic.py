@@ -89,7 +89,9 @@ class WaveModel(Model):
     def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
         """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
         if not 0 < lowest < highest < np.inf:
-            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", "(1400, 6000)")
+            swapped = 0 < highest < lowest < np.inf
+            advice = f"({highest!r}, {lowest!r})" if swapped else "0 < lowest < highest, in m/s"
+            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", advice)
         self.survey.check_stable(highest, self.order)
         flat = lambda velocity: jnp.full(self.survey.shape, squared_slowness(float(velocity)))
         return flat(highest), flat(lowest)

@@ -14,13 +14,14 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from tyro.conf import Positional, arg
 
-from ..comparing import NAME, CompareSettings, run_comparison
-from ..registry import KEYS, STUDIES, Study, study_of
+from ..comparing import BASELINE, NAME, CompareSettings, run_comparison
+from ..registry import COMPARABLE, KEYS, STUDIES, Study, study_of
 from ..settings import fill, input_error, read_toml, unknown
 from .output import Output, UsageError
 
 S = TypeVar("S")
 FOLDER = "(default: results/compare-STUDY)"
+PROBLEM = f"The study whose problem it is: {', '.join(COMPARABLE)}."
 UNSET = arg(help_behavior_hint="")  # the help says what an empty tuple stands for
 
 
@@ -110,9 +111,9 @@ def _computing(name: str, settings: Any, output: Output) -> Iterator[None]:
 class Compare:
     """Run several metrics on a study's problem under one budget, and see which wins.
 
-    In darcy and waveform-inversion the metrics have the study's own solvers and step rules. The
-    other two studies repeat steps of the paper, which differ from metric to metric; here all
-    metrics have one rule, so that only the metric differs.
+    In darcy and waveform-inversion the metrics have the study's own solvers and step rules. As
+    studies, gaussian-mixture and poisson-pinn repeat the paper's steps, which differ from metric to
+    metric; here all metrics have one rule, so that only the metric differs.
     """
 
     EXAMPLES: ClassVar = (
@@ -121,8 +122,7 @@ class Compare:
         "natgrad compare poisson-pinn --metrics L2 LM3 --seconds 20 --config run.toml",
     )
 
-    study: Positional[Annotated[str, arg(metavar="STUDY")]]
-    """The study whose problem it is."""
+    study: Positional[Annotated[str, arg(metavar="STUDY", help=PROBLEM)]]
     metrics: Annotated[tuple[str, ...], UNSET] = ()
     """Keys of the study's metrics (natgrad list), and LBFGS; all of them by default."""
     solvers: Annotated[tuple[str, ...], UNSET] = ()
@@ -145,7 +145,7 @@ class Compare:
     def run(self, output: Output) -> None:
         """Run the comparison and print which metric wins."""
         if self.study not in STUDIES:
-            raise UsageError(unknown("study", self.study, list(STUDIES)))
+            raise UsageError(unknown("study", self.study, COMPARABLE))
         config = None if self.config is None else str(self.config)
         of = starting_settings(STUDIES[self.study], self.preset, config)
         budget = (self.iterations, self.propagations, self.seconds)
@@ -249,18 +249,19 @@ class Listing:
 
     def run(self, output: Output) -> None:
         """Print a line about each study, its presets and its metrics."""
+        compared = {name: [*STUDIES[name].metrics, BASELINE] for name in COMPARABLE}
         studies = [
             {"name": study.name, "about": study.about, "presets": list(study.presets)}
-            | {"metrics": list(study.metrics)}
+            | {"metrics": compared.get(study.name, [])}
             for study in STUDIES.values()
         ]
-        keys = {key: KEYS[key] for study in STUDIES.values() for key in study.metrics}
+        keys = {key: KEYS[key] for offered in compared.values() for key in offered}
         if not output.as_json:
             for study in STUDIES.values():
                 output.line(f"{study.name}  {study.about}")
                 output.line(f"  presets: {', '.join(study.presets)}")
                 if study.metrics:
-                    output.line(f"  compare: {', '.join(study.metrics)}")
+                    output.line(f"  compare: {', '.join(compared[study.name])}")
             output.line("keys of compare")
             for key, meaning in keys.items():
                 output.line(f"  {key:8}{meaning}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
-from ..registry import STUDIES
+from ..registry import COMPARABLE, STUDIES
 from ..settings import unknown
 from .commands import COMMANDS, STUDY_EXAMPLES, STUDY_SUMMARY, RunStudy, starting_settings
 from .output import UsageError
@@ -128,7 +128,8 @@ def _check(arguments: list[str]) -> None:
         raise UsageError(unknown("command", name, ("study", *COMMANDS)))
     known = {"--help", "--json"}
     if name in ("study", "compare") and (not rest or rest[0] == "--json"):
-        raise UsageError(f"no study; one of {', '.join(STUDIES)}")
+        known_studies = STUDIES if name == "study" else COMPARABLE
+        raise UsageError(f"no study; one of {', '.join(known_studies)}")
     if name != "study":
         known |= _flags(COMMANDS[name])
     elif not rest[0].startswith("-"):

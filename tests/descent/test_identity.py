@@ -116,7 +116,7 @@ def test_a_problem_that_does_something_else_is_another(case, tmp_path):
         checkpoint=tmp_path / "run.npz",
     )
     go(one, 1)
-    with pytest.raises(ng.InputError, match=f"belongs to a run with another {name}"):
+    with pytest.raises(ng.InputError, match=f"a run that differs in its {name}"):
         go(other, 2)
     go(one, 2)
 

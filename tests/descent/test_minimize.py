@@ -93,6 +93,7 @@ def test_every_stopping_rule_has_its_status(settings: dict, status: str):
     result = ng.minimize(problem, start, method, stop=stop, callbacks=callbacks)
     assert result.status == status
     assert result.status.message in str(result)
+    assert str(result).startswith(("converged after ", "stopped after "))
 
 
 def test_a_step_that_does_not_decrease_is_not_taken():
@@ -118,6 +119,7 @@ def test_running_into_rounding_error_is_named():
         shifted, start, ng.NaturalGradient(ng.L2(grid)), stop=ng.Stop(gradient=0.0, iterations=200)
     )
     assert result.status == ng.Status.PRECISION
+    assert " (precision), loss " in str(result)
     assert result.converged
 
 

@@ -247,7 +247,7 @@ def jacobian_of(matrix):
 BAD = {
     "an array as operator": (
         "operator",
-        "ndarray",
+        "is an array",
         lambda: ng.interop.as_linear_operator(np.eye(2)),
     ),
     "an array into lineax": (

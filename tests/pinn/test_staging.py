@@ -61,7 +61,7 @@ def test_a_second_stage_is_a_hundred_times_more_accurate(tmp_path):
 
 def test_bad_input_is_named():
     pinn = ng.Collocation(all=ng.Residual(lambda u, x: u(x), LINE.grid(3)))
-    with pytest.raises(ng.InputError, match="pairs: an ArrayImpl is not callable"):
+    with pytest.raises(ng.InputError, match="pairs: an array is not callable"):
         ng.pinn.stages([(pinn, jnp.ones(3))])
     with pytest.raises(ng.InputError, match="pairs: there are none"):
         ng.pinn.stages([])

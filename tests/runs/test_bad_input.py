@@ -119,7 +119,7 @@ CASES = {
     "residual None": ("inside", "None", lambda: trained(lambda t, x: None)),
     "residual that fails": ("inside", r"\(1,\).*my equation failed", lambda: trained(failing)),
     "residual of too many arguments": ("inside", "positional", lambda: trained(lambda t, x, y: t[0])),
-    "residual of the first two coordinates": ("inside", "axis", lambda: trained(lambda t, x: ng.derivative(lambda y: t[0] * y[0], x, 1))),
+    "residual of the first two coordinates": ("inside", r"no axis of a point of shape \(1,\). Try: axis 0\.(\n|$)", lambda: trained(lambda t, x: ng.derivative(lambda y: t[0] * y[0], x, 1))),
     "residual NaN at the start": ("inside", "1 of its 4 residuals is not finite", lambda: trained(lambda t, x: t[0] / x[0])),
     "points NaN": ("inside", "1 of its 4 points is not finite", lambda: trained(model=pinn(points=POINTS.at[2].set(jnp.nan)))),
     "target NaN": ("target", "1 of its 20 values is not finite", lambda: trained(problem=ng.Problem(state, ng.LeastSquares(jnp.ones((4, 5)).at[1, 1].set(jnp.nan))), metric=ng.L2(GRID))),
@@ -225,7 +225,14 @@ CASES = {
     "no grid for transport": ("grid", "is a tuple", lambda: ng.Wasserstein((4, 5))),
     "blocks in a dict": ("metrics", "entry 0 is a dict.*Blocks\\(\\*\\*", lambda: ng.Blocks({"u": ng.L2()})),
     "loss and objective": ("loss, objective", "exactly one", lambda: ng.Problem(state)),
-    "model not callable": ("model", "callable", lambda: ng.Problem(3.0, jnp.sum)),
+    "model not callable": ("model", "float.*swapped.*callable", lambda: ng.Problem(3.0, jnp.sum)),
+    "loss in place of the model": ("model", "LeastSquares.*swapped", lambda: ng.Problem(ng.LeastSquares(POINTS), flat)),
+    "model in place of the loss": ("loss", "Collocation.*swapped", lambda: ng.Problem(jnp.sum, pinn())),
+    "data in place of the loss": ("loss", r"is an array.*ng.LeastSquares\(data\)", lambda: ng.Problem(state, POINTS)),
+    "regulariser a number": ("regulariser", "is a float, not a function", lambda: ng.Problem(state, jnp.sum, regulariser=1e-3)),
+    "bounds of another shape": ("bounds", r"\(3,\), theta has \(2,\).*scalar", lambda: ng.minimize(pinn().problem, jnp.ones(2), ng.LBFGS(10), bounds=(jnp.zeros(3), None))),
+    "a float for a number of points": ("n", "Try: n=1000", lambda: ng.pinn.Box(0.0, 1.0).sobol(1e3)),
+    "target NaN of a density": ("target", "1 entry not finite. Try: data", lambda: ng.KullbackLeibler(jnp.ones((4, 5)).at[0, 0].set(jnp.nan), GRID)),
     "sum with a method": ("metric", "both sides", lambda: ng.L2(GRID) + ng.GradientDescent()),
     "negative target": ("target", "negative", lambda: ng.KullbackLeibler(-jnp.ones((4, 5)), GRID)),
     "step of zero": ("size", "positive", lambda: ng.FixedStep(0.0)),
@@ -306,6 +313,9 @@ def test_methods_and_stops_check_what_they_are_made_of(make, argument: str):
         (lambda: direction(state, metric=ng.Sobolev), r"Try: ng.Sobolev\(grid, s\)"),
         (lambda: ng.NaturalGradient(ng.L2(), solver=ng.CG), r"Try: ng.CG\(\)"),  # pyright: ignore
         (lambda: ng.NaturalGradient(ng.L2(), damping=ng.LevenbergMarquardt), "damping: is the class"),  # pyright: ignore
+        (lambda: ng.NaturalGradient("L2"), r"metric: is a str. Try: ng.L2\(grid\)"),  # pyright: ignore
+        (lambda: ng.NaturalGradient(pinn()), "metric: is a Collocation. Try: its .metric"),  # pyright: ignore
+        (lambda: ng.minimize(pinn(), jnp.ones(2), ng.LBFGS(10)), "Try: its .problem"),  # pyright: ignore
         (lambda: direction(state, solvers=ng.CG()), "solvers: is no argument .* Try: solver"),
         (lambda: ng.compare(3, 3, {}, budget=3), r"Try: stop=ng.Stop\("),  # pyright: ignore
         (lambda: ng.Stop(iteration=5), "iteration: is no argument of Stop. Try: iterations"),  # pyright: ignore
@@ -533,6 +543,7 @@ def test_jit_errors_of_the_user_surface():
     def broken(theta):
         raise RuntimeError("my solver failed")
 
-    with pytest.raises(RuntimeError, match="my solver failed"):
+    with pytest.raises(RuntimeError, match="my solver failed") as caught:
         direction(broken)
+    assert "Raised by the model at theta of shape (2,)." in caught.value.__notes__
     assert jax.config.jax_enable_x64

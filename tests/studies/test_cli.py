@@ -128,6 +128,7 @@ def test_a_setting_that_may_be_absent_is_shown_as_people_write_it(capsys):
     assert "{None}" not in printed
     assert "(default: )" not in printed
     assert "results/compare-STUDY" in printed
+    assert "problem it is: gaussian-mixture, darcy," in printed
     assert parse(["compare", "darcy", "--iterations", "none"]).iterations is None
     assert parse(["compare", "darcy", "--iterations", "7"]).iterations == 7
 
@@ -152,6 +153,7 @@ def test_list_names_the_study_and_its_presets(capsys):
     assert "gaussian-mixture" in printed
     assert "demo, paper" in printed
     assert all(f"  {key:8}" in printed for study in STUDIES.values() for key in study.metrics)
+    assert "  LBFGS   L-BFGS" in printed
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_list_names_the_study_and_its_presets(capsys):
         (("compare", "darcy", "--seconds", "soon"), "--seconds needs a number, not 'soon'"),
         (("study", "darcy", "--cells"), "Missing value for argument '--cells'"),
         (("study",), "no study; one of gaussian-mixture, "),
-        (("compare",), "no study; one of gaussian-mixture, "),
+        (("compare",), "no study; one of gaussian-mixture, darcy, "),
         (("--flag",), "no command; one of study, "),
         (("study", "darcy", "--methods", "LBFG"), "'LBFG' is unknown. Try: 'LBFGS', or another of"),
         (("study", "metric-cost", "--metrics", "w2"), "'w2' is unknown. Try: 'W2', or another of"),

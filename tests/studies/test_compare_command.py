@@ -108,7 +108,7 @@ def test_solvers_that_are_asked_for_replace_those_of_the_study(small, tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("darci",), "did you mean 'darcy'?"),
+        (("darci",), "did you mean 'darcy'? known: gaussian-mixture, darcy, poisson-pinn, wave"),
         (("metric-cost",), "no problem to compare"),
         (("darcy", "--metrics", "L2_H2"), "'L2_H1', or another of"),
         (("darcy", "--metrics", "LBFGS"), "L-BFGS is alone"),
