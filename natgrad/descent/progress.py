@@ -162,8 +162,8 @@ class View:
 
     def last_line(self) -> str:
         """How the run has ended, and after how long."""
-        how = self.result or "ended without a result"
-        return f"{': '.join(filter(None, (self.name, how)))}, {clock(time.monotonic() - self._began)}"
+        how = ": ".join(filter(None, (self.name, self.result or "ended without a result")))
+        return f"{how}, {clock(time.monotonic() - self._began)}"
 
     def __rich__(self) -> Any:
         from rich.text import Text

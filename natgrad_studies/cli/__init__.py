@@ -25,12 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 done, 2 the input is at fault, 130 and 143 stopped by Ctrl-C or by SIGTERM.
     """
-    # SciPy's OpenBLAS, which JAX calls, reads this when it is loaded. Its threads spin while they wait,
-    # which slows small problems many times over where another process has one of the cores.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     output = Output("--json" in given)
     if arguments is None:
+        # SciPy's OpenBLAS, which JAX calls, reads this when it is loaded. Its threads spin while
+        # they wait, which slows small problems many times over where another process has a core.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         for stream in (sys.stdout, sys.stderr):  # a terminal that has no ρ gets a question mark
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
