@@ -94,7 +94,7 @@ def test_a_resumed_run_has_the_held_out_losses_of_the_whole(tmp_path):
     path = tmp_path / "run.npz"
     interpolate(5, checkpoint=path)
     assert_same(interpolate(), interpolate(checkpoint=path))
-    with pytest.raises(ng.InputError, match="another held_out"):
+    with pytest.raises(ng.InputError, match="differs in its held_out"):
         interpolate(checkpoint=path, held_out=FEW)
 
 

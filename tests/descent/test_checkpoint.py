@@ -140,7 +140,7 @@ def test_the_checkpoint_of_another_run_is_refused_by_name(name, tmp_path):
     path = tmp_path / "run.npz"
     run("LM", 2, checkpoint=path)
     before = path.read_bytes()
-    with pytest.raises(ng.InputError, match=f"another .*{name}|memory") as refused:
+    with pytest.raises(ng.InputError, match=f"differs in its .*{name}|memory") as refused:
         CHANGES[name](path)
     assert not getattr(refused.value, "__notes__", [])  # the same call would not resume it
     assert path.read_bytes() == before
@@ -296,5 +296,5 @@ def test_a_key_among_the_leaves_is_kept_and_seen(tmp_path):
     runs = [ng.minimize(problem, theta, ng.GradientDescent(), checkpoint=path) for _ in range(2)]
     assert runs[0].status == runs[1].status
     other = theta | {"key": jax.random.key(4)}
-    with pytest.raises(ng.InputError, match="another theta0"):
+    with pytest.raises(ng.InputError, match="differs in its theta0"):
         ng.minimize(problem, other, ng.GradientDescent(), checkpoint=path)

@@ -131,7 +131,7 @@ def test_one_value_of_a_million_is_another_target(tmp_path):
         checkpoint=tmp_path / "run.npz",
     )
     go(x)
-    with pytest.raises(ng.InputError, match="another problem"):
+    with pytest.raises(ng.InputError, match="differs in its problem"):
         go(x.at[7].add(0.1))
 
 
@@ -141,7 +141,7 @@ def test_a_comparison_goes_on_with_its_own_problem_only(tmp_path):
     )
     go(0.0)
     assert go(0.0).results["L²"].converged
-    with pytest.raises(ng.InputError, match="another problem"):
+    with pytest.raises(ng.InputError, match="differs in its problem"):
         go(10.0)
 
 
@@ -184,7 +184,7 @@ def test_any_other_problem_is_refused_and_the_same_goes_on(place, by, what, meth
         if what == "nothing":
             assert_same(first, go(linear()))
         else:
-            with pytest.raises(ng.InputError, match="another problem"):
+            with pytest.raises(ng.InputError, match="differs in its problem"):
                 go(linear(**change))
 
 
