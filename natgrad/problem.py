@@ -46,6 +46,7 @@ class Problem(Public, eqx.Module):
         regulariser: R(θ), added to the loss.
     """
 
+    EXAMPLE: ClassVar[str] = "ng.Problem(model, loss)"
     model: Model
     loss: Any  # a `Loss`, or None where there is an objective
     objective: Any

@@ -18,15 +18,6 @@ Number = Array | np.ndarray | float
 Module = TypeVar("Module", bound=eqx.Module)
 
 
-EXAMPLES = {  # by name: the classes themselves import this module
-    "Metric": "ng.L2(grid)",
-    "Solver": "ng.CG()",
-    "Damping": "ng.LevenbergMarquardt()",
-    "Method": "ng.NaturalGradient(ng.L2(grid))",
-    "Problem": "ng.Problem(model, loss)",
-}
-
-
 class Public:
     """A class that users make: its constructor refuses keywords that it does not know.
 
@@ -44,11 +35,11 @@ class Public:
 
 
 def check_instance(name: str, value: Any, kind: type, advice: str | None = None) -> None:
-    """Raise `InputError` unless the argument is an instance of the class."""
+    """Raise `InputError` unless the argument is an instance; a class may have an `EXAMPLE`."""
     if isinstance(value, kind):
         return
     what, part = f"is {name_kind(value)}", kind.__name__.lower()
-    wanted = advice or EXAMPLES.get(kind.__name__, f"an instance of {kind.__name__}")
+    wanted = advice or getattr(kind, "EXAMPLE", f"an instance of {kind.__name__}")
     if isinstance(getattr(value, part, None), kind):
         wanted = f"its .{part}"
     if isinstance(value, type):

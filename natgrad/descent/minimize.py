@@ -119,8 +119,8 @@ def minimize(
         }
         devices.check(problem, theta0, **steering)
         asks = devices.any(asks)
-    wrapped = "ng.NaturalGradient(that metric)" if isinstance(method, Metric) else None
-    check_instance("method", method, Method, wrapped)
+    wrapped = "that metric" if isinstance(method, Metric) else "ng.L2(grid)"
+    check_instance("method", method, Method, f"ng.NaturalGradient({wrapped})")
     check_instance("stop", stop, Stop, "ng.Stop(iterations=10)")
     if is_traced((problem, theta0, method)):
         what = "is being traced, and a run is driven from Python"
@@ -170,7 +170,7 @@ def minimize(
             if aside is not None:
                 run.held_out = aside.measure(run.theta)
             if watch is not None:
-                watch.view.result = str(run.result(status)).partition("\n")[0]
+                watch.end(str(run.result(status)))
     except (Exception, KeyboardInterrupt) as error:
         refused = find_missing_derivative(error, getattr(method, "order", 1))
         (refused or error).natgrad_result = run.result(Status.FAILED)  # pyright: ignore

@@ -92,6 +92,10 @@ class Watch:
         if self._log is not None:
             self._log.write(self.view.line())
 
+    def end(self, result: str) -> None:
+        """The run has a result, which a log tells in a line."""
+        self.view.result = result.partition("\n")[0]
+
     def update(self, iteration: int, loss: float, row: Mapping[str, Any]) -> None:
         """An iteration is done; `row` is that of the history. A safe point to end the run."""
         if BOARD.ending.is_set():

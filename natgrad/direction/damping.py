@@ -41,6 +41,7 @@ class Damping(Public, eqx.Module):
     | `initial` | what is remembered before the first step; λ itself where it adapts |
     """
 
+    EXAMPLE: ClassVar[str] = "ng.LevenbergMarquardt()"
     damps: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
     trace_samples: ClassVar[int] = 8

@@ -7,6 +7,7 @@ them at one ρ.
 import functools
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -124,6 +125,8 @@ class Metric(Public, eqx.Module):
 
     A metric that can do better, or has more to say, overrides `at` instead.
     """
+
+    EXAMPLE: ClassVar[str] = "ng.L2(grid)"
 
     def at(self, rho: PyTree) -> Geometry:
         """L, A and what else there is of the metric at this ρ, each made once, on demand."""

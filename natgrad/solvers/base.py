@@ -107,6 +107,7 @@ class Solver(Public, eqx.Module):
     λ, `solve` the rest, so that another λ at the same θ costs little.
     """
 
+    EXAMPLE: ClassVar[str] = "ng.CG()"
     name: ClassVar[str]  # as `info.solver` tells it
 
     def __init_subclass__(cls, **settings: Any) -> None:
