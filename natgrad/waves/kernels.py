@@ -232,11 +232,17 @@ def _size(task: Task) -> str:
     return f"{' × '.join(map(str, task.shape))} cells"
 
 
+def unit(order: int, spacing: tuple[float, ...]) -> float:
+    """What sums over stencils are in units of, which w has: in 2D the last weight of axis 0."""
+    return SECOND[order][-1] / spacing[0] ** 2 if len(spacing) == 2 else 1.0
+
+
 def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
     """The kernels of a plan, all of its numbers written into the source."""
     real, suffix = ("float", "f") if task.itemsize == 4 else ("double", "")
     number = lambda x: f"{float(x)!r}{suffix}"
-    weights = [", ".join(number(w / h**2) for w in SECOND[task.order]) for h in task.spacing]
+    scales = [h**-2 / unit(task.order, task.spacing) for h in task.spacing]
+    weights = [", ".join(number(w * scale) for w in SECOND[task.order]) for scale in scales]
     macros: dict[str, Any] = {
         "REAL": real,
         "MODE": MODES.index(task.mode),
@@ -252,7 +258,7 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "THREADS": plan.threads,
         "SHARED": plan.shared,
         "AXES_WEIGHTS": ", ".join(f"{{{w}}}" for w in weights),
-        "AXES_SLOPES": ", ".join(number(h**-2) for h in task.spacing),
+        "AXES_SLOPES": ", ".join(map(number, scales)),
         "GAMMA": number(GAMMA[task.order]),
     }
     if isinstance(plan, Plan):
@@ -352,7 +358,8 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     """The kernels on w, the filters and what is given; in 3D with fields that begin at rest."""
     by, (*shape,), dtype = turned(medium), medium.weight.shape, medium.weight.dtype
     lines = filters(Layer(medium.layer.lines[::by])).astype(dtype)
-    given = (turn(medium, medium.weight), lines, *given)
+    weight = medium.weight * unit(medium.scheme.order, medium.scheme.spacing[::by])
+    given = (turn(medium, weight), lines, *given)
     results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
     if len(shape) == 2:
         return launch.call(results, *given)

@@ -30,6 +30,7 @@ KERNEL wave(PARAMETERS) {
     long long* bars = (long long*)(arena + SHARED) - 8; // (outer patches or not, side, parity of the field)
 
     const int tid = thread(), lane = tid % 32, warp = tid / 32;
+    const int late = THREADS - 1 - tid; // the last warps have the fewest cells, so they look after the points
     const int rank = block() % BLOCKS, shot = block() / BLOCKS;
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
@@ -186,7 +187,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE != BORN
             const int later = s + 1 < STEPS ? t + (MODE == ADJOINT ? -1 : 1) : t;
 #pragma unroll 1
-            for (int e = tid; e < entries; e += THREADS) // of the next step, on their way while this one is computed
+            for (int e = late; e < entries; e += THREADS) // of the next step, on their way while this one is computed
                 copy_later(coming + e, samples + (long long)entry_point[e] * STEPS + later);
 #endif
 #if MODE != ADJOINT
@@ -197,7 +198,7 @@ KERNEL wave(PARAMETERS) {
                 for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
 #endif
 #pragma unroll 1
-            for (int e = tid; e < records; e += THREADS) {
+            for (int e = late; e < records; e += THREADS) {
                 real sum = 0;
                 for (int c = 0; c < RECORDED_CORNERS; c++) {
                     int k = e * RECORDED_CORNERS + c;
@@ -275,6 +276,7 @@ KERNEL wave(PARAMETERS) {
                                 [&](int k) { return filter[k]; },
                                 [&](int k, real point, real cell, real sum) {
                                     points[r][k] = point, cells[r][k] = cell, fresh[k][2 * half + r] = sum;
+                                    if (CENTRES == 2 && !OUTER) fresh[k][2 * half + r] += K[1][0] * p.u[k][2 * half + r];
                                 });
 #pragma unroll
                         for (int k = 0; k < N; k++) {
@@ -293,7 +295,7 @@ KERNEL wave(PARAMETERS) {
 #pragma unroll
                     for (int k = 0; k < 4 * N; k++) {
                         const int i = k / 4, j = k % 4;
-                        fresh[i][j] = K[0][0] * p.u[i][j];
+                        fresh[i][j] = (OUTER ? 1 : CENTRES) * K[0][0] * p.u[i][j];
 #pragma unroll
                         for (int d = 1; d <= HALF; d++) {
                             real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : p.u[i - d < 0 ? 0 : i - d][j];
@@ -331,7 +333,7 @@ KERNEL wave(PARAMETERS) {
 #endif
 #pragma unroll
                         for (int j = 0; j < 4; j++) {
-                            fresh[i][j] += K[1][0] * along[HALF + j]; // their sum, rounded, would drift from step to step
+                            if (CENTRES == 1) fresh[i][j] += K[1][0] * along[HALF + j]; // a rounded sum would drift
 #pragma unroll
                             for (int d = 1; d <= HALF; d++) fresh[i][j] += K[1][d] * (along[HALF + j - d] + along[HALF + j + d]);
                         }
@@ -420,9 +422,9 @@ KERNEL wave(PARAMETERS) {
 #endif
             advance(Flag<false>(), inner);
 #if MODE != BORN
-            if (tid < entries) await_copies();
+            if (late < entries) await_copies();
 #pragma unroll 1
-            for (int e = tid; e < entries; e += THREADS)
+            for (int e = late; e < entries; e += THREADS)
                 atomicAdd(force + (1 - parity) * INJECTIONS + entry_slot[e], entry_weight[e] * coming[e]);
 #endif
             block_sync();

@@ -14,6 +14,7 @@ constexpr int STRIP = ZONE + MARGIN;            // columns of its memory
 constexpr int AROUND = STRIP + MARGIN + 2 * REACH;
 constexpr int LINE = 4 * GROUPS;
 constexpr bool ALIGNED = NZ % 4 == 0;
+constexpr int CENTRES = K[0][0] == K[1][0] ? 2 : 1; // axes whose share of u itself is counted along x
 
 // Shared memory, in the order of its parts.
 constexpr int XMEMORY = LAYER ? SIDES * STRIP * LINE : 0;
