@@ -245,8 +245,7 @@ class _Loop:
                 status = status if run.agreeing >= wanted else None
             status = status or self.stop.find_spent(run)
             if file is not None:
-                saved = run.save(status)
-                file.offer(lambda saved=saved: saved)
+                file.offer(run.save(status))
             if watch is not None:
                 watch.update(run.iteration, run.loss, dict(run.rows[-1]))
         return status
