@@ -67,6 +67,7 @@ def identify(
     for name, (problem, metric) in problems.items():
         act = _act if problem.model.on_host else _act_compiled
         seen = [_try(act, problem, theta, bounds, np.float64(length)) for length in (0.0, AWAY)]
+        seen = [point and point._replace(vectors=jax.device_get(point.vectors)) for point in seen]
         values = [np.nan if point is None else float(point.value) for point in seen]
         largest = np.nanmax([*np.abs(values), 0.0])
         actions[name] += [[f, about(abs(f), largest)] for f in values]
