@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
+from .core.compiled import compile_beside
 from .core.operators import Structure, dot, norm
 from .core.sharding import to_host
 from .metrics.base import Metric
@@ -46,6 +47,15 @@ class Identity(NamedTuple):
             if len(found) != len(given) or not all(map(_is_same, found, given)):
                 return name
         return None
+
+
+def prepare(
+    problem: Problem, theta: PyTree, bounds: Bounds | None, metric: Metric | None, rho: PyTree
+) -> None:
+    """Compile beside what follows the programs by which `identify` will know a problem."""
+    compile_beside(_act_compiled, problem, theta, bounds, np.float64(0.0))
+    if metric is not None and rho is not None:
+        compile_beside(_measure, metric, rho)
 
 
 def identify(
