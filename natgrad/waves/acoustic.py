@@ -97,7 +97,8 @@ class WaveModel(Model):
         return jnp.asarray(flat(highest)), jnp.asarray(flat(lowest))
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
-        self.survey.check_velocity(np.asarray(self.slowness(theta), float) ** -0.5, self.order)
+        slowness = eqx.filter_jit(self.slowness)(theta)  # else each operation is a program
+        self.survey.check_velocity(np.asarray(slowness, float) ** -0.5, self.order)
 
 
 def take_shots(selection: Selection) -> Array:

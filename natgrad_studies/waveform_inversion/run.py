@@ -21,6 +21,7 @@ from .problem import Experiment
 from .settings import Settings
 
 SIDE_BY_SIDE = 3  # methods on a GPU
+HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
 LONGEST_FIRST = ("W2", "L2", "LBFGS", "GD", "Hm1", "LBFGS_long", "H1", "L2_five")  # there
 FRAMES = 12  # at most so many models of a run are kept for the report
 
@@ -205,10 +206,15 @@ class StudyResult:
         }
 
 
-def side_by_side(settings: Settings) -> int:
-    """How many methods run at the same time."""
-    alone = settings.engine != "jax" or jax.default_backend() == "cpu"
-    return min(settings.workers or (1 if alone else SIDE_BY_SIDE), len(settings.methods))
+def side_by_side(experiment: Experiment) -> int:
+    """How many methods run at the same time: those asked for, or what a GPU has room for."""
+    settings, most = experiment.settings, SIDE_BY_SIDE
+    if settings.engine != "jax" or jax.default_backend() == "cpu":
+        most = 1
+    elif limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
+        held = HELD * cast(WaveModel, experiment.whole.model).storage.bytes
+        most = max(1, min(most, int(limit // held)))
+    return min(settings.workers or most, len(settings.methods))
 
 
 KEPT = ()  # every run has its checkpoint
@@ -233,7 +239,7 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
         )
         return found
 
-    workers = side_by_side(settings)
+    workers = side_by_side(experiment)
     if workers == 1:
         return StudyResult(settings, experiment, [run(key) for key in one_by_one(settings.methods)])
     order = sorted(settings.methods, key=LONGEST_FIRST.index)

@@ -82,6 +82,27 @@ def test_methods_side_by_side_find_the_same(tiny, tmp_path):
     assert "2 methods ran at the same time" in report.read_text()
 
 
+@pytest.mark.parametrize(
+    ("stats", "workers", "expected"),
+    [
+        (None, 0, study.SIDE_BY_SIDE),
+        ({"bytes_limit": 100 * study.HELD}, 0, study.SIDE_BY_SIDE),
+        ({"bytes_limit": 25 * study.HELD}, 0, 2),
+        ({"bytes_limit": 5 * study.HELD}, 0, 1),
+        ({"bytes_limit": 5 * study.HELD}, 4, 4),
+    ],
+)
+def test_a_gpu_runs_as_many_methods_as_it_has_room_for(stats, workers, expected, monkeypatch):
+    model = SimpleNamespace(storage=SimpleNamespace(bytes=10))
+    chosen = replace(PRESETS["paper"], workers=workers)
+    scene: Any = SimpleNamespace(settings=chosen, whole=SimpleNamespace(model=model))
+    assert study.side_by_side(scene) == max(1, workers)  # on a CPU
+    monkeypatch.setattr(study.jax, "default_backend", lambda: "gpu")
+    gpu = SimpleNamespace(memory_stats=lambda: stats)
+    monkeypatch.setattr(study.jax, "devices", lambda: [gpu])
+    assert study.side_by_side(scene) == expected
+
+
 @pytest.mark.slow
 def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, monkeypatch, capsys):
     settings, _, whole, _ = tiny
