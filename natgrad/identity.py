@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PyTree
 
+from .core.compiled import compile_beside
 from .core.operators import Structure, dot, norm
 from .core.sharding import to_host
 from .metrics.base import Metric
@@ -48,6 +49,15 @@ class Identity(NamedTuple):
         return None
 
 
+def prepare(
+    problem: Problem, theta: PyTree, bounds: Bounds | None, metric: Metric | None, rho: PyTree
+) -> None:
+    """Compile beside what follows the programs by which `identify` will know a problem."""
+    compile_beside(_act_compiled, problem, theta, bounds, np.float64(0.0))
+    if metric is not None and rho is not None:
+        compile_beside(_measure, metric, rho)
+
+
 def identify(
     problems: Mapping[str, tuple[Problem, Metric | None]],
     theta: PyTree,
@@ -67,6 +77,7 @@ def identify(
     for name, (problem, metric) in problems.items():
         act = _act if problem.model.on_host else _act_compiled
         seen = [_try(act, problem, theta, bounds, np.float64(length)) for length in (0.0, AWAY)]
+        seen = [point and point._replace(vectors=jax.device_get(point.vectors)) for point in seen]
         values = [np.nan if point is None else float(point.value) for point in seen]
         largest = np.nanmax([*np.abs(values), 0.0])
         actions[name] += [[f, about(abs(f), largest)] for f in values]

@@ -1,5 +1,6 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from .registry import study_of
 from .settings import to_toml
 from .stopping import ENDING
 
+SWITCH = 5e-4
 Say = Callable[[str], None]
 
 
@@ -74,14 +76,21 @@ def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
     """A pool for parts of a study; an exception on the way out cancels what still waits in it.
 
     Ctrl-C does not wait for what runs either: a compiled program cannot be interrupted.
+
+    A thread that comes back from a device asks for its turn, and Python lets the one that has it,
+    and traces a program perhaps, go on for `SWITCH` seconds: by default longer than many a step.
     """
-    pool = ThreadPoolExecutor(workers)
+    pool, before = ThreadPoolExecutor(workers), sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
     try:
         yield pool
     except BaseException as error:
         pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
         raise
-    pool.shutdown()
+    else:
+        pool.shutdown()
+    finally:
+        sys.setswitchinterval(before)
 
 
 # --- the process ---------------------------------------------------------------------------------

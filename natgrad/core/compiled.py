@@ -7,9 +7,11 @@ loops of Python in place of `jax.lax`'s.
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache as cache_results
 from functools import wraps
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -123,6 +125,20 @@ def jit_by_work(
         return compile_for_cpu(level, jnp.result_type(float) == jnp.float64)
 
     return choose
+
+
+def compile_beside(function: Any, *args: Any) -> None:
+    """Compile a function of `eqx.filter_jit` for these arguments in a thread, beside what follows.
+
+    A call meanwhile waits for the program, a later one finds it. What fails here fails again in the
+    call, and settings of JAX for the caller's thread alone make another program: nothing is lost.
+    """
+
+    def work() -> None:
+        with suppress(Exception):
+            function.lower(*args).compile()
+
+    Thread(target=work, name="natgrad compiles").start()
 
 
 class _Given(NamedTuple):

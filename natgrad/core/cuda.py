@@ -33,6 +33,9 @@ from .archive import replace_file
 from .ffi import Call, register, struct
 
 TARGET = "natgrad_cuda_launch"
+# Calls before a launch that return at once: they keep Python's lock. To have it back, while other
+# threads run Python, can take longer than a wave.
+QUICK = ("cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -42,15 +45,19 @@ class CudaError(RuntimeError):
 
 @cache
 def _library(kind: str) -> ctypes.CDLL:
-    """libcuda or libnvrtc: from the loader's path, the packages that JAX installs, or a toolkit."""
-    names = {"cuda": ["libcuda.so.1"], "nvrtc": ["libnvrtc.so.13", "libnvrtc.so.12"]}[kind]
+    """libcuda or libnvrtc: from the loader's path, the packages that JAX installs, or a toolkit.
+
+    "quick" is libcuda, for calls that keep Python's lock.
+    """
+    names = ["libnvrtc.so.13", "libnvrtc.so.12"] if kind == "nvrtc" else ["libcuda.so.1"]
+    load = ctypes.PyDLL if kind == "quick" else ctypes.CDLL
     packages = importlib.util.find_spec("nvidia")  # in parts, each a package of its own
     folders = list(map(Path, (packages and packages.submodule_search_locations) or []))
     folders = [*folders, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
     beside = [path for f in folders for n in names for path in f.glob(f"**/{n}")]
     for path in [*names, *map(str, beside)]:
         try:
-            return ctypes.CDLL(path)
+            return load(path)
         except OSError:
             continue
     raise CudaError(f"{names[0]} was not found")
@@ -60,12 +67,13 @@ def _ask(kind: str, function: str, *arguments: Any) -> int:
     """Call a library; the code that it answers, 0 where all is well."""
     found = getattr(_library(kind), function, None)
     if found is None:
-        raise CudaError(f"{function} is missing from lib{kind}, which is too old")
+        name = "nvrtc" if kind == "nvrtc" else "cuda"
+        raise CudaError(f"{function} is missing from lib{name}, which is too old")
     return found(*arguments)
 
 
 def _driver(function: str, *arguments: Any) -> None:
-    if code := _ask("cuda", function, *arguments):
+    if code := _ask("quick" if function in QUICK else "cuda", function, *arguments):
         name = ctypes.c_char_p()
         _ask("cuda", "cuGetErrorName", code, ctypes.byref(name))
         raise CudaError(f"{function}: {(name.value or b'unknown').decode()}")
@@ -271,7 +279,7 @@ def _current(context: ctypes.c_void_p) -> Iterator[None]:
     try:
         yield
     finally:
-        _ask("cuda", "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        _ask("quick", "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 _functions: dict[tuple[int, Launch], list[ctypes.c_void_p]] = {}

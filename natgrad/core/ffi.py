@@ -72,7 +72,7 @@ Api = struct(
     ("error_message", ctypes.c_void_p),
     ("destroy_error", ctypes.c_void_p),
     ("register_handler", ctypes.c_void_p),
-    ("get_stream", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)),
+    ("get_stream", ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)),  # it keeps Python's lock
 )
 NewError = struct("NewError", *_HEAD, ("message", ctypes.c_char_p), ("code", ctypes.c_int))
 GetStream = struct("GetStream", *_HEAD, ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p))

@@ -33,7 +33,8 @@ class Checkpoint(Public):
 
     Cost: θ and what the solver remembers (with `Recycled`, 2 · pairs vectors like θ) on disk; the
     file is written beside the old one and moved over it. To know the problem takes two evaluations
-    and two products with each of Z, Zᵀ and A; resuming, one evaluation at θ. None are counted.
+    and two products with each of Z, Zᵀ and A, after the first iteration where there is no file yet;
+    resuming, one evaluation at θ. None are counted.
 
     Args:
         path: The file.
@@ -69,15 +70,17 @@ class RunFile:
     """
 
     checkpoint: Checkpoint
-    identity: Identity  # what the run was started with
+    identify: Callable[[], Identity]  # what the run was started with
     devices: Devices | None  # whose leader has the file
     _written: float = field(default_factory=time.monotonic)
     _waiting: Callable[[], tuple[dict[str, Any], PyTree]] | None = None
     _ours: bool = False  # whether the file is of this run, or there was none
+    _identity: Identity | None = None
 
     def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations; it is written when it is time."""
         self._waiting = snapshot
+        self.know()  # while all is well
         if time.monotonic() - self._written >= self.checkpoint.seconds:
             self.flush()
 
@@ -88,7 +91,7 @@ class RunFile:
         (values, tree), self._waiting = self._waiting(), None
         path = self.checkpoint.path
         try:
-            run = self.identity._asdict()
+            run = self.know()._asdict()
             write_archive(path, KIND, {"run": run, **values}, named_leaves(tree))
         except OSError as error:
             what = f"{path} could not be written ({error.strerror or error}); the run continues"
@@ -116,12 +119,17 @@ class RunFile:
         values, leaves = read_archive(path, KIND, content)
         with reading(path, KIND):
             saved = values.pop("run")
-            name = self.identity.find_difference(saved["parts"], saved["actions"])
+            name = self.know().find_difference(saved["parts"], saved["actions"])
         if name is not None:
             what = f"{path} belongs to a run that differs in its {name}"
             raise InputError("checkpoint", what, "another path, or deleting that file")
         self._ours = True
         return values, leaves
+
+    def know(self) -> Identity:
+        """What the run is known by, found once."""
+        self._identity = self._identity or self.identify()
+        return self._identity
 
 
 def _read(path: Path) -> bytes | None:

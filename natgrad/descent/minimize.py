@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -26,7 +27,7 @@ from ..core.sharding import take_local
 from ..devices import Devices
 from ..direction.local import Local, Setup
 from ..errors import InputError, count_some, find_missing_derivative, name_kind, refuse_unknown
-from ..identity import identify
+from ..identity import identify, prepare
 from ..metrics.base import Metric
 from ..models.base import Evaluation, evaluate
 from ..parameters import Bounds, as_bounds, flatten, strengthen
@@ -144,8 +145,13 @@ def minimize(
         seen |= {} if draw is None else {"batch": draw(0, theta0, None)[:2]}
         seen |= {} if aside is None else {"held_out": (aside.problem, None)}
         seen = {name: (p, getattr(m, "metric", None)) for name, (p, m) in seen.items()}
-        identity = identify(seen, theta0, box, batch=batch, **_settings(given[1]))
-        file = RunFile(checkpoint, identity, devices)
+        know = partial(identify, seen, theta0, box, batch=batch, **_settings(given[1]))
+        file = RunFile(checkpoint, know, devices)
+        if problem.model.on_host:  # code outside may remember what it was asked
+            file.know()
+        elif devices is None:
+            rho = None if known is None else known.rho
+            prepare(problem, theta0, box, seen["problem"][1], rho)
     judge = "held_out" if aside else "loss" if batch is None else None
     run = Run(theta0, Snapshots(snapshots, theta0), devices, judge)  # its clock begins here
     run.count(forward=int(known is not None))  # the check at θ₀
@@ -245,8 +251,7 @@ class _Loop:
                 status = status if run.agreeing >= wanted else None
             status = status or self.stop.find_spent(run)
             if file is not None:
-                saved = run.save(status)
-                file.offer(lambda saved=saved: saved)
+                file.offer(run.save(status))
             if watch is not None:
                 watch.update(run.iteration, run.loss, dict(run.rows[-1]))
         return status

@@ -1,6 +1,7 @@
 """A run under way: where it stands, what it has spent, what it keeps, and what is held out."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -106,9 +107,9 @@ class Run:
         self.counts, self.agreeing = self.before, 0
         self.iteration = self.completed = self.iteration - 1
 
-    def save(self, status: Status | None) -> tuple[dict[str, Any], PyTree]:
-        """The run in plain values and arrays."""
-        table = [[row[name] for name in COLUMNS] for row in self.rows]
+    def save(self, status: Status | None) -> Callable[[], tuple[dict[str, Any], PyTree]]:
+        """How to have the run as it is now in plain values and arrays; most are never asked for."""
+        rows = list(self.rows)  # no row changes once the iteration is over
         values = {
             "iteration": self.iteration,
             "agreeing": self.agreeing,
@@ -116,7 +117,6 @@ class Run:
             "status": None if status is None else str(status),
             "info": None if self.info is None else asdict(self.info),
             "columns": list(COLUMNS),
-            "rows": [[None if np.isnan(x) else float(x) for x in row] for row in table],
             "counts": [int(count) for count in self.counts],
             "before": [int(count) for count in self.before],
             "accepted": self.accepted,
@@ -128,10 +128,13 @@ class Run:
         state = self.state.without_evaluation()
         best = None if self.best is None else self.best.theta
         kept = list(self.snapshots.kept.values())
-        return values, (self.theta, state, kept, best, self.memory)
+        tree = (self.theta, state, kept, best, self.memory)
+        plain = lambda x: None if np.isnan(x) else float(x)
+        table = lambda: [[plain(row[name]) for name in COLUMNS] for row in rows]
+        return lambda: (values | {"rows": table()}, tree)
 
     def restore(self, values: dict[str, Any], leaves: dict[str, Any]) -> Status | None:
-        """Take up what `save` returned; returns why the run had ended, if it had."""
+        """Take up what was saved; returns why the run had ended, if it had."""
         assert self.state is not None
         for place, number in enumerate(values["snapshots"]):
             self.snapshots.note(number, jnp.asarray(leaves.pop(f"[2][{place}]")))
@@ -162,7 +165,8 @@ class Run:
             self.begin(row["loss"], row["gradient_norm"], self.held_out)
             self.rows[-1] = row | {"held_out": self.held_out}
         # no later row will tell what was spent on the last one
-        self.rows[-1] |= self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
+        spent = self.counts._asdict() | {"seconds": time.perf_counter() - self.began}
+        self.rows[-1] = self.rows[-1] | spent
         theta = self.theta if self.devices is None else take_local(self.theta)
         history = {name: np.array([row[name] for row in self.rows]) for name in COLUMNS}
         iterates, last = {}, len(self.rows) - 1

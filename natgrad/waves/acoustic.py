@@ -93,11 +93,12 @@ class WaveModel(Model):
             advice = f"({highest!r}, {lowest!r})" if swapped else "0 < lowest < highest, in m/s"
             raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", advice)
         self.survey.check_stable(highest, self.order)
-        flat = lambda velocity: jnp.full(self.survey.shape, squared_slowness(float(velocity)))
-        return flat(highest), flat(lowest)
+        flat = lambda velocity: np.full(self.survey.shape, squared_slowness(float(velocity)))
+        return jnp.asarray(flat(highest)), jnp.asarray(flat(lowest))
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
-        self.survey.check_velocity(np.asarray(self.slowness(theta), float) ** -0.5, self.order)
+        slowness = eqx.filter_jit(self.slowness)(theta)  # else each operation is a program
+        self.survey.check_velocity(np.asarray(slowness, float) ** -0.5, self.order)
 
 
 def take_shots(selection: Selection) -> Array:
@@ -149,8 +150,9 @@ def check_start(
         raise InputError(
             "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
         )
-    slowness = jnp.asarray(squared_slowness(velocity), dtype)
-    return Start(slowness, jnp.asarray(weights, dtype), storage)
+    # converted by NumPy, here and where a model is made: on a device each is a program
+    slowness = jnp.asarray(np.asarray(squared_slowness(velocity), dtype), dtype)
+    return Start(slowness, jnp.asarray(np.asarray(weights, dtype), dtype), storage)
 
 
 def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:

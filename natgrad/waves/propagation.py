@@ -52,13 +52,14 @@ class Gathers(NamedTuple):
         cells, weights = locate("sources", survey.sources, *grid)
         cells = cells[..., scheme.axes] + lead
         weights = weights / np.prod(survey.spacing)  # s(t)δ(x − xₛ), whatever the grid
-        source = Positions(jnp.asarray(cells[:, None]), jnp.asarray(weights[:, None], dtype))
+        number = lambda x: jnp.asarray(np.asarray(x, dtype), dtype)
+        source = Positions(jnp.asarray(cells[:, None]), number(weights[:, None]))
         cells, weights = locate("receivers", survey.receivers, *grid)
         cells = cells[..., scheme.axes] + lead
-        each_shot = lambda x: jnp.broadcast_to(x, (count, *np.shape(x)))
-        receivers = Positions(each_shot(cells), each_shot(jnp.asarray(weights, dtype)))
+        each_shot = lambda x: np.broadcast_to(x, (count, *np.shape(x)))
+        receivers = Positions(jnp.asarray(each_shot(cells)), number(each_shot(weights)))
         wavelets = np.broadcast_to(survey.wavelet, (count, survey.steps))
-        return cls(jnp.asarray(wavelets, dtype), source, receivers)
+        return cls(number(wavelets), source, receivers)
 
 
 # The shots are dealt out to the devices of a mesh, and slabs of them where there are fewer. Each

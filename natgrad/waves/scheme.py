@@ -121,7 +121,8 @@ class Layer(NamedTuple):
                 depth = np.where((depth > 0) & (depth < 1), depth, 0.0)
                 sigma, alpha = strength * unit * depth**POWER, SHIFT * unit
                 b = np.where(depth > 0, np.exp(-(sigma + alpha) * scheme.dt), 0.0)
-                pair.append(jnp.asarray([(b - 1) * sigma / (sigma + alpha), b], dtype))
+                a = (b - 1) * sigma / (sigma + alpha)
+                pair.append(jnp.asarray(np.array([a, b], dtype), dtype))
             lines.append(tuple(pair))
         return cls(tuple(lines))
 

@@ -162,7 +162,7 @@ def summary(result: StudyResult) -> list[Table]:
 
 def run_table(result: StudyResult) -> Table:
     """Loss and similarity of every run at some numbers of propagations."""
-    budget, together = result.settings.max_propagations, side_by_side(result.settings)
+    budget, together = result.settings.max_propagations, side_by_side(result.experiment)
     shared = f", and {together} methods ran at the same time" if together > 1 else ""
     marks = [mark for mark in MARKS if mark < budget] + [budget]
     rows = []

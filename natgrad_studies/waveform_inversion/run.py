@@ -21,6 +21,8 @@ from .problem import Experiment
 from .settings import Settings
 
 SIDE_BY_SIDE = 3  # methods on a GPU
+HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
+LONGEST_FIRST = ("W2", "L2", "LBFGS", "GD", "Hm1", "LBFGS_long", "H1", "L2_five")  # there
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 
@@ -96,9 +98,10 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
 
 
 class Log:
-    """The similarity of every iterate, in a file that is written anew after each, all or nothing.
+    """The similarity of every iterate, a line for each in a file that grows.
 
-    The checkpoint follows the callbacks, so that the file has every iterate of it.
+    The checkpoint follows the callbacks, so that the file has every iterate of it. A last line that
+    was cut off, when the process was killed, is of none, and is removed.
     """
 
     def __init__(self, path: Path, experiment: Experiment):
@@ -109,8 +112,8 @@ class Log:
         """The callback of a run."""
         seen = self.experiment.similarity(self.experiment.velocity(progress.theta))
         self._known[progress.iteration] = float(seen)
-        lines = (f"{iteration},{value!r}\n" for iteration, value in self._known.items())
-        replace_file(self.path, "".join(lines).encode())
+        with self.path.open("a") as file:
+            file.write(f"{progress.iteration},{float(seen)!r}\n")
 
     def rows(self, found: Result, theta0: Any, spent: int) -> list[tuple[float, float, float]]:
         """(propagations, loss, similarity) of every iterate."""
@@ -123,7 +126,10 @@ class Log:
         if not self.path.exists():
             return {}
         try:
-            rows = [line.split(",") for line in self.path.read_text().splitlines()]
+            whole, _, cut = self.path.read_text().rpartition("\n")
+            if cut:
+                replace_file(self.path, f"{whole}\n".encode() if whole else b"")
+            rows = [line.split(",") for line in whole.splitlines()]
             return {int(iteration): float(seen) for iteration, seen in rows}
         except ValueError as error:
             what = f"{self.path} is damaged ({error})"
@@ -200,10 +206,15 @@ class StudyResult:
         }
 
 
-def side_by_side(settings: Settings) -> int:
-    """How many methods run at the same time."""
-    alone = settings.engine != "jax" or jax.default_backend() == "cpu"
-    return min(settings.workers or (1 if alone else SIDE_BY_SIDE), len(settings.methods))
+def side_by_side(experiment: Experiment) -> int:
+    """How many methods run at the same time: those asked for, or what a GPU has room for."""
+    settings, most = experiment.settings, SIDE_BY_SIDE
+    if settings.engine != "jax" or jax.default_backend() == "cpu":
+        most = 1
+    elif limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
+        held = HELD * cast(WaveModel, experiment.whole.model).storage.bytes
+        most = max(1, min(most, int(limit // held)))
+    return min(settings.workers or most, len(settings.methods))
 
 
 KEPT = ()  # every run has its checkpoint
@@ -228,9 +239,11 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
         )
         return found
 
-    workers = side_by_side(settings)
+    workers = side_by_side(experiment)
     if workers == 1:
         return StudyResult(settings, experiment, [run(key) for key in one_by_one(settings.methods)])
+    order = sorted(settings.methods, key=LONGEST_FIRST.index)
     with threads(workers) as pool:
-        begun = [pool.submit(copy_context().run, run, key) for key in one_by_one(settings.methods)]
-        return StudyResult(settings, experiment, [found.result() for found in begun])
+        begun = {key: pool.submit(copy_context().run, run, key) for key in one_by_one(order)}
+        runs = [begun[key].result() for key in settings.methods]
+        return StudyResult(settings, experiment, runs)

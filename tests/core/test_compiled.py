@@ -1,10 +1,14 @@
 """Programs that are compiled hastily, and those that are not; loops."""
 
+import threading
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from natgrad.core.compiled import LITTLE_WORK, MANY_NUMBERS, jit_by_work, loop
+from natgrad.core.compiled import LITTLE_WORK, MANY_NUMBERS, compile_beside, jit_by_work, loop
 
 
 def test_a_program_is_compiled_as_thoroughly_as_its_work_deserves():
@@ -50,3 +54,24 @@ def test_many_numbers_in_a_loop_come_back_as_they_went():
     for name, value in plain.items():
         np.testing.assert_allclose(traced[name], value, rtol=1e-6, err_msg=name)
         assert traced[name].dtype == value.dtype
+
+
+def test_a_program_that_was_compiled_beside_is_found_and_what_fails_there_fails_in_the_call():
+    traced = []
+
+    @eqx.filter_jit
+    def double(x, name):
+        traced.append((name, threading.current_thread()))
+        if name == "bad":
+            raise ValueError("no such name")
+        return 2 * x
+
+    before, x = set(threading.enumerate()), jnp.arange(3.0)
+    for name in ("good", "bad"):
+        compile_beside(double, x, name)
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert double(x, "good").tolist() == [0.0, 2.0, 4.0]
+    assert threading.current_thread() not in dict(traced).values()
+    with pytest.raises(ValueError, match="no such name"):
+        double(x, "bad")

@@ -77,6 +77,26 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_whole_iteration(tmp_path):
     assert_same(run("LM"), run("LM", checkpoint=path))
 
 
+def test_a_run_without_a_file_begins_before_it_is_known(tmp_path, monkeypatch):
+    path, seen = tmp_path / "run.npz", []
+    module = sys.modules["natgrad.descent.minimize"]
+    identify = module.identify
+
+    def watch(*args, **kwargs):
+        seen.append("known")
+        return identify(*args, **kwargs)
+
+    monkeypatch.setattr(module, "identify", watch)
+    note = lambda progress: seen.append(progress.iteration)
+    run("LM", 3, checkpoint=path, callbacks=[note])
+    assert seen == [1, "known", 2, 3]
+    run("LM", 5, checkpoint=path, callbacks=[note])
+    assert seen[4:] == ["known", 4, 5]
+    with pytest.raises(ng.InputError, match="differs in its method"):
+        run("gradient", 9, checkpoint=path, callbacks=[note])
+    assert seen[7:] == ["known"]
+
+
 def test_a_run_that_reached_its_goal_stays_there(tmp_path):
     path = tmp_path / "run.npz"
     go = lambda: ng.minimize(

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +82,27 @@ def test_methods_side_by_side_find_the_same(tiny, tmp_path):
     assert "2 methods ran at the same time" in report.read_text()
 
 
+@pytest.mark.parametrize(
+    ("stats", "workers", "expected"),
+    [
+        (None, 0, study.SIDE_BY_SIDE),
+        ({"bytes_limit": 100 * study.HELD}, 0, study.SIDE_BY_SIDE),
+        ({"bytes_limit": 25 * study.HELD}, 0, 2),
+        ({"bytes_limit": 5 * study.HELD}, 0, 1),
+        ({"bytes_limit": 5 * study.HELD}, 4, 4),
+    ],
+)
+def test_a_gpu_runs_as_many_methods_as_it_has_room_for(stats, workers, expected, monkeypatch):
+    model = SimpleNamespace(storage=SimpleNamespace(bytes=10))
+    chosen = replace(PRESETS["paper"], workers=workers)
+    scene: Any = SimpleNamespace(settings=chosen, whole=SimpleNamespace(model=model))
+    assert study.side_by_side(scene) == max(1, workers)  # on a CPU
+    monkeypatch.setattr(study.jax, "default_backend", lambda: "gpu")
+    gpu = SimpleNamespace(memory_stats=lambda: stats)
+    monkeypatch.setattr(study.jax, "devices", lambda: [gpu])
+    assert study.side_by_side(scene) == expected
+
+
 @pytest.mark.slow
 def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, monkeypatch, capsys):
     settings, _, whole, _ = tiny
@@ -123,22 +143,22 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, mo
         run_study(replace(settings, shots=3))
 
 
-def test_a_log_that_was_being_written_when_the_process_was_killed_is_whole(tmp_path, monkeypatch):
+def test_a_log_loses_a_line_that_was_cut_off_and_no_other(tmp_path):
     scene: Any = SimpleNamespace(velocity=float, similarity=lambda theta: theta / 3)
     path = tmp_path / "run.csv"
     at = lambda i: Progress(i, np.float64(i), 0.0, {})
     for i in (1, 2):
         study.Log(path, scene)(at(i))  # as after a resumption
     written = path.read_bytes()
-
-    def kill(*_):
-        raise OSError("killed")
-
-    monkeypatch.setattr(Path, "replace", kill)
-    with pytest.raises(OSError, match="killed"):
+    assert written == b"1,0.3333333333333333\n2,0.6666666666666666\n"
+    for cut in (b"3", b"3,", b"3,1."):  # when the process was killed
+        path.write_bytes(written + cut)
         study.Log(path, scene)(at(3))
-    assert path.read_bytes() == written == b"1,0.3333333333333333\n2,0.6666666666666666\n"
-    path.write_bytes(written[:-3] + b",")
+        assert path.read_bytes() == written + b"3,1.0\n"
+    path.write_bytes(b"1,0.3")
+    assert study.Log(path, scene)._known == {}
+    assert path.read_bytes() == b""
+    path.write_bytes(b"1,\n" + written)
     with pytest.raises(InputError, match=r"run\.csv is damaged"):
         study.Log(path, scene)
 
@@ -170,15 +190,16 @@ def test_bands_and_a_transport_misfit_come_before_least_squares(tmp_path, budget
 def test_similarity_is_one_for_the_same_and_falls_with_noise():
     random = np.random.default_rng(0)
     image = np.add.outer(np.linspace(1, 3, 40), np.linspace(0, 2, 30))
-    assert structural_similarity(image, image) == pytest.approx(1.0)
+    assert structural_similarity(image)(image) == pytest.approx(1.0)
     noise = random.standard_normal(image.shape)
-    found = [structural_similarity(image + size * noise, image) for size in (0.05, 0.2, 1.0)]
+    compare = structural_similarity(image)
+    found = [compare(image + size * noise) for size in (0.05, 0.2, 1.0)]
     assert found[0] > found[1] > found[2]
-    assert structural_similarity(image, image + 5) < 0.9
+    assert structural_similarity(image + 5)(image) < 0.9
 
 
 def test_the_methods_are_those_of_the_settings():
-    assert set(KNOWN) == set(METHODS)
+    assert set(KNOWN) == set(METHODS) == set(study.LONGEST_FIRST)
     for preset in PRESETS.values():
         preset.check()
 
