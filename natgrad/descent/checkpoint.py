@@ -80,7 +80,6 @@ class RunFile:
     def offer(self, snapshot: Callable[[], tuple[dict[str, Any], PyTree]]) -> None:
         """How to have the run between two iterations; it is written when it is time."""
         self._waiting = snapshot
-        self.know()  # while all is well
         if time.monotonic() - self._written >= self.checkpoint.seconds:
             self.flush()
 
@@ -127,7 +126,7 @@ class RunFile:
         return values, leaves
 
     def know(self) -> Identity:
-        """What the run is known by, found once."""
+        """What the run is known by, found once: best while all is well, before it is written."""
         self._identity = self._identity or self.identify()
         return self._identity
 

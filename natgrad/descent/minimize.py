@@ -251,6 +251,8 @@ class _Loop:
                 status = status if run.agreeing >= wanted else None
             status = status or self.stop.find_spent(run)
             if file is not None:
+                with run.off_the_clock():
+                    file.know()
                 file.offer(run.save(status))
             if watch is not None:
                 watch.update(run.iteration, run.loss, dict(run.rows[-1]))

@@ -1,7 +1,8 @@
 """A run under way: where it stands, what it has spent, what it keeps, and what is held out."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,6 +63,13 @@ class Run:
         """How long the run has taken; in every process what the leader's clock says."""
         seconds = time.perf_counter() - self.began
         return seconds if self.devices is None else float(self.devices.agree(seconds))
+
+    @contextmanager
+    def off_the_clock(self) -> Iterator[None]:
+        """What is done inside takes none of the run's time."""
+        start = time.perf_counter()
+        yield
+        self.began += time.perf_counter() - start
 
     def count(self, forward: Any = 0, linearised: Any = 0, adjoint: Any = 0) -> None:
         """Add to what was spent."""

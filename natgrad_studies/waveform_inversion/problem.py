@@ -96,8 +96,7 @@ class Experiment:
             frequency=settings.frequency,
         )
         engine = Engine.of(settings)
-        memory = int(settings.memory * 2**30)
-        data = simulate(engine.model(survey, true, memory=memory), squared_slowness(true))
+        data = simulate(engine.model(survey, true), squared_slowness(true))
         random = np.random.default_rng(0)
         size = settings.noise * float(np.sqrt(np.mean(data.astype(float) ** 2)))
         data = data + size * random.standard_normal(data.shape) if size else data
@@ -165,10 +164,9 @@ class Experiment:
 
 
 def simulate(model: Any, theta: Any) -> np.ndarray:
-    """The data of θ; by the program that the runs begin with, so that there is one less."""
-    if model.on_host:
-        return np.asarray(model(theta))
-    return np.asarray(eqx.filter_jit(model.evaluate)(jnp.asarray(theta)).rho)
+    """The data of θ, by one program; a model calls several."""
+    run = model if model.on_host else eqx.filter_jit(model)
+    return np.asarray(run(jnp.asarray(theta)))
 
 
 def _true_velocity(settings: Settings) -> np.ndarray:
