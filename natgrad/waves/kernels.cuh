@@ -110,8 +110,8 @@ struct alignas(2 * sizeof(real)) Pair { real a, b; };
 struct alignas(16) Quad { real v[4]; };
 template <bool B> struct Flag { static constexpr bool value = B; };
 
-// Of every axis: weights of the second difference, centre first, and one, over the spacing squared. In
-// 2D they are in units of the last weight along the first axis, which saves a product, and w has the unit.
+// Of every axis: weights of the second difference, centre first, and one, over the spacing squared. If
+// both axes in 2D have the same, the last weight is the unit, which saves products, and w has it.
 TABLE real K[][HALF + 1] = {AXES_WEIGHTS};
 TABLE real SLOPE[] = {AXES_SLOPES};
 constexpr real NEAR = 1 + 3 * real(GAMMA), FAR = real(GAMMA) / NEAR; // the second relative to the first

@@ -233,8 +233,10 @@ def _size(task: Task) -> str:
 
 
 def unit(order: int, spacing: tuple[float, ...]) -> float:
-    """What sums over stencils are in units of, which w has: in 2D the last weight of axis 0."""
-    return SECOND[order][-1] / spacing[0] ** 2 if len(spacing) == 2 else 1.0
+    """What sums over stencils are in units of, which w has: the last weight, if it is that of both
+    axes in 2D. The others are then whole numbers at order 4, which add up to zero as they should.
+    """
+    return SECOND[order][-1] / spacing[0] ** 2 if spacing == 2 * spacing[:1] else 1.0
 
 
 def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:

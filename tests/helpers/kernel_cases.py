@@ -15,12 +15,13 @@ def make(
     every=3,
     absorbing=8,
     shape=(34, 28),
+    spacing=(10.0, 12.0, 11.0),
     devices=None,
     steps=None,
     **storage,
 ):
     d = len(shape)
-    spacing, rng = (10.0, 12.0, 11.0)[:d], np.random.default_rng(0)
+    spacing, rng = spacing[:d], np.random.default_rng(0)
     steps = steps or (30 if d == 2 else 16)
     place = lambda n: rng.uniform(0, 1, (n, d)) * (np.array(shape) - 1) * spacing
     sources, receivers = place(2), place(9)
@@ -47,6 +48,8 @@ CASES = {
     "order 8": {"order": 8},
     "single precision": {"dtype": jnp.float32},
     "no layer": {"absorbing": 0, "on_grid": False},
+    "equal spacing": {"spacing": (11.0, 11.0), "dtype": jnp.float32, "absorbing": 6},
+    "equal spacing, order 8": {"spacing": (11.0, 11.0), "order": 8},
     "3D": {"shape": (9, 7, 36), "absorbing": 3, "on_grid": False},
     "3D, order 8": {"shape": (9, 7, 124), "absorbing": 4, "order": 8, "dtype": jnp.float32},
 }
