@@ -66,9 +66,9 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
 
 
 def passes_caches(grid: Grid, address: int) -> bool:
-    """Whether rows of an array there are whole vectors, which may be written past the caches."""
+    """Whether grids from an address on are whole vectors, which may be written past the caches."""
     size = 4 if grid.real == "float" else 8
-    return address % (grid.width * size) == 0 and grid.shape[1] % grid.width == 0
+    return address % (grid.width * size) == 0 and math.prod(grid.shape) % grid.width == 0
 
 
 def call(task: Task, medium: Medium, results: list, *given: Array) -> list[Array]:
@@ -130,9 +130,11 @@ def _execute(call: Call) -> None:
     grid.inside(common["%w"])[:] = grid.lay_out(weight * (unit / grid.spacing[0] ** 2))
     if "other" in given:
         grid.inside(common["%other"])[:] = grid.lay_out(given["other"])
+    if grid.layer:
+        line1 = grid.cut_ends(grid.lay_out(line1))
     for name, line, count, begin in (
         ("%lines0", line0, grid.rows, grid.ahead),
-        ("%lines1", grid.lay_out(line1), grid.columns, 0),
+        ("%lines1", line1, line1.shape[1], 0),
     ):
         common[name] = room(4, count)
         common[name][:, begin : begin + line.shape[1]] = line
@@ -143,8 +145,8 @@ def _execute(call: Call) -> None:
         if (cells := given.get(f"{kind}_at")) is not None:
             sizes[f"{kind}ed"] = cells.shape[1]
             row, column = cells[..., 0].astype(np.int64), cells[..., 1]
-            each[f"%{kind}_at"] = row * grid.stride + grid.place(column) + grid.origin
-            each.setdefault("%keep_at", row * grid.shape[1] + column)  # of what is injected
+            each[f"%{kind}_at"] = row * grid.stride + grid.places[column] + grid.origin
+            each.setdefault("%keep_at", grid.held(row, column))  # of what is injected
     shots = len(each["%keep_at"])
     sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
@@ -166,7 +168,8 @@ def _execute(call: Call) -> None:
         table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))
         if mode == "adjoint":
-            given["image"][shot] = grid.inside(image)[:, grid.place(np.arange(grid.shape[1]))]
+            given["image"][shot][:, : grid.last] = grid.inside(image)[:, grid.places]
+            given["image"][shot][:, grid.last :] = 0
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     several = min(shots, cores or 1) > 1
