@@ -51,13 +51,15 @@ class Grid(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Cells at the start and at the end of a row: those of the layer, one more, and the rest
-        that leaves whole vectors between them."""
+        """Cells at the start and at the end of a row: those of the layer and one more at least, and
+        as many as their vectors have room for, so that whole vectors are left between them."""
         reach = self.layer + 1 if self.layer else 0
-        both = 2 * reach + (self.last - 2 * reach) % self.width
+        room = -(-reach // self.width) * self.width
+        both = 2 * room - (2 * room - self.last) % self.width
+        both += self.width * (both < 2 * reach)
         if self.last - both < self.order * self.width:
             return self.last, 0
-        right = min(-(-reach // self.width) * self.width, both - reach)
+        right = min(room, both - reach)
         return both - right, right
 
     @property

@@ -68,8 +68,9 @@ def test_every_cell_of_a_row_has_its_place(columns, layer, width):
     assert np.all(inner >= 0)
     assert np.all(np.diff(inner, axis=0) == 1)
     if middle and layer:
-        assert left + right <= -(-2 * (layer + 1) // width) + 2
+        assert left + right <= -(-2 * (layer + 1) // width) + 1
         assert min(grid.ends) > layer
+    assert sum(grid.parts) == -(-columns // width)
     held = grid.held(np.arange(7)[:, None], np.arange(columns))
     assert np.array_equal(np.sort(held, axis=None), np.arange(7 * columns))
     x = np.random.default_rng(0).normal(size=(7, columns + 3))
