@@ -59,16 +59,17 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         injected = receivers if mode == "adjoint" else source
         corners = injected.cells.shape[2], receivers.cells.shape[2]
         task = Task(mode, scheme.every, *corners, grid)
-        prepare(task, passes_caches(grid, 0))
+        prepare(task, passes_caches(task, 0))
     except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return task
 
 
-def passes_caches(grid: Grid, address: int) -> bool:
-    """Whether grids from an address on are whole vectors, which may be written past the caches."""
-    size = 4 if grid.real == "float" else 8
-    return address % (grid.width * size) == 0 and math.prod(grid.shape) % grid.width == 0
+def passes_caches(task: Task, address: int) -> bool:
+    """Whether q is kept there in whole vectors, which may be written past the caches."""
+    grid, size = task.grid, 4 if task.grid.real == "float" else 8
+    whole = address % (grid.width * size) == 0 and math.prod(grid.shape) % grid.width == 0
+    return task.mode == "keep" and whole
 
 
 def call(task: Task, medium: Medium, results: list, *given: Array) -> list[Array]:
@@ -155,7 +156,7 @@ def _execute(call: Call) -> None:
         if name in given:
             ask_for_large_pages(given[name])
     task = Task(mode, every, injected, recorded, grid)
-    function = prepare(task, passes_caches(grid, kept.ctypes.data))
+    function = prepare(task, passes_caches(task, kept.ctypes.data))
 
     def run(shot: int) -> None:
         apart = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize

@@ -13,6 +13,7 @@ from kernel_cases import check, everything, make
 from natgrad import waves
 from natgrad.core import llvm
 from natgrad.waves import kernels_cpu, propagation
+from natgrad.waves.run_code import Task
 from natgrad.waves.scheme import LARGE, Medium
 from natgrad.waves.step_code import Grid
 
@@ -106,6 +107,16 @@ def test_vectors_of_any_length_give_the_same(order, columns, kinds, monkeypatch)
     for other in found[1:]:
         for x, y in zip(other, found[0], strict=True):
             assert np.linalg.norm(x - y) <= 1e-12 * np.linalg.norm(y)
+
+
+def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
+    grid = Grid((7, 48), 47, (1.0, 1.0), 4, 5, "float", 16, 3)
+    task = Task("keep", 1, 1, 1, grid)
+    passes = kernels_cpu.passes_caches
+    assert passes(task, 128)
+    assert not passes(task, 96)
+    assert not passes(task._replace(grid=grid._replace(shape=(7, 47))), 128)
+    assert not passes(task._replace(mode="born"), 128)
 
 
 @needs_llvm
