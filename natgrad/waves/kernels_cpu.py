@@ -1,7 +1,8 @@
 """Waves by code of our own on a CPU, in 2D: the interface of kernels.py for run_code.py.
 
 A shot is run from the first to the last step by one call; shots are dealt out to the cores that the
-process may use. The numbers are those of `Medium`, but for the order of sums.
+process may use. The numbers are those of `Medium`, but for the order of sums. What is kept of the
+waves has the order of `Grid.held`, and is only read by the code that has written it.
 
     find("forward", medium, source, receivers)     # the task, or why XLA runs instead
 """

@@ -248,7 +248,7 @@ class Step:
             return some(range(before), range(0))
         end = before + middle
         some(range(before), range(before, before + half))
-        back = half if 2 * half * count <= 12 else 0  # as many as there are registers for
+        back = half if grid.block > 2 and half == 2 else 0  # if there are registers for them
         at = code.whole("add", start, (before + half) * width)
         near = [load(at, r, j) for r in range(count) for j in range(-back, half)]
         with code.loop((middle - half) * width, width, half * width, near) as place:
