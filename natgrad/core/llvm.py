@@ -21,7 +21,7 @@ import importlib.util
 import platform
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -87,6 +87,13 @@ class Code:
         """That of two integers, such as "add"."""
         return self.new(f"{operation} i64 {a}, {b}")
 
+    def clip(self, x: str, low: int, high: int) -> str:
+        """The integer from `low` to `high` that is nearest."""
+        for bound, relation in ((low, "slt"), (high, "sgt")):
+            beyond = self.new(f"icmp {relation} i64 {x}, {bound}")
+            x = self.new(f"select i1 {beyond}, i64 {bound}, i64 {x}")
+        return x
+
     def combine(self, operation: str, a: Value, b: Value) -> Value:
         return Value(self, self.new(f"{operation} contract {self.vector} {a.name}, {b.name}"))
 
@@ -144,6 +151,11 @@ class Code:
         place = self.place(array, at, more)
         self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
+    def forget(self, array: str) -> None:
+        """Load from an array anew what comes next. LLVM keeps all that has been loaded once: what
+        there are no registers for, it writes elsewhere and loads from there."""
+        self.put(f'call void asm sideeffect "", "r,~{{memory}}"(ptr {array})')
+
     def spread(self, array: str, at: Any, more: int = 0) -> Value:
         """One element in all places of a vector."""
         place = self.place(array, at, more)
@@ -151,30 +163,16 @@ class Code:
         first = self.new(f"insertelement {self.vector} poison, {self.real} {number}, i64 0")
         return self._shuffle(self.vector, first, "poison", [0] * self.width)
 
-    def shift(self, vectors: Callable[[int], Value], by: int) -> Value:
-        """The elements `by` places after those of vectors(0), from the vectors around it."""
-        whole, start = divmod(by, self.width)
-        if start == 0:
-            return vectors(whole)
-        lanes = range(start, start + self.width)
-        return self._shuffle(self.vector, vectors(whole).name, vectors(whole + 1).name, lanes)
-
-    def weave(self, vectors: list[Value]) -> list[Value]:
-        """The elements of two vectors in turn, as two; of one as they are."""
-        if len(vectors) == 1:
-            return vectors
-        order = [i // 2 + i % 2 * self.width for i in range(2 * self.width)]
-        halves = order[: self.width], order[self.width :]
-        return [self._mix(vectors, half) for half in halves]
-
-    def unweave(self, vectors: list[Value]) -> list[Value]:
-        """The inverse."""
-        if len(vectors) == 1:
-            return vectors
-        return [self._mix(vectors, range(k, 2 * self.width, 2)) for k in (0, 1)]
-
-    def _mix(self, pair: list[Value], lanes: Any) -> Value:
-        return self._shuffle(self.vector, pair[0].name, pair[1].name, lanes)
+    def pick(self, vectors: dict[int, Value], places: Sequence[int | None]) -> Value:
+        """The elements at these places of vectors that lie one after the other; zeros for None."""
+        total = self.constant(0)
+        for k in sorted({place // self.width for place in places if place is not None}):
+            lanes = list(range(self.width))
+            for i, place in enumerate(places):
+                if place is not None and place // self.width == k:
+                    lanes[i] = self.width + place % self.width
+            total = self._shuffle(self.vector, total.name, vectors[k].name, lanes)
+        return total
 
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)

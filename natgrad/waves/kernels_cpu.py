@@ -1,7 +1,8 @@
 """Waves by code of our own on a CPU, in 2D: the interface of kernels.py for run_code.py.
 
 A shot is run from the first to the last step by one call; shots are dealt out to the cores that the
-process may use. The numbers are those of `Medium`, but for the order of sums.
+process may use. The numbers are those of `Medium`, but for the order of sums. What is kept of the
+waves has the order of `Grid.held`, and is only read by the code that has written it.
 
     find("forward", medium, source, receivers)     # the task, or why XLA runs instead
 """
@@ -59,16 +60,17 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         injected = receivers if mode == "adjoint" else source
         corners = injected.cells.shape[2], receivers.cells.shape[2]
         task = Task(mode, scheme.every, *corners, grid)
-        prepare(task, passes_caches(grid, 0))
+        prepare(task, passes_caches(task, 0))
     except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return task
 
 
-def passes_caches(grid: Grid, address: int) -> bool:
-    """Whether rows of an array there are whole vectors, which may be written past the caches."""
-    size = 4 if grid.real == "float" else 8
-    return address % (grid.width * size) == 0 and grid.shape[1] % grid.width == 0
+def passes_caches(task: Task, address: int) -> bool:
+    """Whether q is kept there in whole vectors, which may be written past the caches."""
+    grid, size = task.grid, 4 if task.grid.real == "float" else 8
+    whole = address % (grid.width * size) == 0 and math.prod(grid.shape) % grid.width == 0
+    return task.mode == "keep" and whole
 
 
 def call(task: Task, medium: Medium, results: list, *given: Array) -> list[Array]:
@@ -130,9 +132,11 @@ def _execute(call: Call) -> None:
     grid.inside(common["%w"])[:] = grid.lay_out(weight * (unit / grid.spacing[0] ** 2))
     if "other" in given:
         grid.inside(common["%other"])[:] = grid.lay_out(given["other"])
+    if grid.layer:
+        line1 = grid.cut_ends(grid.lay_out(line1))
     for name, line, count, begin in (
         ("%lines0", line0, grid.rows, grid.ahead),
-        ("%lines1", grid.lay_out(line1), grid.columns, 0),
+        ("%lines1", line1, line1.shape[1], 0),
     ):
         common[name] = room(4, count)
         common[name][:, begin : begin + line.shape[1]] = line
@@ -143,8 +147,8 @@ def _execute(call: Call) -> None:
         if (cells := given.get(f"{kind}_at")) is not None:
             sizes[f"{kind}ed"] = cells.shape[1]
             row, column = cells[..., 0].astype(np.int64), cells[..., 1]
-            each[f"%{kind}_at"] = row * grid.stride + grid.place(column) + grid.origin
-            each.setdefault("%keep_at", row * grid.shape[1] + column)  # of what is injected
+            each[f"%{kind}_at"] = row * grid.stride + grid.places[column] + grid.origin
+            each.setdefault("%keep_at", grid.held(row, column))  # of what is injected
     shots = len(each["%keep_at"])
     sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
     sizes["stride"] = shots * weight.size
@@ -153,7 +157,7 @@ def _execute(call: Call) -> None:
         if name in given:
             ask_for_large_pages(given[name])
     task = Task(mode, every, injected, recorded, grid)
-    function = prepare(task, passes_caches(grid, kept.ctypes.data))
+    function = prepare(task, passes_caches(task, kept.ctypes.data))
 
     def run(shot: int) -> None:
         apart = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
@@ -166,7 +170,8 @@ def _execute(call: Call) -> None:
         table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))
         if mode == "adjoint":
-            given["image"][shot] = grid.inside(image)[:, grid.place(np.arange(grid.shape[1]))]
+            given["image"][shot][:, : grid.last] = grid.inside(image)[:, grid.places]
+            given["image"][shot][:, grid.last :] = 0
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     several = min(shots, cores or 1) > 1

@@ -69,7 +69,7 @@ def write_run(task: Task) -> str:
             if mode == "adjoint":
                 by, end, part = -1, "0", code.whole("sub", every - 1, part)
             q = moved(at["%kept"], code.whole("add", block, by), at["stride"])
-            q = moved(q, part, -(-grid.shape[0] * grid.shape[1] // every))
+            q = moved(q, part, grid.shape[0] * grid.parts[1] * grid.width // every)
             none = code.new(f"icmp eq i64 {block}, {end}")
             coming = code.new(f"select i1 {none}, ptr {u}, ptr {q}")
         with code.loop(at["recorded"]) as p:

@@ -1,16 +1,19 @@
 """The code of waves on a CPU, in 2D: the step of `Medium` in one pass over the fields.
 
 XLA has a loop for each part of the layer, and reads and writes the fields in each. Here a step goes
-once through blocks of rows, a tile of columns at a time. What a cell needs of the layer is made
+once through blocks of rows, a vector of columns at a time. What a cell needs of the layer is made
 on the way: across rows, ψ of the rows ahead is computed just before it is used; along a row, the
 vectors at its two ends are in registers all at once. u⁺ replaces u⁻.
 benchmarks/bench_absorbing.py has the time of a step with and without the layer, beside XLA's.
+
+The fields of a shot are in the caches, so a step takes as long as its arithmetic. To move numbers
+between lanes takes as long as a product and a sum: the order of the cells in `Grid` avoids it.
 
 The code is made for a grid, an order and a precision, by the instructions of core/llvm.py.
 """
 
 from collections.abc import Callable
-from itertools import product
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +27,13 @@ ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept", "%coming")
 
 
 class Grid(NamedTuple):
-    """The cells of a field as the code has them: rows of whole tiles, zeros all around.
+    """The cells of a field as the code has them: rows of whole vectors, zeros all around.
 
-    A tile is a vector of even columns and one of the odd. The next column is then in the other
-    vector as it lies, and what is shifted for one serves the other too: half as many shifts.
-    Where pairs would bring more vectors into the layer, a tile is one vector of columns in order.
-    A tile of zeros lies between rows, and `ahead` rows of them before the first and after the
-    last, as far as a block of rows reaches beyond itself.
+    A row has three parts, two ends with the layer and the middle, or one if it is short. Each is
+    cut into as many pieces as a vector has lanes, one for each lane. So the next vector has the
+    next columns, and values are moved between lanes only where a part begins or ends. Zeros fill up
+    the ends, before the first column and after the last. There are `ahead` rows of zeros before the
+    first and after the last, as far as a block of rows reaches beyond itself.
     """
 
     shape: tuple[int, ...]
@@ -47,35 +50,48 @@ class Grid(NamedTuple):
         return max(3, self.order // 2)
 
     @property
-    def pair(self) -> int:
-        """Vectors of a tile."""
-        one, two = (sum(self.ends(n * self.width, self.ahead)) * n for n in (1, 2))
-        return 1 if self.layer and one < two else 2
+    def ends(self) -> tuple[int, int]:
+        """Cells at the start and at the end of a row: those of the layer and one more at least, and
+        as many as their vectors have room for, so that whole vectors are left between them."""
+        reach = self.layer + 1 if self.layer else 0
+        room = -(-reach // self.width) * self.width
+        both = 2 * room - (2 * room - self.last) % self.width
+        both += self.width * (both < 2 * reach)
+        if self.last - both < self.order * self.width:
+            return self.last, 0
+        right = min(room, both - reach)
+        return both - right, right
 
     @property
-    def tile(self) -> int:
-        """Cells of a tile."""
-        return self.pair * self.width
-
-    def ends(self, tile: int, beyond: int) -> tuple[int, int]:
-        """How many tiles of a row have a part in the layer and so many cells beyond it."""
-        reach, tiles = self.layer + beyond, -(-self.shape[1] // tile)
-        left, right = -(-reach // tile), tiles - (self.last - reach) // tile
-        return (left, right) if left + right < tiles else (tiles, 0)
-
-    @property
-    def tiles(self) -> int:
-        """Those of a row."""
-        return -(-self.shape[1] // self.tile)
-
-    @property
-    def columns(self) -> int:
-        """Of a row of whole tiles."""
-        return self.tiles * self.tile
+    def parts(self) -> tuple[int, int, int]:
+        """Vectors at the start, in the middle and at the end of a row."""
+        left, right = self.ends
+        middle = (self.last - left - right) // self.width
+        return -(-left // self.width), middle, -(-right // self.width)
 
     @property
     def stride(self) -> int:
-        return self.columns + self.tile
+        return sum(self.parts) * self.width
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The column at every place of a row, (vectors, lanes); −1 where there is none."""
+        return _columns(self)
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where every column is in a row."""
+        return np.argsort(self.columns, axis=None)[-self.last :]
+
+    def held(self, row: Any, column: Any) -> Any:
+        """Where q of a cell is kept: first the middle of all rows, in whole vectors, then the ends
+        of all rows, without what fills them up."""
+        before, middle, _ = self.parts
+        whole, place = middle * self.width, self.places[column]
+        inner = place - before * self.width
+        rank = np.cumsum(self.columns >= 0)[place] - 1 - whole * (inner >= whole)
+        rest = self.shape[0] * whole + row * (self.last - whole) + rank
+        return np.where((inner >= 0) & (inner < whole), row * whole + inner, rest)
 
     @property
     def rows(self) -> int:
@@ -83,27 +99,39 @@ class Grid(NamedTuple):
 
     @property
     def origin(self) -> int:
-        return self.ahead * self.stride + self.tile
+        return self.ahead * self.stride
 
     @property
     def size(self) -> int:
-        return self.rows * self.stride + self.tile
-
-    def place(self, column: Any) -> Any:
-        """Where a column is in its row."""
-        whole, inner = column // self.tile * self.tile, column % self.tile
-        return whole + inner % self.pair * self.width + inner // self.pair
+        return self.rows * self.stride
 
     def lay_out(self, x: np.ndarray) -> np.ndarray:
         """Rows, (…, n), as the code has them, filled up with zeros."""
-        rows = np.zeros((*x.shape[:-1], self.columns), x.dtype)
-        rows[..., self.place(np.arange(x.shape[-1]))] = x
+        rows = np.zeros((*x.shape[:-1], self.stride), x.dtype)
+        rows[..., self.places] = x[..., : self.last]
         return rows
+
+    def cut_ends(self, rows: np.ndarray) -> np.ndarray:
+        """The ends of such rows, one after the other."""
+        before, middle, _ = self.parts
+        start, stop = before * self.width, (before + middle) * self.width
+        return np.concatenate([rows[..., :start], rows[..., stop:]], axis=-1)
 
     def inside(self, field: np.ndarray) -> np.ndarray:
         """A view of the cells of a field."""
         rows = field[self.origin :][: self.shape[0] * self.stride]
-        return rows.reshape(self.shape[0], -1)[:, : self.columns]
+        return rows.reshape(self.shape[0], -1)
+
+
+@cache
+def _columns(grid: Grid) -> np.ndarray:
+    start, found = grid.ends[0] - grid.parts[0] * grid.width, []
+    for vectors in grid.parts:
+        pieces = start + vectors * np.arange(grid.width)
+        found.append(pieces + np.arange(vectors)[:, None])
+        start += vectors * grid.width
+    columns = np.concatenate(found)
+    return np.where((columns >= 0) & (columns < grid.last), columns, -1)
 
 
 class Step:
@@ -128,13 +156,11 @@ class Step:
         self.slope = self.code.constant(1 / GAMMA[grid.order] + 3)
         self.ratio = (grid.spacing[0] / grid.spacing[1]) ** 2
         # cells from an edge on which the layer has a part in the step
-        beyond = grid.ahead if transposed else 1
-        reach = grid.layer + beyond if grid.layer else 0
-        self.left, self.right = 0, grid.shape[1] // grid.tile
-        if reach:
-            self.left, right = grid.ends(grid.tile, beyond)
-            self.right = grid.tiles - right
+        reach = grid.layer + (grid.order // 2 if transposed else 1) if grid.layer else 0
         self.edge = -(-reach // grid.block) * grid.block
+        self.columns, self.place = grid.columns, dict(enumerate(grid.places.tolist()))
+        self.rest = grid.last - grid.parts[1] * grid.width  # cells at the ends of a row
+        self.outer = (grid.parts[0] + grid.parts[2]) * grid.width  # of a row of ψ and ζ of axis 1
 
     def second(self, u: Callable[[int], Value], centres: int = 1) -> Value:
         """K u, where u(d) is that of the cell d further along the axis, u(0) counting `centres`
@@ -162,10 +188,11 @@ class Step:
         zones.append((rows - self.edge, rows, True))
         if 2 * self.edge >= rows or not self.edge:
             zones = [(0, rows, self.edge > 0)]
-        if self.edge:
-            with code.loop(self.grid.columns, self.grid.width) as column:
-                self.begin(code.whole("add", column, self.grid.origin))
         for start, stop, layer in zones:
+            if layer and (start == 0 or self.transposed):
+                with code.loop(self.grid.stride, self.grid.width) as column:
+                    place = self.grid.origin + start * self.grid.stride
+                    self.begin(start, code.whole("add", column, place))
             whole = stop - (stop - start) % block
             with code.loop(whole, block, start) as row:
                 self.advance(row, block, layer)
@@ -174,76 +201,81 @@ class Step:
         return code.function(name, list(ARRAYS))
 
     def advance(self, row: str, count: int, layer: bool) -> None:
-        """Some rows: the tiles of the layer at their start, those between, those at their end."""
-        code, grid, width, tile = self.code, self.grid, self.grid.width, self.grid.tile
+        """Some rows, from their first vector to the last."""
+        code, grid, width, half = self.code, self.grid, self.grid.width, self.grid.order // 2
+        before, middle, after = grid.parts
         start = code.whole("add", code.whole("mul", row, grid.stride), grid.origin)
-        kept = code.whole("mul", row, grid.shape[1])
+        kept, rest = (code.whole("mul", row, n) for n in (middle * width, self.rest))
         one = int(not layer and self.ratio == 1)  # axis 0 has the share of both in u
-        across = lambda *given: self.across(row if layer else None, count, *given)
-        pair = range(grid.pair)
+        across = partial(self.across, row if layer else None, count)
+        edges = [self.to_model(row, r) for r in range(count)] if layer else None
+        finish = partial(self.finish, edges)
+        load = lambda at, r, j: code.load("%u", at, r * grid.stride + j * width)
 
-        def load(at: str, r: int, vectors: Any) -> dict[int, Value]:
-            return {j: code.load("%u", at, r * grid.stride + j * width) for j in vectors}
-
-        def fetch(column: Any) -> None:
+        def fetch(place: Any) -> None:
             if self.extra in ("born", "image"):  # q of the next rows, from further caches
-                there = code.whole("add", kept, column)
-                for r, j in product(range(count, 2 * count), pair):
-                    code.fetch("%kept", there, r * grid.shape[1] + j * width)
+                there = code.whole("add", kept, place)
+                for r in range(count, 2 * count):
+                    code.fetch("%kept", there, r * middle * width)
             if self.fetched:  # a share of the next q, on its way while this step runs
-                done = code.whole("add", code.whole("mul", column, count), kept)
-                for j in range(-(-grid.pair * count // self.fetched)):
+                done = code.whole("add", code.whole("mul", place, count), kept)
+                for j in range(-(-count // self.fetched)):
                     code.fetch("%coming", code.whole("sdiv", done, self.fetched), j * width)
 
-        def edge(low: int, high: int) -> None:
-            for j in range(low, high):
-                fetch(j * tile)
-            at, vectors = code.whole("add", start, low * tile), range(grid.pair * (high - low))
-            sums = [across(at, j * width, 1) for j in vectors]
-            for r in range(count):
-                u = load(at, r, range(-grid.pair, len(vectors) + grid.pair))
-                if self.edge:
-                    along = self.along_layer(at, r, low * tile, u)
-                else:
-                    along = [self.along(u, j, 1) for j in vectors]
-                for j in vectors[:: grid.pair]:
-                    totals = [self.join(sums[j + k][r], along[j + k]) for k in pair]
-                    first = low * tile + j * width
-                    held = code.whole("add", kept, r * grid.shape[1] + first)
-                    place = r * grid.stride + j * width
-                    now = [u[j + k] for k in pair]
-                    self.finish(at, place, held, now, totals, min(tile, grid.shape[1] - first))
+        def some(ends: range, inner: range) -> None:
+            """An end of the rows, and what of the middle has neighbours in other lanes."""
+            own = self.columns[[*ends, *inner]]
+            columns = own[own >= 0][:, None] + np.arange(-half, half + 1)
+            needed = {self.place[c] // width for c in columns.clip(0, grid.last - 1).flat}
+            look = lambda r: {j: load(start, r, j) for j in sorted(needed)}
+            found = [self.along_end(row, r, look(r), ends) for r in range(count)]
+            for j in (*ends, *inner):
+                code.forget("%u")
+                at, share = code.whole("add", start, j * width), one * (j in inner)
+                rows = [look(r) for r in range(count)]
+                sums = across(at, {r: u[j] for r, u in enumerate(rows)}, 1 + share)
+                lanes, held, stride = np.flatnonzero(self.columns[j] >= 0), rest, self.rest
+                first = int(grid.held(0, self.columns[j, lanes[0]]))
+                if j in inner:
+                    fetch((j - before) * width)
+                    lanes, held, stride = None, kept, middle * width
+                for r, (new, along) in enumerate(found):
+                    bend = along[j] if j in along else self.along(rows[r] | new, j, 1 - share)
+                    total = self.join(sums[r], bend)
+                    finish(at, r, rows[r][j], total, (held, first + r * stride), lanes)
 
-        if self.left:
-            edge(0, self.left)
-        if self.left < self.right:
-            first = code.whole("add", start, self.left * tile)
-            near = [u for r in range(count) for u in load(first, r, pair).values()]
-            with code.loop(self.right * tile, tile, self.left * tile, near) as column:
-                at, held = (code.whole("add", x, column) for x in (start, kept))
-                fetch(column)
-                rows = []
-                for r in range(count):
-                    u = load(at, r, (*range(-grid.pair, 0), *range(grid.pair, 2 * grid.pair)))
-                    rows.append(u | dict(zip(pair, near[grid.pair * r :], strict=False)))
-                known = lambda j: {r: u[j] for r, u in enumerate(rows)}
-                sums = [across(at, j * width, 1 + one, known(j)) for j in pair]
-                for r, u in enumerate(rows):
-                    far, half = None, grid.order // 2
-                    if grid.pair == 1:  # an unaligned load saves one of many shifts
-                        far = code.load("%u", at, r * grid.stride + half, aligned=False)
-                    totals = [self.join(sums[j][r], self.along(u, j, 1 - one, far)) for j in pair]
-                    there = code.whole("add", held, r * grid.shape[1])
-                    now = [u[j] for j in pair]
-                    self.finish(at, r * grid.stride, there, now, totals, tile)
-                near[:] = [u[j + grid.pair] for u in rows for j in pair]
-        if self.right < grid.tiles:
-            edge(self.right, grid.tiles)
+        if not middle:
+            return some(range(before), range(0))
+        end = before + middle
+        some(range(before), range(before, before + half))
+        back = half if grid.block > 2 and half == 2 else 0  # if there are registers for them
+        at = code.whole("add", start, (before + half) * width)
+        near = [load(at, r, j) for r in range(count) for j in range(-back, half)]
+        with code.loop((middle - half) * width, width, half * width, near) as place:
+            at = code.whole("add", code.whole("add", start, place), before * width)
+            there = code.whole("add", kept, place)
+            fetch(place)
+            rows = [{j: load(at, r, j) for j in (*range(-half, -back), half)} for r in range(count)]
+            for r, u in enumerate(rows):
+                u.update(zip(range(-back, half), near[(back + half) * r :], strict=False))
+            sums = across(at, {r: u[0] for r, u in enumerate(rows)}, 1 + one)
+            for r, u in enumerate(rows):
+                total = self.join(sums[r], self.second(u.__getitem__, 1 - one))
+                finish(at, r, u[0], total, (there, r * middle * width))
+            near[:] = [u[j] for u in rows for j in range(1 - back, half + 1)]
+        some(range(end, end + after), range(end - half, end))
+
+    def to_model(self, row: str, r: int) -> str:
+        """How far it is from a row to the one r after it or, in the layer, to the nearest of the
+        model. w is the same there, and one row for all of the layer stays in the caches."""
+        code, layer = self.code, self.grid.layer
+        nearest = code.clip(code.whole("add", row, r), layer, self.grid.shape[0] - 1 - layer)
+        return code.whole("mul", code.whole("sub", nearest, row), self.grid.stride)
 
     def line(self, axis: int, at: Any, kind: int, more: int) -> Value:
         """a of ψ, b of ψ, a of ζ or b of ζ: of a row for axis 0, of columns for axis 1."""
         if axis:
-            return self.code.load("%lines1", at, kind * self.grid.columns + more)
+            return self.code.load("%lines1", at, kind * self.outer + more)
         return self.code.spread("%lines0", at, kind * self.grid.rows + self.grid.ahead + more)
 
     def remember(self, axis: int, kind: int, line: tuple, at: str, more: int, x: Value) -> Value:
@@ -255,20 +287,20 @@ class Step:
         return new
 
     def across(
-        self, row: str | None, count: int, at: str, more: int, centres: int, known: Any = ()
+        self, row: str | None, count: int, at: str, known: dict[int, Value], centres: int
     ) -> list[Value]:
         """K u along axis 0, on some rows of a vector of columns, with c where there is a `row`.
 
-        `known` is u of some of these rows, if it is at hand.
+        `known` is u of some of these rows.
         ψ is known up to the point after the first row, and ζ of the transpose up to `ahead` rows
         after it, excluding this one.
         """
         code, grid, stride = self.code, self.grid, self.grid.stride
-        half, seen = grid.order // 2, dict(known)
+        half, seen = grid.order // 2, known
 
         def u(r: int) -> Value:
             if r not in seen:
-                seen[r] = code.load("%u", at, more + r * stride)
+                seen[r] = code.load("%u", at, r * stride)
             return seen[r]
 
         if row is None:
@@ -276,87 +308,97 @@ class Step:
         if self.transposed:  # y + ζ' takes the place of u
             for r in range(-half, count + grid.ahead):
                 if r < grid.ahead:
-                    zeta = code.load("%zeta0", at, more + r * stride)
+                    zeta = code.load("%zeta0", at, r * stride)
                 else:
-                    zeta = self.remember(0, 2, (row, r), at, more + r * stride, u(r))
+                    zeta = self.remember(0, 2, (row, r), at, r * stride, u(r))
                 seen[r] = u(r) + zeta
-        psi = {p: code.load("%psi0", at, more + p * stride) for p in (-2, -1, 0)}
+        psi = {p: code.load("%psi0", at, p * stride) for p in (-2, -1, 0)}
         for p in range(1, count + 1):
             slope = self.first(lambda d, p=p: u(p + d))
-            psi[p] = self.remember(0, 0, (row, p), at, more + p * stride, slope)
+            psi[p] = self.remember(0, 0, (row, p), at, p * stride, slope)
         sums = []
         for r in range(count):
             total = self.second(lambda d, r=r: u(r + d))
             total = total + self.first(lambda d, r=r: psi[r - 1 + d])
             if not self.transposed:
-                total = total + self.remember(0, 2, (row, r), at, more + r * stride, total)
+                total = total + self.remember(0, 2, (row, r), at, r * stride, total)
             sums.append(total)
         return sums
 
-    def begin(self, at: str) -> None:
-        """What `across` takes for known, before the first rows."""
+    def begin(self, row: int, at: str) -> None:
+        """What `across` takes for known, before the first rows of a strip."""
         code, grid = self.code, self.grid
         u = {r: code.load("%u", at, r * grid.stride) for r in range(-1, grid.ahead)}
         for r in range(grid.ahead if self.transposed else 0):
-            u[r] = u[r] + self.remember(0, 2, (0, r), at, r * grid.stride, u[r])
-        self.remember(0, 0, (0, 0), at, 0, self.first(u.__getitem__))
+            u[r] = u[r] + self.remember(0, 2, (row, r), at, r * grid.stride, u[r])
+        self.remember(0, 0, (row, 0), at, 0, self.first(u.__getitem__))
 
     def near(self, x: dict[int, Value], j: int, by: int) -> Value:
         """The values `by` columns after those of a vector, from those of its row; else zeros."""
-        tile, inner = divmod(j, self.grid.pair)
-        lanes, other = divmod(inner + by, self.grid.pair)
-        zero = self.code.constant(0)
-        return self.code.shift(lambda k: x.get((tile + k) * self.grid.pair + other, zero), lanes)
+        width, columns = self.grid.width, self.columns[j].tolist()
+        places = [self.place.get(c + by) if c >= 0 else None for c in columns]
+        places = [None if p is None or p // width not in x else p for p in places]
+        known = [(lane, p) for lane, p in enumerate(places) if p is not None]
+        if known:  # any number will do in what fills up a row, where w is zero
+            lane, place = known[len(known) // 2]
+            turn = [place // width * width + (place + i - lane) % width for i in range(width)]
+            places = [turn[i] if columns[i] < 0 else p for i, p in enumerate(places)]
+        return self.code.pick(x, places)
 
-    def along(self, u: dict[int, Value], j: int, centres: int, far: Value | None = None) -> Value:
-        """K u along axis 1, on a vector without the layer; `far` is the last u of the stencil."""
-        half = self.grid.order // 2
-        return self.second(lambda d: far if far and d == half else self.near(u, j, d), centres)
+    def along(self, u: dict[int, Value], j: int, centres: int) -> Value:
+        """K u along axis 1, on a vector."""
+        return self.second(lambda d: self.near(u, j, d), centres)
 
-    def along_layer(self, at: str, r: int, column: int, u: dict[int, Value]) -> list[Value]:
-        """K u + c along axis 1, on the vectors of an edge; beyond them the memories are zero."""
-        vectors, width = range(len(u) - 2 * self.grid.pair), self.grid.width
+    def along_end(
+        self, row: str, r: int, u: dict[int, Value], ends: range
+    ) -> tuple[dict[int, Value], dict[int, Value]]:
+        """For vectors at an end of a row what takes the place of u, and K u + c along axis 1."""
+        if not self.edge:
+            return {}, {}
+        at, skip = self.code.whole("mul", row, self.outer), self.grid.parts[1] if ends.start else 0
+        place = lambda j: (j - skip) * self.grid.width
         remember = lambda kind, j, x: self.remember(
-            1, kind, (column, j * width), at, r * self.grid.stride + j * width, x
+            1, kind, (0, place(j)), at, r * self.outer + place(j), x
         )
-        if self.transposed:
-            u = u | {j: u[j] + remember(2, j, u[j]) for j in vectors}
+        new = {j: u[j] + remember(2, j, u[j]) for j in ends} if self.transposed else {}
+        u = u | new
         psi: dict[int, Value] = {}
-        for j in vectors:
+        for j in ends:
             psi[j] = remember(0, j, self.first(lambda d, j=j: self.near(u, j, d)))
-        sums = []
-        for j in vectors:
-            total = self.second(lambda d, j=j: self.near(u, j, d))
-            total = total + self.first(lambda d, j=j: self.near(psi, j, d - 1))
-            if not self.transposed:
-                total = total + remember(2, j, total)
-            sums.append(total)
-        return sums
+        sums: dict[int, Value] = {}
+        for j in ends:
+            total = self.along(u, j, 1) + self.first(lambda d, j=j: self.near(psi, j, d - 1))
+            sums[j] = total if self.transposed else total + remember(2, j, total)
+        return new, sums
 
     def finish(
-        self, at: str, place: int, held: str, now: list[Value], totals: list[Value], cells: int
+        self,
+        edges: list[str] | None,
+        at: str,
+        r: int,
+        u: Value,
+        total: Value,
+        held: tuple[str, int],
+        lanes: np.ndarray | None = None,
     ) -> None:
-        """u⁺ of a tile from the sums over the axes, and what else there is to do.
+        """u⁺ of a vector of the r-th row from the sum over the axes, and what else there is to do.
 
-        q lies from `held` on, for so many cells, and its columns are in their order.
+        w is that of the rows `edges`, if they are given. q is `held` there, of all lanes or some.
         """
-        code, width = self.code, self.grid.width
-        places = [place + k * width for k in range(self.grid.pair)]
-        parts = [(x, min(width, cells - x)) for x in range(0, cells, width)]
-        changes = [code.load("%w", at, x) * y for x, y in zip(places, totals, strict=True)]
+        code, width, place = self.code, self.grid.width, r * self.grid.stride
+        model = (code.whole("add", at, edges[r]), 0) if edges else (at, place)
+        change = code.load("%w", *model) * total
+        first, count = (0, width) if lanes is None else (int(lanes[0]), len(lanes))
         if self.extra == "keep":
-            aligned = self.past_caches
-            for x, (begin, n) in zip(code.weave(changes), parts, strict=False):
-                code.store(x, "%kept", held, begin, n, aligned, past_caches=aligned)
+            aligned = self.past_caches and lanes is None
+            x = code.pick({0: change}, [*range(first, width), *[None] * first])
+            code.store(x, "%kept", *held, count, aligned, past_caches=aligned)
         elif self.extra:
-            q = [code.load("%kept", held, begin, n, aligned=False) for begin, n in parts]
-            q = code.unweave(q + [code.constant(0)] * (self.grid.pair - len(q)))
-            for k, x in enumerate(places):
-                other = code.load("%other", at, x)
-                if self.extra == "image":
-                    code.store(other + q[k] * now[k], "%other", at, x)
-                else:
-                    changes[k] = changes[k] + other * q[k]
-        for x, u, change in zip(places, now, changes, strict=True):
-            before = code.load("%v", at, x)
-            code.store(change + (code.constant(2) * u - before), "%v", at, x)
+            q = code.load("%kept", *held, count, aligned=False)
+            q = code.pick({0: q}, [*[None] * first, *range(width - first)])
+            if self.extra == "image":
+                code.store(code.load("%other", at, place) + q * u, "%other", at, place)
+            else:
+                change = change + code.load("%other", *model) * q
+        old = code.load("%v", at, place)
+        code.store(change + (code.constant(2) * u - old), "%v", at, place)

@@ -2,7 +2,6 @@
 
 import os
 from functools import partial
-from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from kernel_cases import check, everything, make
 from natgrad import waves
 from natgrad.core import llvm
 from natgrad.waves import kernels_cpu, propagation
+from natgrad.waves.run_code import Task
 from natgrad.waves.scheme import LARGE, Medium
 from natgrad.waves.step_code import Grid
 
@@ -54,28 +54,52 @@ def test_devices_share_the_shots(ran):
     assert len(ran) == 4
 
 
-EVERY = list(product((16, 32, 64), (1, 2)))  # bytes of a register, vectors of a tile
+EVERY = (16, 32, 64)  # bytes of a register
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+@pytest.mark.parametrize(("columns", "layer"), [(326, 10), (346, 20), (353, 0), (113, 5), (9, 2)])
+def test_every_cell_of_a_row_has_its_place(columns, layer, width):
+    grid = Grid((7, columns + 3), columns, (1.0, 1.0), 4, layer, "float", width, 3)
+    left, middle, right = grid.parts
+    assert bool(middle) == (columns > 50)
+    assert np.array_equal(grid.columns.ravel()[grid.places], np.arange(columns))
+    assert np.count_nonzero(grid.columns >= 0) == columns
+    inner = grid.columns[left : left + middle]  # the next vector has the next columns
+    assert np.all(inner >= 0)
+    assert np.all(np.diff(inner, axis=0) == 1)
+    if middle and layer:
+        assert left + right <= -(-2 * (layer + 1) // width) + 1
+        assert min(grid.ends) > layer
+    assert sum(grid.parts) == -(-columns // width)
+    held = grid.held(np.arange(7)[:, None], np.arange(columns))
+    assert np.array_equal(np.sort(held, axis=None), np.arange(7 * columns))
+    x = np.random.default_rng(0).normal(size=(7, columns + 3))
+    laid = grid.lay_out(x)
+    np.testing.assert_array_equal(laid[:, grid.places], x[:, :columns])
+    assert np.count_nonzero(laid) == 7 * columns
+    assert grid.cut_ends(laid).shape == (7, (left + right) * width)
 
 
 def products(settings):
     model, rng = make("kernels", **settings), np.random.default_rng(1)
     eta = jnp.asarray(rng.normal(size=model.start.size))
-    return everything(model, eta, jnp.asarray(rng.normal(size=model.survey.data_shape)))
+    found = everything(model, eta, jnp.asarray(rng.normal(size=model.survey.data_shape)))
+    return found[:2] + found[3:]  # all but q, which our code keeps in an order of its own
 
 
 @needs_llvm
 @pytest.mark.parametrize(
     ("order", "columns", "kinds"),
-    [(4, 37, [(16, 1), (64, 2)]), slow(4, 37, EVERY), slow(8, 37, EVERY), slow(4, 54, EVERY)],
+    [(4, 37, [16, 64]), slow(4, 37, EVERY), slow(8, 90, EVERY), slow(4, 54, EVERY)],
 )
-def test_vectors_and_tiles_of_any_length_give_the_same(order, columns, kinds, monkeypatch):
-    """A register of 16 bytes has fewer numbers than the stencil reaches over; 64 columns with the
-    layer are whole vectors, which are written past the caches."""
+def test_vectors_of_any_length_give_the_same(order, columns, kinds, monkeypatch):
+    """47 columns with the layer are three parts of a row, or four vectors of 64 bytes between two
+    ends, too few for a loop; 64 columns are whole vectors, which are written past the caches."""
     settings = BETWEEN | {"order": order, "shape": (19, columns)}
     found = []
-    for length, pair in kinds:
+    for length in kinds:
         monkeypatch.setattr(llvm, "vector_bytes", lambda length=length: length)
-        monkeypatch.setattr(Grid, "pair", pair)
         kernels_cpu.prepare.cache_clear()
         jax.clear_caches()
         found.append(products(settings))
@@ -83,6 +107,16 @@ def test_vectors_and_tiles_of_any_length_give_the_same(order, columns, kinds, mo
     for other in found[1:]:
         for x, y in zip(other, found[0], strict=True):
             assert np.linalg.norm(x - y) <= 1e-12 * np.linalg.norm(y)
+
+
+def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
+    grid = Grid((7, 48), 47, (1.0, 1.0), 4, 5, "float", 16, 3)
+    task = Task("keep", 1, 1, 1, grid)
+    passes = kernels_cpu.passes_caches
+    assert passes(task, 128)
+    assert not passes(task, 96)
+    assert not passes(task._replace(grid=grid._replace(shape=(7, 47))), 128)
+    assert not passes(task._replace(mode="born"), 128)
 
 
 @needs_llvm
