@@ -41,7 +41,10 @@ def prepare(task: Task, past_caches: bool) -> Any:
 
 
 def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Task | str:
-    """The task that runs these shots, or a line that says why it is XLA that does."""
+    """The task that runs these shots, or a line that says why it is XLA that does.
+
+    What one task keeps the others read, so there are all three of them or none.
+    """
     scheme, shape, dtype = medium.scheme, medium.weight.shape, medium.weight.dtype
     if len(shape) != 2:
         return "the kernels for CPUs are for 2D"
@@ -57,13 +60,15 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         kind = ("float" if dtype == jnp.float32 else "double", max(4, wide // dtype.itemsize))
         block = 2 if wide == 32 else 3  # AVX has half as many registers as AVX-512 and ARM
         grid = Grid(shape, *numbers, *kind, block)
-        injected = receivers if mode == "adjoint" else source
-        corners = injected.cells.shape[2], receivers.cells.shape[2]
-        task = Task(mode, scheme.every, *corners, grid)
-        prepare(task, passes_caches(task, 0))
+        tasks = {}
+        for name in ("forward",) if mode == "forward" else ("keep", "born", "adjoint"):
+            injected = receivers if name == "adjoint" else source
+            corners = injected.cells.shape[2], receivers.cells.shape[2]
+            tasks[name] = Task(name, scheme.every, *corners, grid)
+            prepare(tasks[name], passes_caches(tasks[name], 0))
     except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    return task
+    return tasks[mode]
 
 
 def passes_caches(task: Task, address: int) -> bool:

@@ -203,6 +203,22 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch):
     assert propagation.choose(lambda: None, "forward", medium_of(model), model.gathers) is None
 
 
+@needs_llvm
+def test_what_keeps_waves_and_what_reads_them_is_the_same_code(monkeypatch):
+    """The order of what is kept is the code's own: if one mode fails, XLA has all of them."""
+    prepare = kernels_cpu.prepare
+
+    def fail_for_adjoint(task, past_caches):
+        if task.mode == "adjoint":
+            raise RuntimeError("of this test")
+        return prepare(task, past_caches)
+
+    monkeypatch.setattr(kernels_cpu, "prepare", fail_for_adjoint)
+    for mode in ("keep", "born", "adjoint"):
+        assert reason(mode) == "RuntimeError: of this test"
+    assert not isinstance(reason("forward"), str)
+
+
 def test_large_pages_are_only_asked_for():
     kernels_cpu.ask_for_large_pages(np.zeros(10))
     kernels_cpu.ask_for_large_pages(x := np.zeros(2**20))
