@@ -6,8 +6,8 @@ on the way: across rows, ψ of the rows ahead is computed just before it is used
 vectors at its two ends are in registers all at once. u⁺ replaces u⁻.
 benchmarks/bench_absorbing.py has the time of a step with and without the layer, beside XLA's.
 
-The fields of a shot are in the caches, so a step takes as long as its arithmetic. To move numbers
-between lanes takes as long as a product and a sum: the order of the cells in `Grid` avoids it.
+The fields of a shot are in the caches, so instructions count, among them those that move numbers
+between the lanes of vectors: the order of the cells in `Grid` avoids most of these.
 
 The code is made for a grid, an order and a precision, by the instructions of core/llvm.py.
 """
