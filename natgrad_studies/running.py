@@ -20,7 +20,7 @@ from .registry import study_of
 from .settings import to_toml
 from .stopping import ENDING
 
-SWITCH = 5e-4
+SWITCH = 5e-4  # seconds
 Say = Callable[[str], None]
 
 
@@ -77,8 +77,8 @@ def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
 
     Ctrl-C does not wait for what runs either: a compiled program cannot be interrupted.
 
-    A thread that comes back from a device asks for its turn, and Python lets the one that has it,
-    and traces a program perhaps, go on for `SWITCH` seconds: by default longer than many a step.
+    A thread that comes back from a device waits while another one runs Python, which may be tracing
+    a program: at most `SWITCH` seconds here, where the default is ten times as long.
     """
     pool, before = ThreadPoolExecutor(workers), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)

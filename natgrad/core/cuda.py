@@ -33,8 +33,8 @@ from .archive import replace_file
 from .ffi import Call, register, struct
 
 TARGET = "natgrad_cuda_launch"
-# Calls before a launch that return at once: they keep Python's lock. To have it back, while other
-# threads run Python, can take longer than a wave.
+# Calls that return at once keep Python's lock. To have it back, while another thread runs Python,
+# takes up to `sys.getswitchinterval()`.
 QUICK = ("cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
 PACKAGE = Path(__file__).parents[1]
 

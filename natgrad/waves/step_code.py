@@ -137,8 +137,8 @@ def _columns(grid: Grid) -> np.ndarray:
 class Step:
     """The code of one step, or of its transpose, in the notation of scheme.py.
 
-    `extra` is what else is done on the way: "keep" q, past the caches where its rows are whole
-    vectors; "born" adds `other` · q to u⁺, "image" adds q u to `other`. A step fetches one of
+    `extra` is what else is done on the way: "keep" q, past the caches if it lies in whole vectors;
+    "born" adds `other` · q to u⁺, "image" adds q u to `other`. A step fetches one of
     `fetched` parts of the next q into the caches.
 
     K u over its last weight k/h², and G u over γ/h, take a product less each. So sums here are in

@@ -22,7 +22,8 @@ from .settings import Settings
 
 SIDE_BY_SIDE = 3  # methods on a GPU
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
-LONGEST_FIRST = ("W2", "L2", "LBFGS", "GD", "Hm1", "LBFGS_long", "H1", "L2_five")  # there
+# In this order they start on a GPU, so that none of the long ones is left for the end.
+LONGEST_FIRST = ("W2", "L2", "LBFGS", "GD", "Hm1", "LBFGS_long", "H1", "L2_five")
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 
