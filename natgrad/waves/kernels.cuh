@@ -59,6 +59,8 @@ template <class T> DEVICE T lane_before(T x, int by) { return __shfl_up_sync(~0u
 DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
 // Keeps the assembler from working x out anew, from the number of the thread, wherever it is needed.
 DEVICE void hold(int& x) { x = __shfl_sync(~0u, x, threadIdx.x % 32); }
+// The bits that any lane has; from the first lane, so that the compiler knows that all have the same.
+DEVICE int any_lane(unsigned x) { return __shfl_sync(~0u, __reduce_or_sync(~0u, x), 0); }
 DEVICE int bits(unsigned x) { return __popc(x); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }

@@ -57,7 +57,7 @@ KERNEL wave(PARAMETERS) {
         p.is |= LAYER && (gx < ZONE || first + last > NX - ZONE) ? CROSSED : 0;
         if (p.x0 >= width) p.is = p.x0 = 0;
         if (p.OUTER && (lane >= PER * PIECE || piece >= 2 * across)) p.is = 0;
-        p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0) | (begin < 2 * across ? SHARES : 0);
+        p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
         hold(p.group), hold(p.x0), hold(p.is);
     });
     hold(zfrom);
@@ -69,7 +69,7 @@ KERNEL wave(PARAMETERS) {
 
     // Cells that are forced get a number each, so that points that share one add up in it. A thread
     // knows those of its patches by a mask. The numbers are made in the field that is written first.
-    int mask = 0, slot = 0;
+    int mask = 0, slot = 0, entries = 0, records = 0;
 #if MODE != BORN
     int* numbers = (int*)(fields + FIELD);
     for (int pass = 0; pass < 2; pass++) {
@@ -99,12 +99,18 @@ KERNEL wave(PARAMETERS) {
         block_sync();
     }
     for (int i = tid; i < FIELD; i += THREADS) fields[FIELD + i] = 0;
-    const int entries = counters[0];
+    entries = counters[0];
     const real* samples = series + (long long)shot * INJECTED * STEPS;
     for (int e = tid; e < entries; e += THREADS) {
         const real sample = samples[(long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 : 0)];
         atomicAdd(force + entry_slot[e], entry_weight[e] * sample);
     }
+    auto fetch = [&](int step) { // samples of that step
+#pragma unroll 1
+        for (int e = late; e < entries; e += THREADS)
+            copy_later(coming + e, samples + (long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 - step : step));
+    };
+    if (STEPS > 1) fetch(1);
 #endif
 #if MODE != ADJOINT
     // A point is recorded by the block of its first corner; the others lie in it or in its rim.
@@ -121,7 +127,7 @@ KERNEL wave(PARAMETERS) {
         }
     }
     block_sync();
-    const int records = counters[2];
+    records = counters[2];
 #endif
 
     both([&](auto& p) {
@@ -169,6 +175,13 @@ KERNEL wave(PARAMETERS) {
         arm(0), arm(1);
     }
 #endif
+    // What any lane of the warp is or has, so that a warp branches as a whole.
+    both([&](auto& p) {
+        const unsigned own = ((1ull << 4 * p.COUNT) - 1) << 4 * p.BEFORE;
+        p.warp = any_lane(p.is & (WORKS | LEFT | RIGHT) | (mask & own ? FORCED : 0));
+    });
+    const int points = entries > records ? entries : records;
+    const bool serves = any_lane(late < points || late == 0);
     cluster_sync();
 
     auto run = [&](auto at_end) {
@@ -184,35 +197,42 @@ KERNEL wave(PARAMETERS) {
             const bool keeps = MODE != FORWARD && t % EVERY == 0;
             const long long layer_of = ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ;
 
-#if MODE != BORN
-            const int later = s + 1 < STEPS ? t + (MODE == ADJOINT ? -1 : 1) : t;
-#pragma unroll 1
-            for (int e = late; e < entries; e += THREADS) // of the next step, on their way while this one is computed
-                copy_later(coming + e, samples + (long long)entry_point[e] * STEPS + later);
+            // Corners in the rim are read before this block sends what lets others overwrite it.
+            constexpr bool RIMS = BLOCKS > 1 && MODE != ADJOINT && RECORDED_CORNERS > 1;
+            if (serves) {
+#if BLOCKS > 1
+                if (late == 0 && s > 1) arm(1 - parity);
+                if (RIMS && s > 0 && has_right)
+                    for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
 #endif
 #if MODE != ADJOINT
-            // Corners in the rim are read before this block sends what lets others overwrite it.
-            constexpr bool RIMS = BLOCKS > 1 && RECORDED_CORNERS > 1;
-#if BLOCKS > 1
-            if (RIMS && s > 0 && has_right)
-                for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
-#endif
 #pragma unroll 1
-            for (int e = late; e < records; e += THREADS) {
-                real sum = 0;
-                for (int c = 0; c < RECORDED_CORNERS; c++) {
-                    int k = e * RECORDED_CORNERS + c;
-                    sum += record_weight[k] * now[record_place[k]];
+                for (int e = late; e < records; e += THREADS) {
+                    real sum = 0;
+                    for (int c = 0; c < RECORDED_CORNERS; c++) {
+                        int k = e * RECORDED_CORNERS + c;
+                        sum += record_weight[k] * now[record_place[k]];
+                    }
+                    data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
                 }
-                data[((long long)shot * RECORDED + record_point[e]) * STEPS + t] = sum;
+#endif
+#if MODE != BORN
+                if (late < entries && s + 1 < STEPS) { // what the next step adds, whose samples came meanwhile
+                    await_copies();
+#pragma unroll 1
+                    for (int e = late; e < entries; e += THREADS)
+                        atomicAdd(force + (1 - parity) * INJECTIONS + entry_slot[e], entry_weight[e] * coming[e]);
+                    if (s + 2 < STEPS) fetch(s + 2);
+                }
+#endif
             }
             if (RIMS) block_sync();
-#endif
             auto advance = [&](auto out, auto& p) {
                 constexpr bool OUTER = decltype(out)::value;
                 constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
-                if (!OUTER && !(p.is & WORKS)) return;
+                if (!(p.warp & WORKS)) return; // lanes without cells go along, and write nothing
+                const bool works = p.is & WORKS;
 #if MODE >= BORN
                 auto read_patch = [&](const real* from, real(&q)[N][4]) {
 #pragma unroll
@@ -221,7 +241,7 @@ KERNEL wave(PARAMETERS) {
                 };
 #endif
 #if MODE == ADJOINT
-                if (keeps && p.is & WORKS) {
+                if (keeps && works) {
                     real q[N][4];
                     read_patch(kept + layer_of, q);
 #pragma unroll
@@ -235,10 +255,8 @@ KERNEL wave(PARAMETERS) {
 #if BLOCKS > 1
                 // The rim of this field has come when its barrier has had its phase. The other blocks send the
                 // next but one into it only after this block has sent what is computed from it.
-                if (p.is & (LEFT | RIGHT) && s > 0) {
-                    if (p.is & LEFT) bar_wait(bars + 4 * OUTER + parity, phase);
-                    if (p.is & RIGHT) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
-                }
+                if (p.warp & LEFT && s > 0) bar_wait(bars + 4 * OUTER + parity, phase);
+                if (p.warp & RIGHT && s > 0) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
 #endif
                 real fresh[N][4]; // the sums of both axes, then u⁺
                 if (ENDS && p.is & CROSSED) {
@@ -295,12 +313,13 @@ KERNEL wave(PARAMETERS) {
 #pragma unroll
                     for (int k = 0; k < 4 * N; k++) {
                         const int i = k / 4, j = k % 4;
-                        fresh[i][j] = (OUTER ? 1 : CENTRES) * K[0][0] * p.u[i][j];
+                        fresh[i][j] = 0;
 #pragma unroll
-                        for (int d = 1; d <= HALF; d++) {
+                        for (int d = HALF; d > 0; d--) {
                             real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : p.u[i - d < 0 ? 0 : i - d][j];
                             real upper = i + d >= N ? east[i + d >= N ? i + d - N : 0][j] : p.u[i + d >= N ? 0 : i + d][j];
                             fresh[i][j] += K[0][d] * (lower + upper);
+                            if (d == HALF) fresh[i][j] += (OUTER ? 1 : CENTRES) * K[0][0] * p.u[i][j];
                         }
                     }
                 }
@@ -338,7 +357,6 @@ KERNEL wave(PARAMETERS) {
                             for (int d = 1; d <= HALF; d++) fresh[i][j] += K[1][d] * (along[HALF + j - d] + along[HALF + j + d]);
                         }
                 }
-                if (!(p.is & WORKS)) return;
 #pragma unroll
                 for (int i = 0; i < N; i++) {
                     real before[4]; // u⁻, which u⁺ replaces
@@ -346,7 +364,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == KEEP
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] *= p.w[i][j];
-                    if (keeps && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
+                    if (keeps && works && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -before[j]);
 #else
@@ -366,7 +384,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE >= BORN
                 // q comes from far: it is asked for two steps before it is used.
                 const int soon = MODE == ADJOINT ? t - 2 : t + 2;
-                if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && group % 8 == 0)
+                if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && works && group % 8 == 0)
 #pragma unroll
                     for (int i = 0; i < N; i++)
                         if (gx0 + i < NX)
@@ -374,7 +392,7 @@ KERNEL wave(PARAMETERS) {
 #endif
 #if MODE != BORN
                 constexpr unsigned MINE = ((1ull << 4 * N) - 1) << 4 * BEFORE;
-                if (mask & MINE)
+                if (p.warp & FORCED)
 #pragma unroll
                     for (int j = 0; j < 4; j++) { // receivers tend to lie in a row
                         if (!(mask & MINE & 0x11111111u << j)) continue;
@@ -392,45 +410,39 @@ KERNEL wave(PARAMETERS) {
                     }
 #endif
 #if BLOCKS > 1
-                if (p.is & (LEFT | RIGHT) && s + 1 < STEPS) {
+                if (p.warp & (LEFT | RIGHT) && s + 1 < STEPS) {
                     constexpr int STRIDE = COLUMN * (int)sizeof(real), SECOND = SECOND_PAIRS * (int)sizeof(real);
                     const int to = ((1 - parity) * FIELD + place(x0, 4 * group)) * (int)sizeof(real), bar = 8 * (4 * OUTER + 1 - parity);
+                    const unsigned on_left = left + to + left_width * STRIDE, on_right = right + to - width * STRIDE;
+                    if (p.is & LEFT)
 #pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        const unsigned on_left = left + to + (i + left_width) * STRIDE, on_right = right + to + (i - width) * STRIDE;
-                        if (p.is & LEFT && x0 + i < HALF) {
-                            send(on_left, fresh[i][0], fresh[i][1], left_bar + bar);
-                            send(on_left + SECOND, fresh[i][2], fresh[i][3], left_bar + bar);
+                        for (int i = 0; i < N; i++) {
+                            if (N < HALF ? x0 + i >= HALF : i >= HALF) continue;
+                            send(on_left + i * STRIDE, fresh[i][0], fresh[i][1], left_bar + bar);
+                            send(on_left + i * STRIDE + SECOND, fresh[i][2], fresh[i][3], left_bar + bar);
                         }
-                        if (p.is & RIGHT && x0 + i >= width - HALF) {
-                            send(on_right, fresh[i][0], fresh[i][1], right_bar + bar);
-                            send(on_right + SECOND, fresh[i][2], fresh[i][3], right_bar + bar);
+                    if (p.is & RIGHT)
+#pragma unroll
+                        for (int i = 0; i < N; i++) {
+                            if (N < HALF ? x0 + i < width - HALF : i < N - HALF) continue;
+                            send(on_right + i * STRIDE, fresh[i][0], fresh[i][1], right_bar + bar);
+                            send(on_right + i * STRIDE + SECOND, fresh[i][2], fresh[i][3], right_bar + bar);
                         }
-                    }
                 }
 #endif
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    store_quad(next, x0 + i, group, fresh[i]);
+                    if (works) store_quad(next, x0 + i, group, fresh[i]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) p.u[i][j] = fresh[i][j];
                 }
             };
             // In this order the rim of either kind of patches has the time of the other kind to arrive.
 #if LAYER > 0
-            if (outer.is & SHARES) advance(Flag<true>(), outer);
+            advance(Flag<true>(), outer);
 #endif
             advance(Flag<false>(), inner);
-#if MODE != BORN
-            if (late < entries) await_copies();
-#pragma unroll 1
-            for (int e = late; e < entries; e += THREADS)
-                atomicAdd(force + (1 - parity) * INJECTIONS + entry_slot[e], entry_weight[e] * coming[e]);
-#endif
             block_sync();
-#if BLOCKS > 1
-            if (tid == 0 && s > 0) arm(parity);
-#endif
         }
     };
     // Blocks without a layer along x have a loop of their own, whose registers do not make way for it.

@@ -76,11 +76,11 @@ DEVICE void add_quad(real* to, int z, const real (&in)[4]) {
 }
 
 // What a patch is: one that has cells, that is next to the block on the left or on the right, that has
-// the layer along x; whose lane is the first of a strip along z, or the last, and whose warp has some.
-enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32, SHARES = 64 };
+// the layer along x; whose lane is the first of a strip along z, or the last; whose cells have forces.
+enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32, FORCED = 64 };
 template <int N, bool OUT> struct Patch {
     static constexpr int COUNT = N, BEFORE = OUT ? PX : 0; // columns, and those of the thread before them
     static constexpr bool OUTER = OUT;
-    int group, x0, is; // is: WORKS and so on
+    int group, x0, is, warp; // is: WORKS and so on; warp: those of any lane
     real u[N][4], w[N][4];
 };

@@ -141,6 +141,11 @@ template <class T> T lane_at(T x, int lane) {
 }
 template <class T> T lane_after(T x, int by) { return lane_at(x, current->thread % 32 + by); }
 template <class T> T lane_before(T x, int by) { return lane_at(x, current->thread % 32 - by); }
+static int any_lane(unsigned x) {
+    unsigned all = 0;
+    for (int lane = 0; lane < 32; lane++) all |= lane_at(x, lane);
+    return all;
+}
 
 static void enter() {
     if (!_setjmp(current->state)) _longjmp(scheduler, 1);
