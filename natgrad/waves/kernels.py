@@ -24,7 +24,8 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
-CROSSING = 0.6  # what the layer along x costs a cell, where a step of a cell costs 1
+# Instructions of a cell, at order 4, and how many more in a strip along x, along z and in a corner.
+PLAIN, ALONG_X, ALONG_Z, CORNER = 13, 23, 17, 43
 
 
 class Device(NamedTuple):
@@ -117,18 +118,16 @@ def round_up(n: int, to: int) -> int:
 
 
 def lay_out(
-    task: Task, device: Device, blocks: int, patch: int, outer: int, wider: bool = False
+    task: Task, device: Device, blocks: int, patch: int, outer: int, more: int = 0
 ) -> Plan | str:
-    """That layout, or why it is none; blocks between others may be wider than those at the ends."""
+    """That layout, or why it is none; blocks between others have `more` patches than they need."""
     nx, nz = task.shape
     half, groups, words = task.order // 2, -(-nz // GROUP), task.itemsize // 4
     strip = task.layer + (half if task.mode == "adjoint" else 1)
     sides, margin, reach = 2 if blocks == 1 else 1, max(patch, outer) - 1, max(half, 3)
     quads = -(-(strip + groups * GROUP - nz) // GROUP) if task.layer else 0
     unit, inner = math.lcm(patch, outer), groups - 2 * quads
-    columns = first = last = round_up(-(-nx // blocks), unit)
-    if wider:  # as if a column of the layer were CROSSING more
-        columns = int(nx + 2 * CROSSING * strip) // blocks // unit * unit
+    columns = first = last = round_up(-(-nx // blocks), unit) + more * unit
     if blocks > 1:
         rest = nx - (blocks - 2) * columns
         first = rest // (2 * unit) * unit
@@ -136,13 +135,30 @@ def lay_out(
         last = rest - first
     if not half <= min(first, last) <= max(first, last) <= columns:
         return "a block without columns"
-    warps = -(-inner * (columns // patch) // 32)
     if task.layer:
         if inner < 0 or quads > 32 or (blocks == 1 and nx < 2 * strip + unit):
             return "a layer wider than the grid"
         if blocks > 1 and min(first, last) < strip:
             return "the layer does not fit into the blocks at the ends"
-        warps = max(warps, -(-2 * (columns // outer) // (32 // quads)))
+    # Warps as layout_2d.cuh has them: patches of a strip along x, other patches, pieces of the
+    # strips along z that cross one along x, other pieces.
+    end, per = nx if blocks == 1 else last, 32 // max(1, quads)
+    near, far = -(-strip // patch), -(-end // patch) - (end - strip) // patch
+    strips = -(-(near + far if blocks == 1 else max(near, far)) * inner // 32)
+    between = {1: columns} if blocks > 2 else {}
+    warps, cost, cell = 0, 0.0, PLAIN + 1.5 * (task.order - 4)
+    for at, width in {0: first, blocks - 1: last, **between}.items():
+        begins, ends = task.layer > 0 and at == 0, task.layer > 0 and at == blocks - 1
+        patches, pieces = -(-width // patch), -(-width // outer)
+        crossing = -(-strip // outer) * begins + (pieces - (width - strip) // outer) * ends
+        lines = strips * (begins or ends)
+        rows = -(-inner * (patches - near * begins - far * ends) // 32)
+        corners = -(-2 * crossing // per)
+        bands = -(-2 * (pieces - crossing) // per) * (task.layer > 0)
+        warps = max(warps, lines + rows, corners + bands)
+        inside = patch * (lines * (cell + ALONG_X) + rows * cell)
+        around = outer * (corners * (cell + CORNER) + bands * (cell + ALONG_Z))
+        cost = max(cost, GROUP * (inside + around) / 4)  # of one of four schedulers
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
     needed = words * (8 * mine + 32) + 36
@@ -162,18 +178,15 @@ def lay_out(
     reals = 2 * wide * column + 4 * entries + records
     if task.layer:
         memories = 4 if task.mode == "adjoint" else 3
-        reals += memories * sides * (strip + margin) * 4 * groups
-        reals += max(8 * outer * threads, (margin + reach) * 4 * groups)
+        lines = range(4 * groups, 4 * groups + 32, 2)
+        line = next((n for n in lines if (outer * n - 2 * quads) % 32 == 0), lines[0])
+        reals += memories * round_up(sides * (strip + margin) * line, 4)
+        reals += max(8 * outer * threads, (margin + reach) * line)
         reals += 32 * quads + sides * 4 * (strip + 2 * margin + 2 * reach)
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
-    # in the strips along z a cell costs twice as much, in those along x CROSSING more
-    each = -(-warps // 4)  # warps of one scheduler
-    cost = each * 4 * (10 + task.order) * (mine + outer * (task.layer > 0))
-    if task.layer:
-        cost *= max(1, (max(first, last) + sides * CROSSING * strip) / columns)
     return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
 
 
@@ -188,15 +201,15 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
     found: dict[Any, Plan] = {}
     reasons: set[str] = set()
     for blocks in range(1, largest + 1):
-        wider = (False, True) if task.layer and blocks > 2 else (False,)
+        wider = range(5) if task.layer and blocks > 2 else (0,)
         outers = range(1, 5) if task.layer else (1,)
-        for patch, outer, wide in product(range(1, 9), outers, wider):
-            plan = lay_out(task, device, blocks, patch, outer, wide)
+        for patch, outer, more in product(range(1, 9), outers, wider):
+            plan = lay_out(task, device, blocks, patch, outer, more)
             if isinstance(plan, str):
                 reasons.add(plan)
             else:
                 rounds = -(-task.shots // device.clusters(blocks))
-                found[rounds * plan.cost, -patch, blocks, outer, wide] = plan
+                found[rounds * plan.cost, -patch, blocks, outer, more] = plan
     if not found:
         what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
         return f"{what} ({', '.join(sorted(reasons))})"

@@ -15,7 +15,7 @@
 KERNEL wave(PARAMETERS) {
     real* fields = (real*)arena;
     real* xmemory = fields + 2 * FIELD; // ψ of both parities, then ζ: (side, column of the strip, half, group, row)
-    real* zmemory = xmemory + (2 + ZETAS) * XMEMORY;  // (column, ψ or ζ, thread, row)
+    real* zmemory = xmemory + (2 + ZETAS) * XMEMORY; // (column, ψ or ζ, thread, row)
     real* zfilter = zmemory + ZMEMORY + GUARD; // (b, a, b', a'; end; row)
     real* xfilter = zfilter + ZFILTER; // (side, column), from REACH before the memory's on
     real* force = (real*)arena + REALS;
@@ -30,34 +30,47 @@ KERNEL wave(PARAMETERS) {
     long long* bars = (long long*)(arena + SHARED) - 8; // (outer patches or not, side, parity of the field)
 
     const int tid = thread(), lane = tid % 32, warp = tid / 32;
-    const int late = THREADS - 1 - tid; // the last warps have the fewest cells, so they look after the points
     const int rank = block() % BLOCKS, shot = block() / BLOCKS;
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
 
-    // A lane has four rows of a strip along z, a warp PER patches across one. At the ends they begin with
-    // the warp after those that have the layer along x, which are left without if there are enough others.
+    // Patches between the strips along z. At the ends, the first warps have those of the strip along x.
+    // Then come the columns at the rims, to warps that have patches of the other kind to wait with.
     Patch<PX, false> inner;
     Patch<PO, true> outer;
     constexpr int LANES = INNER ? INNER : 1;
-    inner.group = QUADS + tid % LANES, inner.x0 = INNER ? tid / LANES * PX : COLS;
-    const int crossed = rank == 0 ? ZONE : rank + 1 == BLOCKS ? width : 0; // columns up to the end of that layer
-    const int after = ((crossed + PX - 1) / PX * INNER + 31) / 32, begin = (warp + WARPS - after % WARPS) % WARPS * PER;
-    const int zgroup = lane % PIECE, piece = begin + lane / PIECE, across = (width + PO - 1) / PO, end = piece / across % 2;
-    outer.group = zgroup + (end ? GROUPS - QUADS : 0), outer.x0 = piece % across * PO;
+    const bool near_end = LAYER && rank == 0, far_end = LAYER && rank + 1 == BLOCKS, at_end = near_end || far_end;
+    const int near_patches = near_end ? NEAR_PATCHES : 0, far_patches = far_end ? FAR_PATCHES : 0;
+    const bool strip = at_end && warp < STRIP_WARPS, has_left = rank > 0, has_right = rank + 1 < BLOCKS;
+    const int row = (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) / LANES; // of patches
+    const int others = (width + PX - 1) / PX - near_patches - far_patches;
+    int patch;
+    if (strip) patch = row < near_patches ? row : FAR_PATCH + row - near_patches;
+    else patch = near_patches + (!has_right || row < has_left ? row : row == has_left ? others - 1 : row - 1);
+    const bool used = INNER && row < (strip ? near_patches + far_patches : others);
+    inner.group = QUADS + (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) % LANES;
+    inner.x0 = PX * (used ? patch : strip && far_end && !near_end ? FAR_PATCH : 0);
+    inner.is = (used ? WORKS : 0) | (strip ? CROSSED : 0);
+    // In the strips along z a lane has four rows, a warp PER patches side by side. At the ends the last
+    // warps have those that the strips along x cross, and the warps before them the others.
+    const int across = (width + PO - 1) / PO, from_far = far_end ? (width - ZONE) / PO : across;
+    const int from_near = near_end ? (ZONE + PO - 1) / PO : 0, crossed = from_near + across - from_far, plain = across - crossed;
+    const int cross_warps = (2 * crossed + PER - 1) / PER, place_of = at_end ? WARPS - 1 - warp : warp, zgroup = lane % PIECE;
+    const bool crosses = place_of < cross_warps;
+    const int one_end = crosses ? crossed : plain ? plain : 1, turn = (crosses ? place_of : place_of - cross_warps) * PER + lane / PIECE;
+    const bool has = lane < PER * PIECE && turn < 2 * (crosses ? crossed : plain);
+    const int end = has ? turn / one_end : 0, piece = has ? turn % one_end : 0;
+    outer.group = zgroup + (end ? GROUPS - QUADS : 0);
+    outer.x0 = PO * (!crosses ? from_near + piece : piece < from_near ? piece : from_far + piece - from_near);
+    outer.is = (crosses ? CROSSED : 0) | (has ? WORKS : 0) | (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
     int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
+    const int late = at_end ? tid : THREADS - 1 - tid; // warps with the fewest cells look after the points
     auto both = [&](auto use) {
         use(inner);
         if (LAYER) use(outer);
     };
     both([&](auto& p) {
-        const int gx = first + p.x0, last = p.x0 + p.COUNT;
-        p.is = (p.x0 < width ? WORKS : 0) | (rank > 0 && p.x0 < HALF ? LEFT : 0);
-        p.is |= (rank + 1 < BLOCKS && last > width - HALF ? RIGHT : 0);
-        p.is |= LAYER && (gx < ZONE || first + last > NX - ZONE) ? CROSSED : 0;
-        if (p.x0 >= width) p.is = p.x0 = 0;
-        if (p.OUTER && (lane >= PER * PIECE || piece >= 2 * across)) p.is = 0;
-        p.is |= (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
+        if (p.is & WORKS) p.is |= (rank > 0 && p.x0 < HALF ? LEFT : 0) | (rank + 1 < BLOCKS && p.x0 + p.COUNT > width - HALF ? RIGHT : 0);
         hold(p.group), hold(p.x0), hold(p.is);
     });
     hold(zfrom);
@@ -159,7 +172,6 @@ KERNEL wave(PARAMETERS) {
 #endif
 #if BLOCKS > 1
     // What the block on the right sends to comes over bars 2 and 3 there, and so on.
-    const bool has_left = rank > 0, has_right = rank + 1 < BLOCKS;
     const unsigned left = remote(fields, has_left ? rank - 1 : 0), right = remote(fields, has_right ? rank + 1 : rank);
     const unsigned left_bar = remote(bars + 2, has_left ? rank - 1 : 0), right_bar = remote(bars, has_right ? rank + 1 : rank);
     const int left_width = rank == 1 ? FIRST : COLS;
@@ -178,12 +190,60 @@ KERNEL wave(PARAMETERS) {
     // What any lane of the warp is or has, so that a warp branches as a whole.
     both([&](auto& p) {
         const unsigned own = ((1ull << 4 * p.COUNT) - 1) << 4 * p.BEFORE;
-        p.warp = any_lane(p.is & (WORKS | LEFT | RIGHT) | (mask & own ? FORCED : 0));
+        p.warp = any_lane(p.is & (WORKS | LEFT | RIGHT | CROSSED) | (mask & own ? FORCED : 0));
     });
     const int points = entries > records ? entries : records;
     const bool serves = any_lane(late < points || late == 0);
     cluster_sync();
 
+#if LAYER > 0
+    // Ku and the correction along x. The thread works out what it needs of its neighbours' ψ or v itself,
+    // from the memory as the step before has left it. Beyond the strip the filters are zero, whatever is read.
+    auto cross = [&](auto& p, int parity, const real* now, auto& fresh) {
+        constexpr int N = sizeof(fresh) / (4 * sizeof(real));
+        const int gx0 = first + p.x0, side = SIDES == 2 && gx0 >= ZONE, far = SIDES == 2 ? side : rank > 0;
+        const int j0 = gx0 - (far ? NX - ZONE - MARGIN : 0);
+        const Filter* filter = (const Filter*)xfilter + side * AROUND + j0; // from REACH columns before on
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = (side * STRIP + j0) * LINE + half * 2 * GROUPS + 2 * p.group;
+            real *psi = xmemory + parity * XMEMORY + at, *zeta = xmemory + (ZETAS == 2 ? 2 + parity : 2) * XMEMORY + at;
+            real *to_psi = xmemory + (1 - parity) * XMEMORY + at, *to_zeta = ZETAS == 2 ? to_psi + 2 * XMEMORY : zeta;
+            real v[2][N + 2 * REACH], points[2][N + 3], cells[2][N + 2 * REACH];
+#pragma unroll
+            for (int k = 0; k < N + 2 * REACH; k++) {
+                const int i = k - REACH;
+                const bool own = i >= 0 && i < N;
+                const real(&mine)[4] = p.u[own ? i : 0];
+                Pair have = {0, 0}, kept = {0, 0};
+                if (own) have = Pair{mine[2 * half], mine[2 * half + 1]};
+                else if (k > 0 || HALF == REACH || p.x0 > 0) have = load_pair(now, p.x0 + i, p.group, half); // else outside the field
+                if (MODE == ADJOINT || own) kept = *(const Pair*)(zeta + i * LINE);
+                v[0][k] = have.a, v[1][k] = have.b, cells[0][k] = kept.a, cells[1][k] = kept.b;
+            }
+#pragma unroll
+            for (int k = 0; k < N + 3; k++) {
+                const Pair kept = *(const Pair*)(psi + (k - 1) * LINE);
+                points[0][k] = kept.a, points[1][k] = kept.b;
+            }
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                cross_layer<N>(
+                    v[r], K[0], [&](int k) { return points[r][k - REACH + 1]; }, [&](int k) { return cells[r][k]; },
+                    [&](int k) { return filter[k]; },
+                    [&](int k, real point, real cell, real sum) {
+                        points[r][k] = point, cells[r][k] = cell, fresh[k][2 * half + r] = sum;
+                        if (CENTRES == 2 && !p.OUTER) fresh[k][2 * half + r] += K[1][0] * p.u[k][2 * half + r];
+                    });
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                if (!(p.is & WORKS) || gx0 + k >= NX) continue;
+                *(Pair*)(to_psi + k * LINE) = Pair{points[0][k], points[1][k]};
+                *(Pair*)(to_zeta + k * LINE) = Pair{cells[0][k], cells[1][k]};
+            }
+        }
+    };
+#endif
     auto run = [&](auto at_end) {
         constexpr bool ENDS = decltype(at_end)::value;
 #pragma unroll 1
@@ -259,51 +319,13 @@ KERNEL wave(PARAMETERS) {
                 if (p.warp & RIGHT && s > 0) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
 #endif
                 real fresh[N][4]; // the sums of both axes, then u⁺
-                if (ENDS && p.is & CROSSED) {
-                    // The thread works out what it needs of its neighbours' ψ or v itself, from the memory as
-                    // the step before has left it. Beyond the strip the filters are zero, whatever is read.
-                    const int side = SIDES == 2 && gx0 >= ZONE, far = SIDES == 2 ? side : rank > 0;
-                    const int j0 = gx0 - (far ? NX - ZONE - MARGIN : 0);
-                    const Filter* filter = (const Filter*)xfilter + side * AROUND + j0; // from REACH columns before on
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        const int at = (side * STRIP + j0) * LINE + half * 2 * GROUPS + 2 * group;
-                        real *psi = xmemory + parity * XMEMORY + at, *zeta = xmemory + (ZETAS == 2 ? 2 + parity : 2) * XMEMORY + at;
-                        real *to_psi = xmemory + (1 - parity) * XMEMORY + at, *to_zeta = ZETAS == 2 ? to_psi + 2 * XMEMORY : zeta;
-                        real v[2][N + 2 * REACH], points[2][N + 3], cells[2][N + 2 * REACH];
-#pragma unroll
-                        for (int k = 0; k < N + 2 * REACH; k++) {
-                            const int i = k - REACH;
-                            const bool own = i >= 0 && i < N;
-                            const real(&mine)[4] = p.u[own ? i : 0];
-                            Pair have = {0, 0}, kept = {0, 0};
-                            if (own) have = Pair{mine[2 * half], mine[2 * half + 1]};
-                            else if (k > 0 || HALF == REACH || x0 > 0) have = load_pair(now, x0 + i, group, half); // else outside the field
-                            if (MODE == ADJOINT || own) kept = *(const Pair*)(zeta + i * LINE);
-                            v[0][k] = have.a, v[1][k] = have.b, cells[0][k] = kept.a, cells[1][k] = kept.b;
-                        }
-#pragma unroll
-                        for (int k = 0; k < N + 3; k++) {
-                            const Pair kept = *(const Pair*)(psi + (k - 1) * LINE);
-                            points[0][k] = kept.a, points[1][k] = kept.b;
-                        }
-#pragma unroll
-                        for (int r = 0; r < 2; r++)
-                            cross_layer<N>(
-                                v[r], K[0], [&](int k) { return points[r][k - REACH + 1]; }, [&](int k) { return cells[r][k]; },
-                                [&](int k) { return filter[k]; },
-                                [&](int k, real point, real cell, real sum) {
-                                    points[r][k] = point, cells[r][k] = cell, fresh[k][2 * half + r] = sum;
-                                    if (CENTRES == 2 && !OUTER) fresh[k][2 * half + r] += K[1][0] * p.u[k][2 * half + r];
-                                });
-#pragma unroll
-                        for (int k = 0; k < N; k++) {
-                            if (gx0 + k >= NX) continue;
-                            *(Pair*)(to_psi + k * LINE) = Pair{points[0][k], points[1][k]};
-                            *(Pair*)(to_zeta + k * LINE) = Pair{cells[0][k], cells[1][k]};
-                        }
-                    }
-                } else {
+#if LAYER > 0
+                bool crossed = false;
+                if constexpr (ENDS) crossed = p.warp & CROSSED;
+                if (crossed) cross(p, parity, now, fresh);
+                else
+#endif
+                {
                     real west[HALF][4], east[HALF][4];
 #pragma unroll
                     for (int d = 0; d < HALF; d++) {

@@ -12,12 +12,25 @@ constexpr int SIDES = BLOCKS == 1 ? 2 : 1;      // strips along x that a block c
 constexpr int MARGIN = (PX > PO ? PX : PO) - 1; // cells beyond a strip that patches of it may have
 constexpr int STRIP = ZONE + MARGIN;            // columns of its memory
 constexpr int AROUND = STRIP + MARGIN + 2 * REACH;
-constexpr int LINE = 4 * GROUPS;
+// From a column of the memory along x to the next: the groups, and so many more that to the banks the
+// next patch of a strip along z looks like its next group.
+constexpr int find_line() {
+    for (int line = 4 * GROUPS; line < 4 * GROUPS + 32; line += 2)
+        if ((PO * line - 2 * QUADS) % 32 == 0) return line;
+    return 4 * GROUPS;
+}
+constexpr int LINE = find_line();
+constexpr int LAST = BLOCKS == 1 ? NX : NX - FIRST - (BLOCKS - 2) * COLS; // columns of the last block
+// Patches of a strip along x: those from column 0 on, those of the last block from FAR_PATCH on. They have
+// warps of their own.
+constexpr int NEAR_PATCHES = (ZONE + PX - 1) / PX, FAR_PATCH = (LAST - ZONE) / PX, FAR_PATCHES = (LAST + PX - 1) / PX - FAR_PATCH;
+constexpr int MOST_PATCHES = NEAR_PATCHES > FAR_PATCHES ? NEAR_PATCHES : FAR_PATCHES;
+constexpr int STRIP_WARPS = LAYER ? ((SIDES == 2 ? NEAR_PATCHES + FAR_PATCHES : MOST_PATCHES) * INNER + 31) / 32 : 0;
 constexpr bool ALIGNED = NZ % 4 == 0;
 constexpr int CENTRES = K[0][0] == K[1][0] ? 2 : 1; // axes whose share of u itself is counted along x
 
 // Shared memory, in the order of its parts.
-constexpr int XMEMORY = LAYER ? SIDES * STRIP * LINE : 0;
+constexpr int XMEMORY = LAYER ? (SIDES * STRIP * LINE + 3) / 4 * 4 : 0;
 constexpr int ZETAS = MODE == ADJOINT ? 2 : 1; // the neighbours' are needed too
 constexpr int ZMEMORY = LAYER ? THREADS * 8 * PO : 0;
 constexpr int BEYOND = LAYER ? (MARGIN + REACH) * LINE : 0; // what is read after XMEMORY, and multiplied by zero
