@@ -189,11 +189,10 @@ def _gathers(result: StudyResult) -> Frames:
     survey = experiment.shots.survey
     shot = survey.shots // 2
     observed = experiment.shots.data[shot]
-    left = lambda velocity: observed - experiment.predicted(velocity)[shot]
     panels = {
         "recorded": observed,
-        "minus the start's": left(experiment.start),
-        f"minus that of {best.method.name}": left(best.velocity),
+        "minus the start's": observed - experiment.start_data[shot],
+        f"minus that of {best.method.name}": observed - experiment.predicted(best.velocity)[shot],
     }
     clip = float(np.quantile(np.abs(observed), 0.98))
     length = survey.shape[0] * survey.spacing[0] / 1000
