@@ -226,7 +226,7 @@ def side_by_side(experiment: Experiment) -> int:
 
 def guess_workers(settings: Settings) -> int:
     """Processes that can start before JAX has looked for devices, to import meanwhile."""
-    sees_gpu = jax.config.jax_platforms != "cpu" and Path("/dev/nvidiactl").exists()
+    sees_gpu = os.environ.get("JAX_PLATFORMS") != "cpu" and Path("/dev/nvidiactl").exists()
     likely = SIDE_BY_SIDE if sees_gpu and settings.engine == "jax" else 1
     count = min(settings.workers or likely, len(settings.methods))
     return count if count > 1 else 0
