@@ -151,7 +151,8 @@ class Worker:
                 raise KeyboardInterrupt from None
             how = _describe_exit(self.process.exitcode)
             what = f"the process that ran {task} was ended {how}, perhaps for want of memory"
-            raise InputError("workers", what, "1, or fewer; finished work is kept") from None
+            advice = "the same command, which resumes, or fewer workers in another folder"
+            raise InputError("workers", what, advice) from None
 
     def end(self) -> None:
         """End the process, whatever it does."""
