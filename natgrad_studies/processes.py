@@ -52,7 +52,7 @@ class Crew:
     def resize(self, count: int) -> None:
         """Start processes, or end some, until there are so many. Not after the first task."""
         while len(self._workers) > count:
-            self._workers.pop().end()
+            self._workers.pop().process.kill()
         while len(self._workers) < count:
             self._workers.append(Worker(self._begin, self._arguments))
 
@@ -89,11 +89,9 @@ class Crew:
                 self._stop()
         finally:
             for worker in self._workers:
-                worker.process.kill()
+                worker.process.kill()  # not waited for: a GPU takes its time to let go of one
             if self._threads is not None:
                 self._threads.shutdown()
-            for worker in self._workers:
-                worker.end()
 
     def _stop(self) -> None:
         """Ask all processes to end, and wait until they have, but not for long."""
@@ -153,12 +151,6 @@ class Worker:
             what = f"the process that ran {task} was ended {how}, perhaps for want of memory"
             advice = "the same command, which resumes, or fewer workers in another folder"
             raise InputError("workers", what, advice) from None
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self.process.kill()
-        self.process.join()
-        self._pipe.close()
 
 
 def _describe_exit(code: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,7 +64,8 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
     """From the start through the stages to the whole data, resumed where it was interrupted.
 
     The stages, of which only the last has the whole data, share the propagations: each has an equal
-    part of what those before it have left. A transport misfit brings its own metric.
+    part of what those before it have left. A transport misfit brings its own metric. The losses are
+    not yet relative to the start's, which one process finds for all.
     """
     settings = experiment.settings
     first = [("transport", None, True)] if settings.misfit == "transport" else []
@@ -166,7 +167,7 @@ def _describe(
         status=str(last.status),
         iterations=sum(found.iterations for found in results),
         propagations=total,
-        loss=losses / experiment.first_loss,
+        loss=losses,
         similarity=seen,
         **counts,
         seconds=sum(float(found.history["seconds"][-1]) for found in results),
@@ -262,6 +263,7 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
         def run(key: str) -> Run:
             alone = workers == 1
             found = run_method(METHODS[key], experiment, folder) if alone else crew.do(key)
+            found = replace(found, loss=found.loss / experiment.first_loss)
             say(
                 f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
                 f"SSIM {found.similarity[-1]:.3f}, {found.seconds:.1f} s"
@@ -273,6 +275,6 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
             return StudyResult(settings, experiment, runs)
         order = sorted(settings.methods, key=LONGEST_FIRST.index)
         begun = {key: crew.submit(run, key) for key in one_by_one(order)}
-        _ = experiment.start_data  # for the page, while the others compute
+        _ = experiment.first_loss  # while the others compute
         runs = crew.wait([begun[key] for key in settings.methods])
         return StudyResult(settings, experiment, runs)

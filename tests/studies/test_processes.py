@@ -71,7 +71,7 @@ def test_tasks_are_shared_and_shown_as_if_they_ran_here(monkeypatch):
     lines = said.getvalue().splitlines()
     for number in range(1, 5):
         assert sum(line.startswith(f"descent, {number} of 4: iteration ") for line in lines) == 3
-    assert all(map(is_gone, numbers))
+    wait_until(lambda: all(map(is_gone, numbers)))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_what_ends_a_task_ends_all(task, kind, message, monkeypatch):
     monkeypatch.setattr(stopping, "GRACE", 3600.0)
     with pytest.raises(kind, match=message) as ended:
         run_crew(["endless", task, "run"])
-    numbers = ended.value.__notes__[-1].split()
-    assert all(is_gone(int(number)) for number in numbers)
+    numbers = [int(number) for number in ended.value.__notes__[-1].split()]
+    wait_until(lambda: all(map(is_gone, numbers)))
 
 
 def test_a_process_that_cannot_begin_says_why(tmp_path):
@@ -108,7 +108,8 @@ def test_runs_in_processes_end_at_a_safe_point_when_the_program_is_to_end(tmp_pa
             run_crew(["endless"], tmp_path)
     finally:
         stopping.ENDING.clear()
-    assert all(is_gone(int(number)) for number in ended.value.__notes__[-1].split())
+    numbers = [int(number) for number in ended.value.__notes__[-1].split()]
+    wait_until(lambda: all(map(is_gone, numbers)))
     assert (tmp_path / "run.npz").exists()
 
 
