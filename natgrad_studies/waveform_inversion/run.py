@@ -186,6 +186,7 @@ class StudyResult:
     settings: Settings
     experiment: Experiment
     runs: list[Run]
+    workers: int  # so many ran at the same time
 
     def get(self, key: str) -> Run | None:
         """The run of a method, if it is among them."""
@@ -208,9 +209,6 @@ class StudyResult:
             "start_ssim": self.start_similarity,
             "runs": {run.method.key: run.numbers() for run in self.runs},
         }
-
-
-# --- several methods at the same time -------------------------------------------------------------
 
 
 def side_by_side(experiment: Experiment) -> int:
@@ -272,9 +270,9 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
 
         if workers == 1:
             runs = [run(key) for key in one_by_one(settings.methods)]
-            return StudyResult(settings, experiment, runs)
+            return StudyResult(settings, experiment, runs, workers)
         order = sorted(settings.methods, key=LONGEST_FIRST.index)
         begun = {key: crew.submit(run, key) for key in one_by_one(order)}
         _ = experiment.first_loss  # while the others compute
         runs = crew.wait([begun[key] for key in settings.methods])
-        return StudyResult(settings, experiment, runs)
+        return StudyResult(settings, experiment, runs, workers)
