@@ -20,8 +20,11 @@ class InputError(ValueError):
     """
 
     def __init__(self, argument: str, problem: str, advice: str):
-        self.argument = argument
+        self.argument, self._parts = argument, (argument, problem, advice)
         super().__init__(f"{argument}: {problem}. Try: {advice}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # on its way from one process to another
+        return type(self), self._parts, vars(self)
 
 
 def name_kind(value: Any) -> str:

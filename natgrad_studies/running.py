@@ -1,6 +1,5 @@
 """What every study does: compute, write the numbers, draw, write the page."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from .registry import study_of
 from .settings import to_toml
 from .stopping import ENDING
 
-SWITCH = 5e-4  # seconds
 Say = Callable[[str], None]
 
 
@@ -76,21 +74,14 @@ def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
     """A pool for parts of a study; an exception on the way out cancels what still waits in it.
 
     Ctrl-C does not wait for what runs either: a compiled program cannot be interrupted.
-
-    A thread that comes back from a device waits while another one runs Python, which may be tracing
-    a program: at most `SWITCH` seconds here, where the default is ten times as long.
     """
-    pool, before = ThreadPoolExecutor(workers), sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
+    pool = ThreadPoolExecutor(workers)
     try:
         yield pool
     except BaseException as error:
         pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
         raise
-    else:
-        pool.shutdown()
-    finally:
-        sys.setswitchinterval(before)
+    pool.shutdown()
 
 
 # --- the process ---------------------------------------------------------------------------------

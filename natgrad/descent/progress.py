@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cached_property
@@ -50,7 +50,10 @@ def show_run(limits: Limits, asked: bool | None = None) -> Iterator["Watch"]:
         yield Watch(view)
         return
     with _set(_shown, True):
-        if BOARD.is_live(asked or BOARD.asked):
+        if BOARD.relay is not None:
+            with BOARD.relay(view, asked) as watch:
+                yield watch
+        elif BOARD.is_live(asked or BOARD.asked):
             with BOARD.showing(view):
                 yield Watch(view)
         elif asked:
@@ -228,11 +231,13 @@ class Board:
     """All that a process shows: one live display, a moment after the first run begins, or lines.
 
     With `asked` runs are shown as if each of them had asked for it. A program that catches signals
-    sets the event `ending`: every run then raises `KeyboardInterrupt` between two iterations.
+    sets the event `ending`: every run then raises `KeyboardInterrupt` between two iterations. Where
+    another process is to show the runs, `relay(view, asked)` gives each its `Watch`, in a context.
     """
 
     def __init__(self, console: Any = None):
         self.asked, self.ending = False, threading.Event()
+        self.relay: Callable[[View, bool | None], AbstractContextManager[Watch]] | None = None
         if console is not None:
             self.console = console
         self._shown: list[View | Busy] = []

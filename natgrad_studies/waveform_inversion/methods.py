@@ -30,6 +30,9 @@ class Method:
     pairs: int = 10
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # functions cannot be sent to other processes
+        return _find_method, (self.key,)
+
     def recipe(self, survey: Survey, own: ng.metrics.Metric | None = None) -> Recipe:
         """The metric, or `own`, that of a transport misfit, and how a step is found."""
         if self.key == "GD":
@@ -56,6 +59,10 @@ METHODS = {
         Method("LBFGS_long", f"L-BFGS, {LONG} pairs", pairs=LONG),
     )
 }
+
+
+def _find_method(key: str) -> Method:
+    return METHODS[key]
 
 
 def comparable(settings: Settings) -> Comparable:

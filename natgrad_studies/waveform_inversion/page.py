@@ -9,7 +9,7 @@ from natgrad.report import Curves, Frames, Page, Part, Section, Series, Table
 
 from ..methods import LINES as SHARED_LINES
 from ..pages import tabulate
-from .run import Run, StudyResult, side_by_side
+from .run import Run, StudyResult
 from .settings import RIVALS
 
 LINES = SHARED_LINES | {
@@ -162,8 +162,8 @@ def summary(result: StudyResult) -> list[Table]:
 
 def run_table(result: StudyResult) -> Table:
     """Loss and similarity of every run at some numbers of propagations."""
-    budget, together = result.settings.max_propagations, side_by_side(result.experiment)
-    shared = f", and {together} methods ran at the same time" if together > 1 else ""
+    budget, workers = result.settings.max_propagations, result.workers
+    shared = f", and {workers} methods ran at the same time" if workers > 1 else ""
     marks = [mark for mark in MARKS if mark < budget] + [budget]
     rows = []
     for run in result.runs:
@@ -189,11 +189,10 @@ def _gathers(result: StudyResult) -> Frames:
     survey = experiment.shots.survey
     shot = survey.shots // 2
     observed = experiment.shots.data[shot]
-    left = lambda velocity: observed - experiment.predicted(velocity)[shot]
     panels = {
         "recorded": observed,
-        "minus the start's": left(experiment.start),
-        f"minus that of {best.method.name}": left(best.velocity),
+        "minus the start's": observed - experiment.start_data[shot],
+        f"minus that of {best.method.name}": observed - experiment.predicted(best.velocity)[shot],
     }
     clip = float(np.quantile(np.abs(observed), 0.98))
     length = survey.shape[0] * survey.spacing[0] / 1000

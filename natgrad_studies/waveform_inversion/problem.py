@@ -142,8 +142,12 @@ class Experiment:
     @cached_property
     def first_loss(self) -> float:
         """f(θ₀) of the whole data."""
-        rho = simulate(self.whole.model, self.theta0)
-        return float(self.whole.value(self.theta0, jnp.asarray(rho)))
+        return float(self.whole.value(self.theta0, jnp.asarray(self.start_data)))
+
+    @cached_property
+    def start_data(self) -> np.ndarray:
+        """The data of the start."""
+        return simulate(self.whole.model, self.theta0)
 
     def predicted(self, velocity: np.ndarray) -> np.ndarray:
         """The data of another model."""

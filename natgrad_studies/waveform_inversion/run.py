@@ -1,7 +1,8 @@
 """The study: every method through its stages, what it found and what it spent."""
 
-from contextvars import copy_context
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +16,13 @@ from natgrad.waves import WaveModel
 
 from ..keeping import Kept
 from ..methods import minimize, one_by_one
-from ..running import Say, Spending, pick, threads
+from ..processes import Crew
+from ..running import Say, Spending, pick
 from .methods import METHODS, Method
 from .problem import Experiment
 from .settings import Settings
 
-SIDE_BY_SIDE = 3  # methods on a GPU
+SIDE_BY_SIDE = 3  # methods on a GPU, each in a process: threads would wait for Python's lock
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
 # In this order they start on a GPU, so that none of the long ones is left for the end.
 LONGEST_FIRST = ("W2", "L2", "LBFGS", "GD", "Hm1", "LBFGS_long", "H1", "L2_five")
@@ -62,7 +64,8 @@ def run_method(method: Method, experiment: Experiment, folder: Path) -> Run:
     """From the start through the stages to the whole data, resumed where it was interrupted.
 
     The stages, of which only the last has the whole data, share the propagations: each has an equal
-    part of what those before it have left. A transport misfit brings its own metric.
+    part of what those before it have left. A transport misfit brings its own metric. The losses are
+    not yet relative to the start's, which one process finds for all.
     """
     settings = experiment.settings
     first = [("transport", None, True)] if settings.misfit == "transport" else []
@@ -164,7 +167,7 @@ def _describe(
         status=str(last.status),
         iterations=sum(found.iterations for found in results),
         propagations=total,
-        loss=losses / experiment.first_loss,
+        loss=losses,
         similarity=seen,
         **counts,
         seconds=sum(float(found.history["seconds"][-1]) for found in results),
@@ -183,6 +186,7 @@ class StudyResult:
     settings: Settings
     experiment: Experiment
     runs: list[Run]
+    workers: int  # so many ran at the same time
 
     def get(self, key: str) -> Run | None:
         """The run of a method, if it is among them."""
@@ -212,10 +216,25 @@ def side_by_side(experiment: Experiment) -> int:
     settings, most = experiment.settings, SIDE_BY_SIDE
     if settings.engine != "jax" or jax.default_backend() == "cpu":
         most = 1
-    elif limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
+    elif limit := (stats := jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
         held = HELD * cast(WaveModel, experiment.whole.model).storage.bytes
-        most = max(1, min(most, int(limit // held)))
+        free = limit - stats.get("pool_bytes", 0)  # all is taken where JAX was in use before
+        most = max(1, min(most, int(free // held)))
     return min(settings.workers or most, len(settings.methods))
+
+
+def guess_workers(settings: Settings) -> int:
+    """Processes that can start before JAX has looked for devices, to import meanwhile."""
+    sees_gpu = os.environ.get("JAX_PLATFORMS") != "cpu" and Path("/dev/nvidiactl").exists()
+    likely = SIDE_BY_SIDE if sees_gpu and settings.engine == "jax" else 1
+    count = min(settings.workers or likely, len(settings.methods))
+    return count if count > 1 else 0
+
+
+def begin(settings: Settings, folder: Path) -> Callable[[str], Run]:
+    """In each process of a crew: what runs a method by its key."""
+    experiment = Experiment.of(settings)
+    return lambda key: run_method(METHODS[key], experiment, folder)
 
 
 KEPT = ()  # every run has its checkpoint
@@ -223,28 +242,37 @@ KEPT = ()  # every run has its checkpoint
 
 def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
     """All numbers; every run keeps a checkpoint and a log in the folder."""
-    experiment = Experiment.of(settings)
-    stored = cast(WaveModel, experiment.whole.model).storage
-    say(
-        f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on "
-        f"{experiment.engine.place}, keeping {stored}"
-    )
     folder = kept.folder or Path(settings.output) / "runs"
     folder.mkdir(parents=True, exist_ok=True)
-
-    def run(key: str) -> Run:
-        found = run_method(METHODS[key], experiment, folder)
+    if settings.workers != 1 and len(settings.methods) > 1:
+        # before the first use of a GPU, most of whose memory JAX would take for one process
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with Crew(begin, settings, folder) as crew:
+        crew.resize(guess_workers(settings))
+        experiment = Experiment.of(settings)
+        stored = cast(WaveModel, experiment.whole.model).storage
         say(
-            f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
-            f"SSIM {found.similarity[-1]:.3f}, {found.seconds:.1f} s"
+            f"{' × '.join(map(str, experiment.true.shape))} cells, {settings.shots} shots on "
+            f"{experiment.engine.place}, keeping {stored}"
         )
-        return found
+        workers = side_by_side(experiment)
+        crew.resize(workers if workers > 1 else 0)
 
-    workers = side_by_side(experiment)
-    if workers == 1:
-        return StudyResult(settings, experiment, [run(key) for key in one_by_one(settings.methods)])
-    order = sorted(settings.methods, key=LONGEST_FIRST.index)
-    with threads(workers) as pool:
-        begun = {key: pool.submit(copy_context().run, run, key) for key in one_by_one(order)}
-        runs = [begun[key].result() for key in settings.methods]
-        return StudyResult(settings, experiment, runs)
+        def run(key: str) -> Run:
+            alone = workers == 1
+            found = run_method(METHODS[key], experiment, folder) if alone else crew.do(key)
+            found = replace(found, loss=found.loss / experiment.first_loss)
+            say(
+                f"{found.method.name}: {found.total} propagations, f/f₀ {found.loss[-1]:.2e}, "
+                f"SSIM {found.similarity[-1]:.3f}, {found.seconds:.1f} s"
+            )
+            return found
+
+        if workers == 1:
+            runs = [run(key) for key in one_by_one(settings.methods)]
+            return StudyResult(settings, experiment, runs, workers)
+        order = sorted(settings.methods, key=LONGEST_FIRST.index)
+        begun = {key: crew.submit(run, key) for key in one_by_one(order)}
+        _ = experiment.first_loss  # while the others compute
+        runs = crew.wait([begun[key] for key in settings.methods])
+        return StudyResult(settings, experiment, runs, workers)

@@ -74,9 +74,9 @@ class Settings(StudySettings):
     """Devices that the cores of a CPU are split into, each with its share of the shots; 0 for one
     device per core. All GPUs are used. Only for the engine jax."""
     workers: Annotated[int, Between(0, 256)] = 0
-    """Methods that run at the same time; the seconds of each then include waiting for the others.
-    0 for three on a GPU with room for them, so that one computes while another compiles, and for
-    one on a CPU."""
+    """Methods that run at the same time, each in a process; the seconds of each then include
+    waiting for the others. 0 for three on a GPU with room for them, so that one computes while
+    another compiles, and for one on a CPU."""
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
         if self.velocity is not None and not Path(self.velocity).exists():

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -106,6 +107,28 @@ def test_on_a_terminal_runs_are_shown_and_vanish(descend, monkeypatch):
     assert "steepest" in printed
     assert printed.rstrip().endswith("\x1b[?25h")  # the cursor is back
     assert not progress.BOARD._shown
+
+
+def test_another_process_can_show_a_run(monkeypatch):
+    file, seen = shown(monkeypatch, terminal=True), []
+
+    class Far(progress.Watch):
+        def update(self, iteration, loss, row):
+            super().update(iteration, loss, row)
+            seen.append(iteration)
+
+    @contextmanager
+    def relay(view, asked):
+        seen.append((view.name, view.limits.iterations, asked))
+        yield Far(view)
+        seen.append("end")
+
+    monkeypatch.setattr(progress.BOARD, "relay", relay)
+    with progress.label_runs("far"):
+        run(to=2, progress=True)
+        run(to=2, progress=False)
+    assert seen == [("far", 2, True), 1, 2, "end"]
+    assert not file.getvalue()
 
 
 def test_the_live_display_shows_every_view(monkeypatch):

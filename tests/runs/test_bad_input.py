@@ -1,5 +1,6 @@
 """Bad input is an error that names the argument, says what was wrong and what to try."""
 
+import pickle
 import subprocess
 import sys
 from typing import NamedTuple
@@ -537,6 +538,14 @@ def test_closures_of_one_program_are_compiled_once_with_the_cache_of_jax(tmp_pat
     first, second, other = (line.split() for line in done.stdout.splitlines())
     assert first[1] == second[1] == other[1] == "True"
     assert int(other[0]) > int(second[0]) == int(first[0]) > 0
+
+
+def test_an_input_error_travels_between_processes():
+    error = ng.InputError("dt", "is 3", "0.1")
+    error.add_note("in a pool")
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found)) == (ng.InputError, "dt: is 3. Try: 0.1.")
+    assert (found.argument, found.__notes__) == ("dt", ["in a pool"])
 
 
 def test_jit_errors_of_the_user_surface():

@@ -3,7 +3,12 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,14 +77,22 @@ def test_a_tiny_study_descends_and_writes_its_report(tiny):
 
 
 @pytest.mark.slow
-def test_methods_side_by_side_find_the_same(tiny, tmp_path):
+def test_methods_in_processes_find_the_same(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("NATGRAD_CACHE", "")
     settings, _, whole, _ = tiny
-    report, together = run_study(replace(settings, output=tmp_path / "both", workers=2))
+    both, lines = replace(settings, output=tmp_path / "both", workers=2), []
+    report, together = run_study(both, lines.append)
     for one, other in zip(whole.runs, together.runs, strict=True):
-        assert one.method == other.method
+        assert one.method is other.method
         assert np.array_equal(one.velocity, other.velocity)
+        assert np.array_equal(one.loss, other.loss)
         assert np.array_equal(one.similarity, other.similarity)
+        assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
+    assert sum("24 propagations" in line for line in lines) == 2
     assert "2 methods ran at the same time" in report.read_text()
+    (tmp_path / "both" / "runs" / "L2.csv").write_text("1,\n")
+    with pytest.raises(InputError, match=r"L2\.csv is damaged"):  # in its process
+        run_study(both)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,7 @@ def test_methods_side_by_side_find_the_same(tiny, tmp_path):
         (None, 0, study.SIDE_BY_SIDE),
         ({"bytes_limit": 100 * study.HELD}, 0, study.SIDE_BY_SIDE),
         ({"bytes_limit": 25 * study.HELD}, 0, 2),
+        ({"bytes_limit": 35 * study.HELD, "pool_bytes": 10 * study.HELD}, 0, 2),
         ({"bytes_limit": 5 * study.HELD}, 0, 1),
         ({"bytes_limit": 5 * study.HELD}, 4, 4),
     ],
@@ -101,6 +115,12 @@ def test_a_gpu_runs_as_many_methods_as_it_has_room_for(stats, workers, expected,
     gpu = SimpleNamespace(memory_stats=lambda: stats)
     monkeypatch.setattr(study.jax, "devices", lambda: [gpu])
     assert study.side_by_side(scene) == expected
+
+
+def test_no_process_starts_in_vain():
+    of = lambda **changes: study.guess_workers(replace(PRESETS["paper"], **changes))
+    assert of(workers=1) == of(methods=("L2",)) == of(methods=("L2",), workers=3) == 0
+    assert of(workers=2) == of(methods=("L2", "GD"), workers=3) == 2
 
 
 @pytest.mark.slow
@@ -141,6 +161,53 @@ def test_a_study_stopped_by_ctrl_c_ends_with_the_same_numbers(tiny, tmp_path, mo
         assert [spent for spent, _ in one.frames] == [spent for spent, _ in other.frames]
     with pytest.raises(FolderError, match="holds a run with shots = 2, not 3"):
         run_study(replace(settings, shots=3))
+
+
+@pytest.mark.slow
+def test_a_study_in_processes_stopped_by_sigterm_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("NATGRAD_CACHE", str(tmp_path / "programs"))
+    settings = replace(TINY, output=tmp_path / "out", max_propagations=300, workers=2)
+    config = tmp_path / "run.toml"
+    config.write_text(to_toml(settings, "tiny"))
+    command = [sys.executable, "-m", "natgrad_studies.cli", "study", "waveform-inversion"]
+    program = subprocess.Popen(
+        [*command, "--config", str(config)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    files = [settings.output / "runs" / f"{key}.csv" for key in settings.methods]
+    while not all(file.exists() for file in files):
+        assert program.poll() is None
+        time.sleep(0.01)
+    program.terminate()
+    said = program.communicate()[1]
+    assert program.returncode == 143
+    assert said.endswith(f"stopped; resume with: natgrad resume {settings.output}\n")
+    assert said.count("dispersed") == 1
+    assert "Traceback" not in said
+    end = time.monotonic() + 10
+    while _processes_of(program.pid):  # multiprocessing's own helper ends a moment later
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    done = [file.read_text().count("\n") for file in files]
+    assert all(file.with_suffix(".npz").exists() for file in files)
+    _, result = run_study(settings)
+    assert np.all([run.iterations for run in result.runs] >= np.array(done))
+    assert sum(run.iterations for run in result.runs) > sum(done)
+    for run in result.runs:
+        assert np.all(np.isfinite(run.similarity))  # also of the iterates before the stop
+
+
+def _processes_of(session: int) -> list[int]:
+    """What runs in a session; those that have ended need not have been asked how."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of, *_ = path.read_text().rpartition(")")[2].split()
+            if int(of) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_a_log_loses_a_line_that_was_cut_off_and_no_other(tmp_path):
