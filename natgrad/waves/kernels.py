@@ -26,6 +26,9 @@ GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
 # Instructions of a cell, at order 4, and how many more in a strip along x, along z and in a corner.
 PLAIN, ALONG_X, ALONG_Z, CORNER = 13, 23, 17, 43
+# How much longer patches between the strips along z take, and those in them, if rows of patches
+# meet in the banks of shared memory.
+CLASH = 1.15, 1.4
 
 
 class Device(NamedTuple):
@@ -146,7 +149,7 @@ def lay_out(
     near, far = -(-strip // patch), -(-end // patch) - (end - strip) // patch
     strips = -(-(near + far if blocks == 1 else max(near, far)) * inner // 32)
     between = {1: columns} if blocks > 2 else {}
-    warps, cost, cell = 0, 0.0, PLAIN + 1.5 * (task.order - 4)
+    warps, costs, cell = 0, [], PLAIN + 1.5 * (task.order - 4)
     for at, width in {0: first, blocks - 1: last, **between}.items():
         begins, ends = task.layer > 0 and at == 0, task.layer > 0 and at == blocks - 1
         patches, pieces = -(-width // patch), -(-width // outer)
@@ -158,7 +161,7 @@ def lay_out(
         warps = max(warps, lines + rows, corners + bands)
         inside = patch * (lines * (cell + ALONG_X) + rows * cell)
         around = outer * (corners * (cell + CORNER) + bands * (cell + ALONG_Z))
-        cost = max(cost, GROUP * (inside + around) / 4)  # of one of four schedulers
+        costs.append((inside, around))  # of four rows by four schedulers
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
     needed = words * (8 * mine + 32) + 36
@@ -171,8 +174,8 @@ def lay_out(
     # should one from a patch across a strip along z to the next.
     wide, least = columns + 2 * half, 4 * groups + 8
     even = [c for c in range(least, least + 32, 2) if wide * c % 4 == 0]
-    apart = lambda c: ((patch * c - 2 * inner) % 32 > 0) + ((outer * c - 2 * quads) % 32 > 0)
-    column = min(even, key=lambda c: (apart(c), c))
+    clash = lambda c: ((patch * c - 2 * inner) % 32 > 0, (outer * c - 2 * quads) % 32 > 0)
+    column = min(even, key=lambda c: (sum(clash(c)), c))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
     reals = 2 * wide * column + 4 * entries + records
@@ -187,7 +190,9 @@ def lay_out(
     shared = round_up(shared, 16)
     if shared > device.shared:
         return "too much shared memory"
-    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost + 600)
+    longer = [by if so else 1.0 for by, so in zip(CLASH, clash(column), strict=True)]
+    cost = 600 + max(longer[0] * inside + longer[1] * around for inside, around in costs)
+    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost)
 
 
 def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:

@@ -48,7 +48,7 @@ KERNEL wave(PARAMETERS) {
     if (strip) patch = row < near_patches ? row : FAR_PATCH + row - near_patches;
     else patch = near_patches + (!has_right || row < has_left ? row : row == has_left ? others - 1 : row - 1);
     const bool used = INNER && row < (strip ? near_patches + far_patches : others);
-    inner.group = QUADS + (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) % LANES;
+    inner.group = used ? QUADS + (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) % LANES : GROUPS;
     inner.x0 = PX * (used ? patch : strip && far_end && !near_end ? FAR_PATCH : 0);
     inner.is = (used ? WORKS : 0) | (strip ? CROSSED : 0);
     // In the strips along z a lane has four rows, a warp PER patches side by side. At the ends the last
@@ -60,7 +60,7 @@ KERNEL wave(PARAMETERS) {
     const int one_end = crosses ? crossed : plain ? plain : 1, turn = (crosses ? place_of : place_of - cross_warps) * PER + lane / PIECE;
     const bool has = lane < PER * PIECE && turn < 2 * (crosses ? crossed : plain);
     const int end = has ? turn / one_end : 0, piece = has ? turn % one_end : 0;
-    outer.group = zgroup + (end ? GROUPS - QUADS : 0);
+    outer.group = has ? zgroup + (end ? GROUPS - QUADS : 0) : GROUPS;
     outer.x0 = PO * (!crosses ? from_near + piece : piece < from_near ? piece : from_far + piece - from_near);
     outer.is = (crosses ? CROSSED : 0) | (has ? WORKS : 0) | (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
     int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
@@ -291,7 +291,7 @@ KERNEL wave(PARAMETERS) {
                 constexpr bool OUTER = decltype(out)::value;
                 constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
-                if (!(p.warp & WORKS)) return; // lanes without cells go along, and write nothing
+                if (!(p.warp & WORKS)) return; // lanes without cells go along in rows of zeros, and write nothing
                 const bool works = p.is & WORKS;
 #if MODE >= BORN
                 auto read_patch = [&](const real* from, real(&q)[N][4]) {
