@@ -24,8 +24,9 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
-# Instructions of a cell, at order 4, and how many more in a strip along x, along z and in a corner.
-PLAIN, ALONG_X, ALONG_Z, CORNER = 13, 23, 17, 43
+# Instructions of a cell, about: its own at order 4, those for neighbours that other threads have,
+# and how many more in a strip along x, along z and in a corner.
+PLAIN, SHARED, ALONG_X, ALONG_Z, CORNER = 11.5, 3, 23, 17, 43
 # How much longer patches between the strips along z take, and those in them, if rows of patches
 # meet in the banks of shared memory.
 CLASH = 1.15, 1.4
@@ -149,7 +150,8 @@ def lay_out(
     near, far = -(-strip // patch), -(-end // patch) - (end - strip) // patch
     strips = -(-(near + far if blocks == 1 else max(near, far)) * inner // 32)
     between = {1: columns} if blocks > 2 else {}
-    warps, costs, cell = 0, [], PLAIN + 1.5 * (task.order - 4)
+    warps, costs = 0, []
+    cell = PLAIN + 1.5 * (task.order - 4) + SHARED * half / patch
     for at, width in {0: first, blocks - 1: last, **between}.items():
         begins, ends = task.layer > 0 and at == 0, task.layer > 0 and at == blocks - 1
         patches, pieces = -(-width // patch), -(-width // outer)

@@ -34,35 +34,39 @@ KERNEL wave(PARAMETERS) {
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
 
-    // Patches between the strips along z. At the ends, the first warps have those of the strip along x.
-    // Then come the columns at the rims, to warps that have patches of the other kind to wait with.
     Patch<PX, false> inner;
     Patch<PO, true> outer;
-    constexpr int LANES = INNER ? INNER : 1;
+    const bool has_left = rank > 0, has_right = rank + 1 < BLOCKS;
     const bool near_end = LAYER && rank == 0, far_end = LAYER && rank + 1 == BLOCKS, at_end = near_end || far_end;
+
+    // Patches between the strips along z. At the ends, the first warps have those of the strip along x.
+    // Then come the columns at the rims, to warps that have patches of the other kind to wait with.
+    constexpr int LANES = INNER ? INNER : 1;
     const int near_patches = near_end ? NEAR_PATCHES : 0, far_patches = far_end ? FAR_PATCHES : 0;
-    const bool strip = at_end && warp < STRIP_WARPS, has_left = rank > 0, has_right = rank + 1 < BLOCKS;
-    const int row = (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) / LANES; // of patches
     const int others = (width + PX - 1) / PX - near_patches - far_patches;
+    const bool in_strip = at_end && warp < STRIP_WARPS;
+    const int turn = tid - (at_end && !in_strip ? 32 * STRIP_WARPS : 0), column = turn / LANES;
+    const bool has_inner = INNER && column < (in_strip ? near_patches + far_patches : others);
     int patch;
-    if (strip) patch = row < near_patches ? row : FAR_PATCH + row - near_patches;
-    else patch = near_patches + (!has_right || row < has_left ? row : row == has_left ? others - 1 : row - 1);
-    const bool used = INNER && row < (strip ? near_patches + far_patches : others);
-    inner.group = used ? QUADS + (tid - (at_end && !strip ? 32 * STRIP_WARPS : 0)) % LANES : GROUPS;
-    inner.x0 = PX * (used ? patch : strip && far_end && !near_end ? FAR_PATCH : 0);
-    inner.is = (used ? WORKS : 0) | (strip ? CROSSED : 0);
+    if (in_strip) patch = has_inner && column < near_patches ? column : FAR_PATCH + (has_inner ? column - near_patches : 0);
+    else if (has_right && column == has_left) patch = near_patches + others - 1;
+    else patch = near_patches + column - (has_right && column > has_left);
+    inner.x0 = has_inner || in_strip ? PX * patch : 0;
+    inner.group = has_inner ? QUADS + turn % LANES : GROUPS;
+    inner.is = (has_inner ? WORKS : 0) | (in_strip ? CROSSED : 0);
+
     // In the strips along z a lane has four rows, a warp PER patches side by side. At the ends the last
-    // warps have those that the strips along x cross, and the warps before them the others.
-    const int across = (width + PO - 1) / PO, from_far = far_end ? (width - ZONE) / PO : across;
-    const int from_near = near_end ? (ZONE + PO - 1) / PO : 0, crossed = from_near + across - from_far, plain = across - crossed;
-    const int cross_warps = (2 * crossed + PER - 1) / PER, place_of = at_end ? WARPS - 1 - warp : warp, zgroup = lane % PIECE;
+    // warps have those that the strip along x crosses, and the warps before them the others.
+    const int across = (width + PO - 1) / PO, near_across = near_end ? (ZONE + PO - 1) / PO : 0;
+    const int from_far = far_end ? (width - ZONE) / PO : across, crossed = near_across + across - from_far;
+    const int cross_warps = (2 * crossed + PER - 1) / PER, place_of = at_end ? WARPS - 1 - warp : warp;
     const bool crosses = place_of < cross_warps;
-    const int one_end = crosses ? crossed : plain ? plain : 1, turn = (crosses ? place_of : place_of - cross_warps) * PER + lane / PIECE;
-    const bool has = lane < PER * PIECE && turn < 2 * (crosses ? crossed : plain);
-    const int end = has ? turn / one_end : 0, piece = has ? turn % one_end : 0;
-    outer.group = has ? zgroup + (end ? GROUPS - QUADS : 0) : GROUPS;
-    outer.x0 = PO * (!crosses ? from_near + piece : piece < from_near ? piece : from_far + piece - from_near);
-    outer.is = (crosses ? CROSSED : 0) | (has ? WORKS : 0) | (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
+    const int count = crosses ? crossed : across - crossed, number = (crosses ? place_of : place_of - cross_warps) * PER + lane / PIECE;
+    const bool has_outer = lane < PER * PIECE && number < 2 * count;
+    const int end = has_outer ? number / count : 0, piece = has_outer ? number % count : 0, zgroup = lane % PIECE;
+    outer.x0 = PO * (!crosses ? near_across + piece : piece < near_across ? piece : from_far + piece - near_across);
+    outer.group = has_outer ? zgroup + (end ? GROUPS - QUADS : 0) : GROUPS;
+    outer.is = (has_outer ? WORKS : 0) | (crosses ? CROSSED : 0) | (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
     int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
     const int late = at_end ? tid : THREADS - 1 - tid; // warps with the fewest cells look after the points
     auto both = [&](auto use) {
@@ -70,7 +74,7 @@ KERNEL wave(PARAMETERS) {
         if (LAYER) use(outer);
     };
     both([&](auto& p) {
-        if (p.is & WORKS) p.is |= (rank > 0 && p.x0 < HALF ? LEFT : 0) | (rank + 1 < BLOCKS && p.x0 + p.COUNT > width - HALF ? RIGHT : 0);
+        if (p.is & WORKS) p.is |= (has_left && p.x0 < HALF ? LEFT : 0) | (has_right && p.x0 + p.COUNT > width - HALF ? RIGHT : 0);
         hold(p.group), hold(p.x0), hold(p.is);
     });
     hold(zfrom);
@@ -291,7 +295,9 @@ KERNEL wave(PARAMETERS) {
                 constexpr bool OUTER = decltype(out)::value;
                 constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
-                if (!(p.warp & WORKS)) return; // lanes without cells go along in rows of zeros, and write nothing
+                // A lane without cells goes along, in rows beyond the grid, which are zero, and writes nothing:
+                // numbers of its own would double in every step, and the layer reads what lies around.
+                if (!(p.warp & WORKS)) return;
                 const bool works = p.is & WORKS;
 #if MODE >= BORN
                 auto read_patch = [&](const real* from, real(&q)[N][4]) {
@@ -395,7 +401,7 @@ KERNEL wave(PARAMETERS) {
 #endif
                 }
 #if MODE == BORN
-                if (keeps) {
+                if (keeps && works) {
                     real q[N][4], r[N][4];
                     read_patch(kept + layer_of, q), read_patch(ratio, r);
 #pragma unroll

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ def library(launch: cuda.Launch) -> ctypes.CDLL:
     path = Path(tempfile.gettempdir()) / f"natgrad-host-{name}.so"
     if not path.exists():
         command = [COMPILER, "-O1", "-w", "-std=c++20", "-shared", "-fPIC", f"-I{HERE}"]
-        own = path.with_suffix(".new")
+        own = path.with_suffix(f".{os.getpid()}")  # another process may compile the same
         given = [*command, "-x", "c++", "-", "-o", str(own)]
         subprocess.run(given, input=source.encode(), check=True)
         own.replace(path)
