@@ -7,6 +7,7 @@ allow: background, Born and adjoint waves once each.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,32 +60,39 @@ def natgrad_tasks(case: Case, **storage: Any) -> Tasks:
     model = waves.Acoustic(case.survey, case.velocity, absorbing=LAYER, **storage)
     theta, eta, xi = model.start, jnp.asarray(case.change, jnp.float32), jnp.asarray(case.data)
     shaped = lambda flat: flat.reshape(model.survey.shape)
-    forward = eqx.filter_jit(lambda model, theta: model(theta))
-    keeping = eqx.filter_jit(lambda model, theta: model.evaluate(theta))
+    # On the device from the start: neither transfers nor a walk through the model at every call.
+    arrays, rest = eqx.partition(jax.tree.map(jnp.asarray, model), eqx.is_array)
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        whole = lambda arrays, *given: function(eqx.combine(arrays, rest), *given)
+        return partial(jax.jit(whole), arrays)
+
+    forward = compiled(lambda model, theta: model(theta))
+    keeping = compiled(lambda model, theta: model.evaluate(theta))
     products = lambda model, theta, known: model.products(shaped, theta.ravel(), known)
-    push = eqx.filter_jit(lambda model, theta, known, eta: products(model, theta, known).push(eta))
-    pull = eqx.filter_jit(lambda model, theta, known, xi: products(model, theta, known).pull(xi))
+    push = compiled(lambda model, theta, known, eta: products(model, theta, known).push(eta))
+    pull = compiled(lambda model, theta, known, xi: products(model, theta, known).pull(xi))
     both = lambda model, theta, known, eta: (p := products(model, theta, known)).pull(p.push(eta))
-    product = eqx.filter_jit(both)
+    product = compiled(both)
     held: list[Any] = []
 
     def known() -> Any:
         if not held:
-            held.append(jax.block_until_ready(keeping(model, theta)))
+            held.append(jax.block_until_ready(keeping(theta)))
         return held[0]
 
     def gradient() -> Any:
         held.clear()  # before the next, as an inversion that needs the memory would
-        return pull(model, theta, known(), xi)
+        return pull(theta, known(), xi)
 
     return {
         "model": lambda: model,
-        "forward": lambda: jax.block_until_ready(forward(model, theta)),
+        "forward": lambda: jax.block_until_ready(forward(theta)),
         "keeping": lambda: jax.block_until_ready((held.clear(), known())[1].rho),
-        "Born": lambda: jax.block_until_ready(push(model, theta, known(), eta)),
-        "adjoint": lambda: jax.block_until_ready(pull(model, theta, known(), xi)),
+        "Born": lambda: jax.block_until_ready(push(theta, known(), eta)),
+        "adjoint": lambda: jax.block_until_ready(pull(theta, known(), xi)),
         "gradient": lambda: jax.block_until_ready(gradient()),
-        "Gauss-Newton": lambda: jax.block_until_ready(product(model, theta, known(), eta)),
+        "Gauss-Newton": lambda: jax.block_until_ready(product(theta, known(), eta)),
     }
 
 
