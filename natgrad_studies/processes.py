@@ -15,7 +15,7 @@ from functools import partial
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from natgrad import InputError
 from natgrad.descent import BOARD, Watch, show_run
@@ -26,15 +26,16 @@ from .running import prepare_process
 from .stopping import ENDING
 
 Begin = Callable[..., Callable[[Any], Any]]
+Failure = TypeVar("Failure", bound=BaseException)
 GLANCE = 0.1  # seconds after which who waits looks whether the program is to end
 
 
 class Crew:
     """A context with processes that take tasks, each one after the other.
 
-    `begin(*arguments)` is called once in every process, and returns the function that makes a
-    result of a task. When the context is left by an exception, runs end at their next safe point
-    or after `GRACE`. No process outlives this one, whatever ends it.
+    `begin(number, *arguments)` is called once in every process, numbered from 0, and returns the
+    function that makes a result of a task. When the context is left by an exception, runs end at
+    their next safe point or after `GRACE`. No process outlives this one, whatever ends it.
 
     ```python
     with Crew(begin, settings) as crew:
@@ -54,7 +55,7 @@ class Crew:
         while len(self._workers) > count:
             self._workers.pop().process.kill()
         while len(self._workers) < count:
-            self._workers.append(Worker(self._begin, self._arguments))
+            self._workers.append(Worker(self._begin, (len(self._workers), *self._arguments)))
 
     def submit(self, call: Callable[[Any], Any], task: Any) -> Future:
         """Have a thread make `call(task)`, in which `do(task)` is called, when it is its turn."""
@@ -194,7 +195,7 @@ def serve(pipe: connection.Connection, begin: Begin, arguments: tuple[Any, ...])
             if pipe.poll(GLANCE):
                 send("result", do(pipe.recv()))
     except BaseException as error:
-        send("error", _make_portable(error))
+        send("error", make_portable(error))
 
 
 def _end_with_parent() -> None:
@@ -232,13 +233,13 @@ class Relayed(Watch):
         self._send("update", iteration, float(loss), dict(row))
 
 
-def _make_portable(error: BaseException) -> BaseException:
+def make_portable(error: Failure) -> Failure | RuntimeError:
     """The exception as it can be sent: with a note of where it was raised, without its run."""
     vars(error).pop("natgrad_result", None)
-    where = "".join(traceback.format_exception(error))
+    where, sent = "".join(traceback.format_exception(error)), error
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"in a process of its own:\n{where}")
-    return error
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(f"in a process of its own:\n{where}")
+    return sent

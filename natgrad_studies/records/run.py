@@ -1,10 +1,9 @@
 """The study: every problem by every method from every seed, errors over seconds."""
 
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,8 +19,8 @@ from natgrad.report import ResultFolder, plain, replace_file
 
 from ..clock import CompilingClock, Trace
 from ..keeping import Kept
+from ..processes import Crew, make_portable
 from ..running import Say, pick
-from ..stopping import check_ending
 from .case import Case, Field, Reference, Theta, relative_error
 from .methods import TRAIN, Task
 from .problems import CASES
@@ -252,7 +251,7 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
 
     Runs that do not fit into the time of this call are left out.
     """
-    begin = perf_counter()
+    began = perf_counter()
     if settings.workers > 1:  # before the first use of a GPU, all of whose memory JAX would take
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     take_up(settings, kept)
@@ -276,7 +275,7 @@ def compute(settings: Settings, say: Say, kept: Kept = Kept(None)) -> StudyResul
     for key, method, seed in [name for name in names if name not in failed]:
         references[key] = references[key] if key in references else made(key)
         path = kept.path(f"{key}-{method}-{seed}")
-        ends = perf_counter() - begin + settings.seconds * cases[key].share + MARGIN
+        ends = perf_counter() - began + settings.seconds * cases[key].share + MARGIN
         if ends > settings.within and not (path is not None and path.exists()):
             continue
         run = run_or_read(settings, kept, references[key], key, method, seed)
@@ -312,42 +311,42 @@ def run_or_read(
 # --- several at once ------------------------------------------------------------------------------
 
 
-def run_in_processes(
-    settings: Settings, folder: Any, names: list[tuple[str, str, int]]
-) -> dict[tuple[str, str, int], Exception]:
-    """Make the runs that are not there, each in a process; all end in files but those returned."""
-    context = get_context("spawn")
-    cores, count = context.SimpleQueue(), settings.workers
-    allowed = sorted(os.sched_getaffinity(0))
-    for number in range(count):
-        cores.put(allowed[number % len(allowed)])
-    prepare = take_core if jax.default_backend() == "cpu" else share_device
-    with ProcessPoolExecutor(count, context, prepare, (cores,)) as pool:
-        waiting = {pool.submit(run_alone, settings, folder, *name): name for name in names}
-        failed: dict[tuple[str, str, int], Exception] = {}
-        for made in as_completed(waiting):
-            if isinstance(error := made.exception(), Exception):
-                failed[waiting[made]] = error
-            check_ending()
-    return failed
+Name = tuple[str, str, int]  # of a run: problem, method, seed
 
 
-def take_core(cores: Any) -> None:
-    """What a process does first: one core of a CPU is its own."""
-    os.sched_setaffinity(0, {cores.get()})
-    os.environ |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_x64", True)
+def run_in_processes(settings: Settings, folder: Any, names: list[Name]) -> dict[Name, Exception]:
+    """Make the runs that are not there, in processes; all end in files but those returned.
+
+    On a CPU each process has a core of its own, on an accelerator a share of it.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else []
+    with Crew(begin, settings, folder, cores) as crew:
+        crew.resize(min(settings.workers, len(names)))
+        ended = crew.wait([crew.submit(crew.do, name) for name in names])
+    return {name: error for name, error in zip(names, ended, strict=True) if error is not None}
 
 
-def share_device(cores: Any) -> None:
-    """The same on an accelerator, of which all processes have a share."""
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    jax.config.update("jax_enable_x64", True)
+def begin(
+    number: int, settings: Settings, folder: Path, cores: list[int]
+) -> Callable[[Name], Exception | None]:
+    """In each process of a crew: what makes a run, and returns the exception that has ended it."""
+    if cores:
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
+        os.environ |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
+        jax.config.update("jax_platforms", "cpu")
+
+    def run(name: Name) -> Exception | None:
+        try:
+            run_alone(settings, folder, *name)
+        except Exception as error:
+            return make_portable(error)
+        return None
+
+    return run
 
 
 def run_alone(settings: Settings, folder: Path, key: str, method: str, seed: int) -> None:
-    """One run in a process of its own; the reference is there."""
+    """One run, which ends in a file; the reference is there."""
     kept = Kept(folder, *KEPT)
     reference = kept.part(f"{key}-reference", make_case(key, settings).reference)
     run_or_read(settings, kept, reference, key, method, seed)

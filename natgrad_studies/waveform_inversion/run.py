@@ -231,7 +231,7 @@ def guess_workers(settings: Settings) -> int:
     return count if count > 1 else 0
 
 
-def begin(settings: Settings, folder: Path) -> Callable[[str], Run]:
+def begin(_: int, settings: Settings, folder: Path) -> Callable[[str], Run]:
     """In each process of a crew: what runs a method by its key."""
     experiment = Experiment.of(settings)
     return lambda key: run_method(METHODS[key], experiment, folder)

@@ -24,7 +24,7 @@ class Unsendable(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def begin(folder: Path | None = None) -> Callable[[str], Any]:
+def begin(_: int, folder: Path | None = None) -> Callable[[str], Any]:
     """What does a task, of this name."""
     if folder is not None and not folder.exists():
         raise ng.InputError("folder", "is not there", "another")

@@ -125,7 +125,9 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
     assert "fit into no cluster" in kernels.plan_kernel(task(shape=(2000, 1000)))
     assert "2D" in kernels.plan_kernel(task(shape=(60, 60, 60, 60)))
     assert "order 6" in kernels.plan_kernel(task(order=6))
-    assert "8 bytes fit into no cluster" in kernels.plan_kernel(task("adjoint", (446, 260), itemsize=8))
+    assert "8 bytes fit into no cluster" in kernels.plan_kernel(
+        task("adjoint", (446, 260), itemsize=8)
+    )
     assert isinstance(kernels.plan_kernel(task(shape=(512, 512, 512), shots=1)), kernels.Stream)
     assert "beside the layer" in kernels.plan_kernel(task(shape=(43, 512, 512)))
     assert "grid of blocks" in kernels.plan_kernel(task(shape=(512, 512, 512), shots=99_999))
