@@ -17,7 +17,7 @@ import host_kernels
 import natgrad as ng
 from kernel_cases import CASES, check, make
 from natgrad.core import cuda
-from natgrad.waves import kernels, propagation
+from natgrad.waves import kernels, propagation, scheme
 from natgrad.waves.scheme import Medium
 
 needs_compiler = pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs g++")
@@ -55,6 +55,26 @@ SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
 def test_kernels_compute_what_xla_does(case, on_cpu):
     check(CASES[case], "kernels")
     assert len(on_cpu) == 4  # forward, keeping, Born, adjoint
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize("cells", [10, 20])
+def test_the_layouts_of_the_papers_size_compute_what_xla_does(cells, on_cpu, monkeypatch):
+    """Those for its 21 shots, for two of them, over more steps than doubling numbers survive."""
+
+    def prepare(task):
+        plan = kernels.plan_kernel(task._replace(shots=21))
+        assert isinstance(plan, kernels.Plan)
+        assert plan.blocks == 5
+        return kernels.launch(task, plan, kernels.Device())
+
+    monkeypatch.setattr(kernels, "prepare", prepare)
+    monkeypatch.setattr(scheme, "LARGE", 10**9)  # no cells more in a row than a GPU has
+    size = {"shape": (306, 120), "absorbing": cells, "steps": 170, "dtype": jnp.float32}
+    check(size, "kernels")
+    assert len(on_cpu) == 4
 
 
 @needs_compiler
