@@ -186,7 +186,7 @@ def lay_out(
         lines = range(4 * groups, 4 * groups + 32, 2)
         line = next((n for n in lines if (outer * n - 2 * quads) % 32 == 0), lines[0])
         reals += memories * round_up(sides * (strip + margin) * line, 4)
-        reals += max(8 * outer * threads, (margin + reach) * line)
+        reals += max(8 * outer * threads, round_up((margin + reach) * line, 4))
         reals += 32 * quads + sides * 4 * (strip + 2 * margin + 2 * reach)
     shared = reals * task.itemsize + 4 * (2 * entries + records + task.recorded + 4) + 72
     shared = round_up(shared, 16)

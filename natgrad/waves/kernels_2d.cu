@@ -48,7 +48,7 @@ KERNEL wave(PARAMETERS) {
     const int turn = tid - (at_end && !in_strip ? 32 * STRIP_WARPS : 0), column = turn / LANES;
     const bool has_inner = INNER && column < (in_strip ? near_patches + far_patches : others);
     int patch;
-    if (in_strip) patch = has_inner && column < near_patches ? column : FAR_PATCH + (has_inner ? column - near_patches : 0);
+    if (in_strip) patch = !has_inner ? (near_end ? 0 : FAR_PATCH) : column < near_patches ? column : FAR_PATCH + column - near_patches;
     else if (has_right && column == has_left) patch = near_patches + others - 1;
     else patch = near_patches + column - (has_right && column > has_left);
     inner.x0 = has_inner || in_strip ? PX * patch : 0;

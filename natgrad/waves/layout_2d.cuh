@@ -33,7 +33,7 @@ constexpr int CENTRES = K[0][0] == K[1][0] ? 2 : 1; // axes whose share of u its
 constexpr int XMEMORY = LAYER ? (SIDES * STRIP * LINE + 3) / 4 * 4 : 0;
 constexpr int ZETAS = MODE == ADJOINT ? 2 : 1; // the neighbours' are needed too
 constexpr int ZMEMORY = LAYER ? THREADS * 8 * PO : 0;
-constexpr int BEYOND = LAYER ? (MARGIN + REACH) * LINE : 0; // what is read after XMEMORY, and multiplied by zero
+constexpr int BEYOND = LAYER ? ((MARGIN + REACH) * LINE + 3) / 4 * 4 : 0; // what is read after XMEMORY, and multiplied by zero
 constexpr int GUARD = BEYOND > ZMEMORY ? BEYOND - ZMEMORY : 0;
 constexpr int ZFILTER = 2 * QUADS * 16;
 constexpr int XFILTER = LAYER ? SIDES * 4 * AROUND : 0;
@@ -41,6 +41,7 @@ constexpr int REALS = 2 * FIELD + (2 + ZETAS) * XMEMORY + ZMEMORY + GUARD + ZFIL
 constexpr int BYTES = (REALS + 4 * INJECTIONS + RECORDED * RECORDED_CORNERS) * (int)sizeof(real)
     + (2 * INJECTIONS + RECORDED * RECORDED_CORNERS + RECORDED + 4) * 4 + 72;
 static_assert(BYTES <= SHARED, "the plan has counted otherwise");
+static_assert(FIELD % 2 == 0 && (2 * FIELD + (2 + ZETAS) * XMEMORY) % 4 == 0 && (ZMEMORY + GUARD) % 4 == 0, "quads are not aligned");
 
 // Where (column, row) lies in a field: a column has the pairs of rows 0, 1 of every group, then
 // those of rows 2, 3, so that the pairs of neighbouring threads lie side by side. Column −HALF and

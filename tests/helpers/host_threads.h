@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <sys/mman.h>
 #include <type_traits>
 #include <ucontext.h>
 #include <utility>
@@ -23,8 +24,17 @@ struct Warp : Barrier {
     double slots[2][32];
 };
 struct Block : Barrier {
-    alignas(16) unsigned char shared[1 << 18];
+    unsigned char* shared; // ends where the plan says: what is read or written after it is a fault
     std::vector<Warp> warps;
+    static constexpr size_t PAGE = 4096, SIZE = (SHARED + PAGE - 1) / PAGE * PAGE;
+    Block() {
+        void* pages = mmap(nullptr, SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED || mprotect((char*)pages + SIZE, PAGE, PROT_NONE)) std::abort();
+        shared = (unsigned char*)pages + SIZE - SHARED;
+        std::memset(shared, 0xff, SHARED); // NaN
+    }
+    ~Block() { munmap(shared + SHARED - SIZE, SIZE + PAGE); }
+    Block(const Block&) = delete;
 };
 struct Sent { // on its way to another block
     unsigned char pair[16];
@@ -32,7 +42,7 @@ struct Sent { // on its way to another block
     unsigned to, bar;
 };
 struct Cluster : Barrier {
-    std::vector<Block> blocks;
+    std::vector<Block> blocks = std::vector<Block>(BLOCKS);
     std::vector<Sent> sent;
 };
 struct Fiber {
@@ -157,10 +167,8 @@ static void enter() {
 static void run_cluster(int first, std::mt19937& random) {
     Cluster cluster;
     cluster.count = BLOCKS * THREADS;
-    cluster.blocks.resize(BLOCKS);
     for (auto& b : cluster.blocks) {
         b.count = THREADS, b.warps.resize(THREADS / 32);
-        std::memset(b.shared, 0xff, sizeof b.shared); // NaN
         for (auto& w : b.warps) w.count = 32;
     }
     std::vector<Fiber> fibers(BLOCKS * THREADS);

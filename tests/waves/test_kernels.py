@@ -60,20 +60,23 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
-@pytest.mark.parametrize("cells", [10, 20])
-def test_the_layouts_of_the_papers_size_compute_what_xla_does(cells, on_cpu, monkeypatch):
-    """Those for its 21 shots, for two of them, over more steps than doubling numbers survive."""
+@pytest.mark.parametrize(
+    ("shape", "cells", "shots"), [((306, 120), 10, 21), ((306, 120), 20, 21), ((213, 104), 3, 64)]
+)
+def test_layouts_for_many_shots_compute_what_xla_does(shape, cells, shots, on_cpu, monkeypatch):
+    """Those of the paper's size and one with lanes to spare in a strip, for two of the shots.
+
+    There are more steps than numbers that double at each of them survive.
+    """
 
     def prepare(task):
-        plan = kernels.plan_kernel(task._replace(shots=21))
+        plan = kernels.plan_kernel(task._replace(shots=shots))
         assert isinstance(plan, kernels.Plan)
-        assert plan.blocks == 5
         return kernels.launch(task, plan, kernels.Device())
 
     monkeypatch.setattr(kernels, "prepare", prepare)
     monkeypatch.setattr(scheme, "LARGE", 10**9)  # no cells more in a row than a GPU has
-    size = {"shape": (306, 120), "absorbing": cells, "steps": 170, "dtype": jnp.float32}
-    check(size, "kernels")
+    check({"shape": shape, "absorbing": cells, "steps": 170, "dtype": jnp.float32}, "kernels")
     assert len(on_cpu) == 4
 
 
