@@ -26,7 +26,7 @@ GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
 # Instructions of a cell, about: its own at order 4, those for neighbours that other threads have,
 # and how many more in a strip along x, along z and in a corner.
-PLAIN, SHARED, ALONG_X, ALONG_Z, CORNER = 11.5, 3, 23, 17, 43
+PLAIN, NEIGHBOURS, ALONG_X, ALONG_Z, CORNER = 11.5, 3, 23, 17, 43
 # How much longer patches between the strips along z take, and those in them, if rows of patches
 # meet in the banks of shared memory.
 CLASH = 1.15, 1.4
@@ -98,6 +98,7 @@ class Plan(NamedTuple):
     outer: int  # columns of a thread in the strips of the layer along z
     threads: int
     column: int  # reals from a column to the next
+    line: int  # the same in the memory of the layer along x
     shared: int
     cost: float  # of a step, in issue cycles, by the model below
 
@@ -124,7 +125,11 @@ def round_up(n: int, to: int) -> int:
 def lay_out(
     task: Task, device: Device, blocks: int, patch: int, outer: int, more: int = 0
 ) -> Plan | str:
-    """That layout, or why it is none; blocks between others have `more` patches than they need."""
+    """That layout, or why it is none.
+
+    Blocks between others are wider than an equal share by `more` times the columns that are a whole
+    number of both kinds of patches; those at the ends are narrower.
+    """
     nx, nz = task.shape
     half, groups, words = task.order // 2, -(-nz // GROUP), task.itemsize // 4
     strip = task.layer + (half if task.mode == "adjoint" else 1)
@@ -151,7 +156,7 @@ def lay_out(
     strips = -(-(near + far if blocks == 1 else max(near, far)) * inner // 32)
     between = {1: columns} if blocks > 2 else {}
     warps, costs = 0, []
-    cell = PLAIN + 1.5 * (task.order - 4) + SHARED * half / patch
+    cell = PLAIN + 1.5 * (task.order - 4) + NEIGHBOURS * half / patch
     for at, width in {0: first, blocks - 1: last, **between}.items():
         begins, ends = task.layer > 0 and at == 0, task.layer > 0 and at == blocks - 1
         patches, pieces = -(-width // patch), -(-width // outer)
@@ -178,13 +183,12 @@ def lay_out(
     even = [c for c in range(least, least + 32, 2) if wide * c % 4 == 0]
     clash = lambda c: ((patch * c - 2 * inner) % 32 > 0, (outer * c - 2 * quads) % 32 > 0)
     column = min(even, key=lambda c: (sum(clash(c)), c))
+    line = min(range(4 * groups, 4 * groups + 32, 2), key=lambda n: (clash(n)[1], n))
     entries = task.injected * task.injected_corners
     records = task.recorded * task.recorded_corners
     reals = 2 * wide * column + 4 * entries + records
     if task.layer:
         memories = 4 if task.mode == "adjoint" else 3
-        lines = range(4 * groups, 4 * groups + 32, 2)
-        line = next((n for n in lines if (outer * n - 2 * quads) % 32 == 0), lines[0])
         reals += memories * round_up(sides * (strip + margin) * line, 4)
         reals += max(8 * outer * threads, round_up((margin + reach) * line, 4))
         reals += 32 * quads + sides * 4 * (strip + 2 * margin + 2 * reach)
@@ -194,7 +198,7 @@ def lay_out(
         return "too much shared memory"
     longer = [by if so else 1.0 for by, so in zip(CLASH, clash(column), strict=True)]
     cost = 600 + max(longer[0] * inside + longer[1] * around for inside, around in costs)
-    return Plan(blocks, columns, first, patch, outer, threads, column, shared, cost)
+    return Plan(blocks, columns, first, patch, outer, threads, column, line, shared, cost)
 
 
 def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Plan | Stream | str:
@@ -287,7 +291,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1
         macros |= dict(zip(("NX", "NZ"), task.shape, strict=True))
         macros |= {"BLOCKS": plan.blocks, "COLS": plan.columns, "FIRST": plan.first}
-        macros |= {"PX": plan.patch, "PO": plan.outer, "COLUMN": plan.column, "RESIDENT": 1}
+        macros |= {"PX": plan.patch, "PO": plan.outer, "COLUMN": plan.column, "LINE": plan.line}
+        macros |= {"RESIDENT": 1}
         size = (task.shots * plan.blocks, plan.threads, plan.blocks, plan.shared)
         kernels = (Kernel("wave", *size),)
     else:

@@ -343,7 +343,7 @@ KERNEL wave(PARAMETERS) {
                         const int i = k / 4, j = k % 4;
                         fresh[i][j] = 0;
 #pragma unroll
-                        for (int d = HALF; d > 0; d--) {
+                        for (int d = HALF; d > 0; d--) { // the last weight may be 1: beginning with it saves a product
                             real lower = i - d < 0 ? west[i - d < 0 ? HALF + i - d : 0][j] : p.u[i - d < 0 ? 0 : i - d][j];
                             real upper = i + d >= N ? east[i + d >= N ? i + d - N : 0][j] : p.u[i + d >= N ? 0 : i + d][j];
                             fresh[i][j] += K[0][d] * (lower + upper);

@@ -12,14 +12,6 @@ constexpr int SIDES = BLOCKS == 1 ? 2 : 1;      // strips along x that a block c
 constexpr int MARGIN = (PX > PO ? PX : PO) - 1; // cells beyond a strip that patches of it may have
 constexpr int STRIP = ZONE + MARGIN;            // columns of its memory
 constexpr int AROUND = STRIP + MARGIN + 2 * REACH;
-// From a column of the memory along x to the next: the groups, and so many more that to the banks the
-// next patch of a strip along z looks like its next group.
-constexpr int find_line() {
-    for (int line = 4 * GROUPS; line < 4 * GROUPS + 32; line += 2)
-        if ((PO * line - 2 * QUADS) % 32 == 0) return line;
-    return 4 * GROUPS;
-}
-constexpr int LINE = find_line();
 constexpr int LAST = BLOCKS == 1 ? NX : NX - FIRST - (BLOCKS - 2) * COLS; // columns of the last block
 // Patches of a strip along x: those from column 0 on, those of the last block from FAR_PATCH on. They have
 // warps of their own.
