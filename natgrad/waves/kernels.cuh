@@ -98,7 +98,12 @@ template <class T> DEVICE void copy_later(void* to, const T* from) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(__cvta_generic_to_global(from)), "n"(sizeof(T)) : "memory");
 }
 DEVICE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Asks for global memory, which waits in the second cache: a line of it, or some bytes.
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+DEVICE void prefetch(const void* from, int bytes) {
+    const unsigned long long at = (unsigned long long)__cvta_generic_to_global(from), start = (at + 15) & ~15ull;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(start), "r"((int)(at + bytes - start) & ~15) : "memory");
+}
 #else
 #include "host_threads.h" // the same source on a CPU, for tests of its indices
 #endif

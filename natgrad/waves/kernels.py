@@ -171,7 +171,8 @@ def lay_out(
         costs.append((inside, around))  # of four rows by four schedulers
     threads = 32 * warps
     mine = patch + outer * (task.layer > 0)  # columns of a thread
-    needed = words * (8 * mine + 32) + 36
+    held = 0 if task.mode == "adjoint" else 4 * (mine - patch)  # u⁻ in the strips along z
+    needed = words * (8 * mine + held + 32) + 36
     # a thread's share as ptxas counts it: warps in fours, registers in eights
     if threads > 1024 or 4 * mine > 32:
         return "too many threads"

@@ -151,7 +151,7 @@ KERNEL wave(PARAMETERS) {
 #pragma unroll
         for (int i = 0; i < p.COUNT; i++) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) p.u[i][j] = p.w[i][j] = 0;
+            for (int j = 0; j < 4; j++) p.u[i][j] = p.w[i][j] = p.before[i][j] = 0;
             const int gx = first + p.x0 + i;
             if (!(p.is & WORKS) || gx >= NX) continue;
             read_quad(weight + (long long)gx * NZ, 4 * p.group, p.w[i]);
@@ -264,6 +264,12 @@ KERNEL wave(PARAMETERS) {
             // Corners in the rim are read before this block sends what lets others overwrite it.
             constexpr bool RIMS = BLOCKS > 1 && MODE != ADJOINT && RECORDED_CORNERS > 1;
             if (serves) {
+#if MODE >= BORN
+                // q comes from far: it is asked for two steps before it is used.
+                const int soon = MODE == ADJOINT ? t - 2 : t + 2;
+                if (late == 0 && soon >= 0 && soon < STEPS && soon % EVERY == 0)
+                    prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + first) * NZ, width * NZ * (int)sizeof(real));
+#endif
 #if BLOCKS > 1
                 if (late == 0 && s > 1) arm(1 - parity);
                 if (RIMS && s > 0 && has_right)
@@ -387,17 +393,16 @@ KERNEL wave(PARAMETERS) {
                 }
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    real before[4]; // u⁻, which u⁺ replaces
-                    load_quad(next, x0 + i, group, before);
+                    if (!p.HOLDS) load_quad(next, x0 + i, group, p.before[i]); // u⁻, which u⁺ replaces
 #if MODE == KEEP
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] *= p.w[i][j];
                     if (keeps && works && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -before[j]);
+                    for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -p.before[i][j]);
 #else
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(p.w[i][j], fresh[i][j], fused(2, p.u[i][j], -before[j]));
+                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(p.w[i][j], fresh[i][j], fused(2, p.u[i][j], -p.before[i][j]));
 #endif
                 }
 #if MODE == BORN
@@ -408,15 +413,6 @@ KERNEL wave(PARAMETERS) {
                     for (int k = 0; k < 4 * N; k++)
                         if (gx0 + k / 4 < NX) fresh[k / 4][k % 4] += r[k / 4][k % 4] * q[k / 4][k % 4];
                 }
-#endif
-#if MODE >= BORN
-                // q comes from far: it is asked for two steps before it is used.
-                const int soon = MODE == ADJOINT ? t - 2 : t + 2;
-                if (soon >= 0 && soon < STEPS && soon % EVERY == 0 && works && group % 8 == 0)
-#pragma unroll
-                    for (int i = 0; i < N; i++)
-                        if (gx0 + i < NX)
-                            prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + gx0 + i) * NZ + 4 * group);
 #endif
 #if MODE != BORN
                 constexpr unsigned MINE = ((1ull << 4 * N) - 1) << 4 * BEFORE;
@@ -462,7 +458,7 @@ KERNEL wave(PARAMETERS) {
                 for (int i = 0; i < N; i++) {
                     if (works) store_quad(next, x0 + i, group, fresh[i]);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) p.u[i][j] = fresh[i][j];
+                    for (int j = 0; j < 4; j++) p.before[i][j] = p.u[i][j], p.u[i][j] = fresh[i][j];
                 }
             };
             // In this order the rim of either kind of patches has the time of the other kind to arrive.

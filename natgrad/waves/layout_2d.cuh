@@ -88,5 +88,6 @@ template <int N, bool OUT> struct Patch {
     static constexpr int COUNT = N, BEFORE = OUT ? PX : 0; // columns, and those of the thread before them
     static constexpr bool OUTER = OUT;
     int group, x0, is, warp; // is: WORKS and so on; warp: those of any lane
-    real u[N][4], w[N][4];
+    static constexpr bool HOLDS = OUT && MODE != ADJOINT; // u⁻ from step to step, in registers that are left
+    real u[N][4], w[N][4], before[N][4];
 };

@@ -82,7 +82,7 @@ static void forget(int&) {}
 static void hold(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
 static double fused(double a, double b, double c) { return a * b + c; }
-static void prefetch(const void*) {}
+static void prefetch(const void*, int = 0) {}
 template <class T> void copy_later(void* to, const T* from) {
     if ((size_t)to % sizeof(T) || (size_t)from % sizeof(T)) std::abort();
     std::memcpy(to, from, sizeof(T));
