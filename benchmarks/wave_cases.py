@@ -53,13 +53,65 @@ def paper(shots: int, steps: int) -> Case:
 
 def natgrad_tasks(case: Case, **storage: Any) -> Tasks:
     """The products take the waves that the evaluation has kept, as in an inversion."""
+    import jax
+
+    model, compiled, (theta, eta, xi) = _prepare(case, storage)
+    run = {name: compiled(function) for name, function in _FUNCTIONS.items()}
+    held: list[Any] = []
+
+    def known() -> Any:
+        if not held:
+            held.append(jax.block_until_ready(run["keeping"](theta)))
+        return held[0]
+
+    def gradient() -> Any:
+        held.clear()  # before the next, as an inversion that needs the memory would
+        return run["adjoint"](xi, theta, known())
+
+    return {
+        "model": lambda: model,
+        "forward": lambda: jax.block_until_ready(run["forward"](theta)),
+        "keeping": lambda: jax.block_until_ready((held.clear(), known())[1].rho),
+        "Born": lambda: jax.block_until_ready(run["Born"](eta, theta, known())),
+        "adjoint": lambda: jax.block_until_ready(run["adjoint"](xi, theta, known())),
+        "gradient": lambda: jax.block_until_ready(gradient()),
+        "Gauss-Newton": lambda: jax.block_until_ready(run["Gauss-Newton"](eta, theta, known())),
+    }
+
+
+def natgrad_in_a_row(case: Case, times: int, **storage: Any) -> Tasks:
+    """Programs that do their work so many times, each on what the last has changed, by nothing."""
+    import jax
+
+    _, compiled, (theta, eta, xi) = _prepare(case, storage)
+    known = compiled(_FUNCTIONS["keeping"])(theta)
+
+    def repeated(name: str, x: Any, *given: Any) -> Callable[[], Any]:
+        def many(model: Any, x: Any, *given: Any) -> Any:
+            first = lambda found: jax.tree.leaves(found)[0].ravel()[0]
+            call = lambda x: first(_FUNCTIONS[name](model, x, *given))
+            again = lambda _, x: x + (1e-30 * call(x)).astype(x.dtype)
+            return jax.lax.fori_loop(0, times, again, x)
+
+        run = compiled(many)
+        return lambda: jax.block_until_ready(run(x, *given))
+
+    return {
+        "forward": repeated("forward", theta),
+        "keeping": repeated("keeping", theta),
+        "Born": repeated("Born", eta, theta, known),
+        "adjoint": repeated("adjoint", xi, theta, known),
+        "Gauss-Newton": repeated("Gauss-Newton", eta, theta, known),
+    }
+
+
+def _prepare(case: Case, storage: dict[str, Any]) -> tuple[Any, Callable, tuple[Any, Any, Any]]:
+    """The model, what makes a program of a function of it, and θ, η and ξ."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
 
     model = waves.Acoustic(case.survey, case.velocity, absorbing=LAYER, **storage)
-    theta, eta, xi = model.start, jnp.asarray(case.change, jnp.float32), jnp.asarray(case.data)
-    shaped = lambda flat: flat.reshape(model.survey.shape)
     # On the device from the start: neither transfers nor a walk through the model at every call.
     arrays, rest = eqx.partition(jax.tree.map(jnp.asarray, model), eqx.is_array)
 
@@ -67,33 +119,26 @@ def natgrad_tasks(case: Case, **storage: Any) -> Tasks:
         whole = lambda arrays, *given: function(eqx.combine(arrays, rest), *given)
         return partial(jax.jit(whole), arrays)
 
-    forward = compiled(lambda model, theta: model(theta))
-    keeping = compiled(lambda model, theta: model.evaluate(theta))
-    products = lambda model, theta, known: model.products(shaped, theta.ravel(), known)
-    push = compiled(lambda model, theta, known, eta: products(model, theta, known).push(eta))
-    pull = compiled(lambda model, theta, known, xi: products(model, theta, known).pull(xi))
-    both = lambda model, theta, known, eta: (p := products(model, theta, known)).pull(p.push(eta))
-    product = compiled(both)
-    held: list[Any] = []
+    inputs = model.start, jnp.asarray(case.change, jnp.float32), jnp.asarray(case.data)
+    return model, compiled, inputs
 
-    def known() -> Any:
-        if not held:
-            held.append(jax.block_until_ready(keeping(theta)))
-        return held[0]
 
-    def gradient() -> Any:
-        held.clear()  # before the next, as an inversion that needs the memory would
-        return pull(theta, known(), xi)
+def _products(model: Any, theta: Any, known: Any) -> Any:
+    return model.products(lambda flat: flat.reshape(model.survey.shape), theta.ravel(), known)
 
-    return {
-        "model": lambda: model,
-        "forward": lambda: jax.block_until_ready(forward(theta)),
-        "keeping": lambda: jax.block_until_ready((held.clear(), known())[1].rho),
-        "Born": lambda: jax.block_until_ready(push(theta, known(), eta)),
-        "adjoint": lambda: jax.block_until_ready(pull(theta, known(), xi)),
-        "gradient": lambda: jax.block_until_ready(gradient()),
-        "Gauss-Newton": lambda: jax.block_until_ready(product(theta, known(), eta)),
-    }
+
+def _product(model: Any, eta: Any, theta: Any, known: Any) -> Any:
+    products = _products(model, theta, known)
+    return products.pull(products.push(eta))
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "forward": lambda model, theta: model(theta),
+    "keeping": lambda model, theta: model.evaluate(theta),
+    "Born": lambda model, eta, theta, known: _products(model, theta, known).push(eta),
+    "adjoint": lambda model, xi, theta, known: _products(model, theta, known).pull(xi),
+    "Gauss-Newton": _product,
+}
 
 
 def deepwave_tasks(case: Case, every: int = 1, device: str = "cpu", order: int = 4) -> Tasks:

@@ -3,9 +3,9 @@
 // The first axis (x) is dealt out to the BLOCKS of a cluster: FIRST columns to the first of them, COLS
 // to those between, the others to the last. The blocks at the ends have fewer, because the layer along
 // x costs them more. A thread has a patch of PX columns by four rows (z) between the strips of the
-// layer along z and, to share that layer out evenly, a patch of PO columns by four rows in one of them:
-// u and w of its cells stay in registers. Shared memory has u⁻, which u⁺ replaces, u for the neighbours
-// and the memory of the layer.
+// layer along z and, to share that layer out evenly, a patch of PO columns by four rows in one of them.
+// u of its cells, and w or ψ, stay in registers. Shared memory has u⁻, which u⁺ replaces, u for the
+// neighbours and what else the layer remembers.
 //
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //
@@ -15,7 +15,7 @@
 KERNEL wave(PARAMETERS) {
     real* fields = (real*)arena;
     real* xmemory = fields + 2 * FIELD; // ψ of both parities, then ζ: (side, column of the strip, half, group, row)
-    real* zmemory = xmemory + (2 + ZETAS) * XMEMORY; // (column, ψ or ζ, thread, row)
+    real* zmemory = xmemory + (2 + ZETAS) * XMEMORY; // (column, w or ζ, thread, row)
     real* zfilter = zmemory + ZMEMORY + GUARD; // (b, a, b', a'; end; row)
     real* xfilter = zfilter + ZFILTER; // (side, column), from REACH before the memory's on
     real* force = (real*)arena + REALS;
@@ -147,14 +147,19 @@ KERNEL wave(PARAMETERS) {
     records = counters[2];
 #endif
 
+    auto zplace = [&](int column) { return (Quad*)zmemory + 2 * column * THREADS + tid; }; // w of this thread, then ζ
     both([&](auto& p) {
 #pragma unroll
         for (int i = 0; i < p.COUNT; i++) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) p.u[i][j] = p.w[i][j] = p.before[i][j] = 0;
+            for (int j = 0; j < 4; j++) p.u[i][j] = p.own[i][j] = p.before[i][j] = 0;
             const int gx = first + p.x0 + i;
             if (!(p.is & WORKS) || gx >= NX) continue;
-            read_quad(weight + (long long)gx * NZ, 4 * p.group, p.w[i]);
+            Quad w;
+            read_quad(weight + (long long)gx * NZ, 4 * p.group, w.v);
+            if (p.OUTER) *zplace(i) = w;
+            else
+                for (int j = 0; j < 4; j++) p.own[i][j] = w.v[j];
 #if MODE == ADJOINT
             const real none[4] = {0, 0, 0, 0};
             write_quad(image + ((long long)shot * NX + gx) * NZ, 4 * p.group, none);
@@ -378,10 +383,9 @@ KERNEL wave(PARAMETERS) {
                     for (int j = 0; j < 4; j++) along[HALF + j] = p.u[i][j];
 #if LAYER > 0
                     if (OUTER) {
-                        Quad* own = (Quad*)zmemory + 2 * i * THREADS + tid;
-                        Quad psi = own[0], zeta = own[THREADS];
-                        cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, psi.v, zeta.v, fresh[i]);
-                        own[0] = psi, own[THREADS] = zeta;
+                        Quad zeta = zplace(i)[THREADS];
+                        cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, p.own[i], zeta.v, fresh[i]);
+                        zplace(i)[THREADS] = zeta;
                     } else
 #endif
 #pragma unroll
@@ -393,16 +397,21 @@ KERNEL wave(PARAMETERS) {
                 }
 #pragma unroll
                 for (int i = 0; i < N; i++) {
+                    Quad w;
+                    if (OUTER) w = *zplace(i);
+                    else
+#pragma unroll
+                        for (int j = 0; j < 4; j++) w.v[j] = p.own[i][j];
                     if (!p.HOLDS) load_quad(next, x0 + i, group, p.before[i]); // u⁻, which u⁺ replaces
 #if MODE == KEEP
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] *= p.w[i][j];
+                    for (int j = 0; j < 4; j++) fresh[i][j] *= w.v[j];
                     if (keeps && works && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -p.before[i][j]);
 #else
 #pragma unroll
-                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(p.w[i][j], fresh[i][j], fused(2, p.u[i][j], -p.before[i][j]));
+                    for (int j = 0; j < 4; j++) fresh[i][j] = fused(w.v[j], fresh[i][j], fused(2, p.u[i][j], -p.before[i][j]));
 #endif
                 }
 #if MODE == BORN

@@ -87,7 +87,8 @@ enum { WORKS = 1, LEFT = 2, RIGHT = 4, CROSSED = 8, TOP = 16, BOTTOM = 32, FORCE
 template <int N, bool OUT> struct Patch {
     static constexpr int COUNT = N, BEFORE = OUT ? PX : 0; // columns, and those of the thread before them
     static constexpr bool OUTER = OUT;
-    int group, x0, is, warp; // is: WORKS and so on; warp: those of any lane
     static constexpr bool HOLDS = OUT && MODE != ADJOINT; // u⁻ from step to step, in registers that are left
-    real u[N][4], w[N][4], before[N][4];
+    int group, x0, is, warp; // is: WORKS and so on; warp: those of any lane
+    real u[N][4], before[N][4];
+    real own[N][4]; // w; in a strip along z ψ, which is written too, and w lies in shared memory
 };

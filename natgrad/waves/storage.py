@@ -184,9 +184,9 @@ def plan_storage(
 
 
 def choose_every(survey: Survey, every: int | None) -> int:
-    """n: 1 or a multiple of 3, for which the loop over time is shortest, that samples the waves.
+    """The largest n at which the waves are sampled often enough.
 
-    The largest such n is taken. `every` prescribes it, and must give two samples a period or more.
+    `every` prescribes it, and must give two samples a period or more.
     """
     period = 1.0 / (survey.highest_frequency * survey.dt)
     longest = int(period / SAMPLES_A_PERIOD)
@@ -199,7 +199,7 @@ def choose_every(survey: Survey, every: int | None) -> int:
             f"{every} is {period / every:.2g} times in the shortest period, so products are rough"
         )
         warn_once(f"stored_every {every} {period:.3g}", f"stored_every: {what}. Try: {advice}.")
-    return every or max(1, longest - longest % 3)
+    return every or max(1, longest)
 
 
 def refuse_storage(storage: Storage, memory: int, shots: int) -> None:
