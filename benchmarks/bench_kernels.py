@@ -325,7 +325,8 @@ def main() -> None:
     if arguments.what == "check":
         columns = ["case", "mode", "verdict", "error", "XLA", "between runs", "limit", "wrong"]
         return show_table("checks", columns, check_all(file), "Kernels against XLA")
-    columns = ["size", "engine", "task", "first s", "ms", "in a row ms", "Gcell/s", "GB/s", "peak GiB", "wrong"]
+    columns = ["size", "engine", "task", "first s", "ms", "in a row ms", "Gcell/s", "GB/s"]
+    columns += ["peak GiB", "wrong"]
     return show_table("times", columns, time_all(file), "Wall times")
 
 

@@ -19,7 +19,7 @@ from jax import Array
 from jaxtyping import PyTree
 
 from .core.compiled import compile_beside
-from .core.operators import Structure, dot, norm
+from .core.operators import Structure, dot, norm, probe
 from .core.sharding import to_host
 from .metrics.base import Metric
 from .parameters import Bounds, flatten
@@ -105,11 +105,11 @@ class _Point(NamedTuple):
 
 
 def _act(problem: Problem, theta: PyTree, bounds: Bounds | None, length: Array) -> _Point:
-    keys = jax.random.split(jax.random.key(0), 3)
     rest = eqx.filter(theta, eqx.is_inexact_array, inverse=True)
     parameters = eqx.filter(theta, eqx.is_inexact_array)
     size = lambda x: jnp.sqrt(jnp.mean(jnp.where(jnp.any(x != 0), x, 1.0) ** 2))
-    draw = _draw(keys[0], parameters)  # one-sided, so that slownesses only grow
+    draw = probe(parameters, seed=0)
+    # one-sided, so that slownesses only grow
     move = lambda x, u: x + jnp.asarray(length, x.dtype) * size(x) * jnp.abs(u)
     flat, unravel = flatten(eqx.combine(jax.tree.map(move, parameters, draw), rest))
     if bounds is not None:
@@ -122,9 +122,9 @@ def _act(problem: Problem, theta: PyTree, bounds: Bounds | None, length: Array) 
     vectors = [_describe(rho)]
     if products is not None:
         with suppress(Exception):
-            vectors.append(_describe(products.push(_draw(keys[1], flat))))
+            vectors.append(_describe(products.push(probe(flat, seed=1))))
         with suppress(Exception):
-            vectors.append(_describe(products.pull(_draw(keys[2], rho))))
+            vectors.append(_describe(products.pull(probe(rho, seed=2))))
     with suppress(Exception):
         _, *slopes = differentiate_loss(problem, unravel(flat), rho)
         vectors += [_describe(slope) for slope in slopes if slope is not None]
@@ -137,24 +137,17 @@ _act_compiled = eqx.filter_jit(_act)
 @eqx.filter_jit
 def _measure(metric: Metric, rho: PyTree) -> Array:
     """Of Aζ at ρ."""
-    return _describe(metric.at(rho).gram.mv(_draw(jax.random.key(1), rho)))
+    return _describe(metric.at(rho).gram.mv(probe(rho, seed=3)))
 
 
 def _apply(operator: lx.AbstractLinearOperator) -> Array:
     structure = Structure(operator.in_structure()).zeros()
-    return _describe(operator.mv(_draw(jax.random.key(2), structure)))
+    return _describe(operator.mv(probe(structure, seed=4)))
 
 
 def _describe(x: PyTree) -> Array:
     """The length and a random component, which sees any change, of about the same size."""
-    return jnp.stack([norm(x), dot(x, _draw(jax.random.key(3), x))])
-
-
-def _draw(key: Array, like: PyTree) -> PyTree:
-    leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
+    return jnp.stack([norm(x), dot(x, probe(x, seed=5))])
 
 
 def _try(function: Any, *arguments: Any) -> Any:

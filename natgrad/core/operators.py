@@ -47,6 +47,27 @@ def pick(condition: Array, x: PyTree, y: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), x, y)
 
 
+def probe(like: PyTree, seed: int = 0) -> PyTree:
+    """A vector for tests of an operator: numbers that look random, of mean 0 and variance 1.
+
+    They are a hash of their places, which XLA compiles faster than `jax.random`.
+
+    >>> x = probe(jnp.zeros((100, 100)))
+    >>> bool(abs(x.mean()) < 0.05), bool(abs(x.std() - 1) < 0.05)
+    (True, True)
+    """
+    odd, width = jnp.uint32(0x9E3779B1), 3**0.5
+
+    def fill(number: int, x: Array) -> Array:
+        h = jax.lax.iota(jnp.uint32, x.size) * odd + jnp.uint32(7919 * (number + 1) + seed)
+        for _ in range(3):
+            h = (h ^ (h >> 15)) * odd
+        return ((h >> 8).astype(x.dtype) * (width / 2**23) - width).reshape(x.shape)
+
+    leaves, structure = jax.tree.flatten(like)
+    return jax.tree.unflatten(structure, [fill(i, x) for i, x in enumerate(leaves)])
+
+
 def structure_of(tree: PyTree) -> PyTree:
     """The shapes and dtypes of `tree`, without its values."""
     return jax.eval_shape(lambda x: x, tree)

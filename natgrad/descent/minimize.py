@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 from ..batches import Batch
 from ..core.archive import reading
 from ..core.compiled import fetch_together, is_traced, jit_by_work
-from ..core.operators import dot
+from ..core.operators import dot, probe
 from ..core.outcomes import BUDGETS, STATUSES, Status
 from ..core.settings import check_instance
 from ..core.sharding import take_local
@@ -469,8 +469,7 @@ _choose_program = jit_by_work(_iterate)
 @eqx.filter_jit
 def _measure(metric: Metric, rho: PyTree) -> Array:
     """⟨ζ, Aζ⟩ at ρ for a random ζ."""
-    flat, unravel = ravel_pytree(rho)
-    zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
+    zeta = probe(rho)
     return dot(zeta, metric.at(rho).gram.mv(zeta))
 
 

@@ -9,6 +9,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from ..core.operators import probe
 from ..core.outcomes import Counts
 from ..metrics.base import Geometry, Metric, Report
 from ..models.base import Products
@@ -141,8 +142,7 @@ def set_up_metric(
 
 def compare_to_loss(geometry: Geometry, problem: Problem, rho: PyTree) -> Array:
     """c where A is c times the Hessian of the loss at ρ, as a random tangent shows; else 0."""
-    flat, unravel = ravel_pytree(rho)
-    zeta = unravel(jax.random.normal(jax.random.key(0), flat.shape, flat.dtype))
+    zeta = probe(rho)
     hessian = ravel_pytree(jax.jvp(jax.grad(problem.loss), (rho,), (zeta,))[1])[0]
     gram = ravel_pytree(geometry.gram.mv(zeta))[0].astype(hessian.dtype)
     square = hessian @ hessian
