@@ -127,7 +127,7 @@ def thinning(shots: int, steps: int) -> Iterator[list]:
 
     case = wave_cases.paper(shots, steps)
     field = 4 * case.cells * shots
-    settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 3, 6, 9)}
+    settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 4, 8, 12)}
     settings["boundary"] = {"stored_every": 1, "memory": field * steps // 2}
     settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 6}
     exact: list[np.ndarray] = []

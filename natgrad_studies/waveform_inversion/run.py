@@ -22,7 +22,7 @@ from .methods import METHODS, Method
 from .problem import Experiment
 from .settings import Settings
 
-SIDE_BY_SIDE = 4  # methods on a GPU, each in a process: threads would wait for Python's lock
+SIDE_BY_SIDE = 3  # methods on a GPU, each in a process: threads would wait for Python's lock
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
 # In this order they start on a GPU, so that none of the long ones is left for the end.
 LONGEST_FIRST = ("W2", "LBFGS_long", "LBFGS", "L2", "H1", "Hm1", "L2_five", "GD")

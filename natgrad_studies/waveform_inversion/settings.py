@@ -75,7 +75,7 @@ class Settings(StudySettings):
     device per core. All GPUs are used. Only for the engine jax."""
     workers: Annotated[int, Between(0, 256)] = 0
     """Methods that run at the same time, each in a process; the seconds of each then include
-    waiting for the others. 0 for four on a GPU with room for them, so that one computes while
+    waiting for the others. 0 for three on a GPU with room for them, so that one computes while
     another compiles, and for one on a CPU."""
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
