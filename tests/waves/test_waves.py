@@ -17,7 +17,7 @@ from natgrad.core.compiled import jit_forwarding
 from natgrad.core.selection import Functions
 from natgrad.core.settings import replace_fields
 from natgrad.waves.scheme import Scheme, Storage
-from natgrad.waves.storage import count_bytes, plan_storage
+from natgrad.waves.storage import choose_every, count_bytes, plan_storage
 from problems_for_tests import with_slow
 
 SHAPE, SPACING, DT, STEPS = (14, 12), 25.0, 0.003, 41
@@ -381,6 +381,8 @@ def test_the_storage_is_the_way_of_least_work_that_fits():
     assert lines[1].startswith("the boundary of the source waves, ")
     assert lines[2].startswith("checkpoints of the source waves, ")
     assert lines[2].endswith("two propagations")
+    slower = waves.Survey.line((30, 20), 25.0, dt=0.002, steps=90, shots=3, frequency=6.0)
+    assert choose_every(slower, None) == 8  # the same, 15.4 Hz
     with pytest.warns(ng.errors.PrecisionWarning, match=r"stored_every: 20 is 2 times in the"):
         plan(900 * field, 20)
     with pytest.raises(ng.InputError, match="stored_every: 90 steps are more than half a period"):
