@@ -381,7 +381,7 @@ def test_the_storage_is_the_way_of_least_work_that_fits():
     assert lines[1].startswith("the boundary of the source waves, ")
     assert lines[2].startswith("checkpoints of the source waves, ")
     assert lines[2].endswith("two propagations")
-    slower = waves.Survey.line((30, 20), 25.0, dt=0.002, steps=90, shots=3, frequency=6.0)
+    slower = waves.Survey.line((30, 20), 25.0, dt=0.002, steps=400, shots=3, frequency=6.0)
     assert choose_every(slower, None) == 8  # the same, 15.4 Hz
     with pytest.warns(ng.errors.PrecisionWarning, match=r"stored_every: 20 is 2 times in the"):
         plan(900 * field, 20)
