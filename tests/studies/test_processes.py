@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from natgrad.descent import BOARD, progress
 from natgrad_studies import stopping
 from natgrad_studies.methods import one_by_one
 from natgrad_studies.processes import Crew
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +80,8 @@ def test_tasks_are_shared_and_shown_as_if_they_ran_here(monkeypatch):
 @pytest.mark.parametrize(
     ("task", "kind", "message"),
     [
-        ("refuse", ng.InputError, r"^shots: are none\. Try: 1\."),
-        ("raise", RuntimeError, "^Unsendable: 1 and 2"),
+        slow("refuse", ng.InputError, r"^shots: are none\. Try: 1\."),
+        slow("raise", RuntimeError, "^Unsendable: 1 and 2"),
         ("die", ng.InputError, "^workers: the process that ran die was ended by SIGKILL"),
     ],
 )
@@ -90,6 +93,7 @@ def test_what_ends_a_task_ends_all(task, kind, message, monkeypatch):
     wait_until(lambda: all(map(is_gone, numbers)))
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_begin_says_why(tmp_path):
     with pytest.raises(ng.InputError, match=r"^folder: is not there\. Try: another\."):
         run_crew(["run"], tmp_path / "nowhere")
