@@ -50,7 +50,8 @@ def pick(condition: Array, x: PyTree, y: PyTree) -> PyTree:
 def probe(like: PyTree, seed: int = 0) -> PyTree:
     """A vector for tests of an operator: numbers that look random, of mean 0 and variance 1.
 
-    They are a hash of their places, which XLA compiles faster than `jax.random`.
+    They are a hash of their places: a few operations on integers, where a generator of random
+    numbers is a long program to compile.
 
     >>> x = probe(jnp.zeros((100, 100)))
     >>> bool(abs(x.mean()) < 0.05), bool(abs(x.std() - 1) < 0.05)

@@ -4,8 +4,9 @@
 // to those between, the others to the last. The blocks at the ends have fewer, because the layer along
 // x costs them more. A thread has a patch of PX columns by four rows (z) between the strips of the
 // layer along z and, to share that layer out evenly, a patch of PO columns by four rows in one of them.
-// u of its cells, and w or ψ, stay in registers. Shared memory has u⁻, which u⁺ replaces, u for the
-// neighbours and what else the layer remembers.
+// Registers have u of its cells, with w between the strips and ψ (and u⁻, but in the transpose) in them.
+// Shared memory has the rest: u⁻, which u⁺ replaces, u for the neighbours, w of the strips along z and
+// what else the layer remembers.
 //
 //     u⁺ = 2u − u⁻ + w(Ku + correction) + force
 //

@@ -90,5 +90,5 @@ template <int N, bool OUT> struct Patch {
     static constexpr bool HOLDS = OUT && MODE != ADJOINT; // u⁻ from step to step, in registers that are left
     int group, x0, is, warp; // is: WORKS and so on; warp: those of any lane
     real u[N][4], before[N][4];
-    real own[N][4]; // w; in a strip along z ψ, which is written too, and w lies in shared memory
+    real own[N][4]; // w; in a strip along z ψ, which changes, so that w has its place in shared memory
 };
