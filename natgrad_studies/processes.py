@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing import connection, get_context, parent_process
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
@@ -104,14 +104,17 @@ class Crew:
 
 
 class Worker:
-    """One of the processes, seen from this one."""
+    """One of the processes, seen from this one.
+
+    It is forked from a server, which may have imported all that it needs (`Study.import_beside`).
+    """
 
     def __init__(self, begin: Begin, arguments: tuple[Any, ...]):
-        context = get_context("spawn")
+        context = get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, begin, arguments), daemon=True)
-        with _without_ctrl_c():
-            self.process.start()
+        given = (theirs, dict(os.environ), begin, arguments)  # the server may be older than these
+        self.process = context.Process(target=serve, args=given, daemon=True)
+        self.process.start()
         theirs.close()
 
     def do(self, task: Any) -> Any:
@@ -158,17 +161,6 @@ def _describe_exit(code: int | None) -> str:
     return f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with {code}"
 
 
-@contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """A process that is started meanwhile is not interrupted by a terminal, but by this process."""
-    resource_tracker.ensure_running()  # else it starts with the first process, and unblocks signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _warn(text: str, category: type[Warning], file: str, line: int) -> None:
     """Warn as the module in that file would: once, whoever else came across the same."""
     modules = (m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == file)
@@ -179,8 +171,15 @@ def _warn(text: str, category: type[Warning], file: str, line: int) -> None:
 # --- in the process ------------------------------------------------------------------------------
 
 
-def serve(pipe: connection.Connection, begin: Begin, arguments: tuple[Any, ...]) -> None:
+def serve(
+    pipe: connection.Connection,
+    environment: Mapping[str, str],
+    begin: Begin,
+    arguments: tuple[Any, ...],
+) -> None:
     """Do tasks until the process is to end, the first exception included."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is the parent that ends this
+    os.environ |= environment
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: ENDING.set())
     send = lambda *message: pipe.send(message)

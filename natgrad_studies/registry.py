@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing import forkserver, set_forkserver_preload
 from typing import Any
 
 from .darcy import settings as darcy
@@ -39,7 +40,15 @@ class Study:
 
     def load(self, module: str) -> Any:
         """A module of its package, imported now."""
-        return import_module(f".{self.name.replace('-', '_')}.{module}", __package__)
+        return import_module(self._path(module))
+
+    def import_beside(self) -> None:
+        """Have a server import what runs it, beside this process; a crew is forked from that."""
+        set_forkserver_preload([self._path("run")])
+        forkserver.ensure_running()
+
+    def _path(self, module: str) -> str:
+        return f"{__package__}.{self.name.replace('-', '_')}.{module}"
 
 
 KEYS = {  # what a metric or a method to compare is

@@ -125,6 +125,10 @@ class StudySettings:
                 what = f"{package} is not installed"
                 raise input_error(argument, what, f'pip install "natgrad[{package}]"')
 
+    def processes(self) -> int:
+        """How many will share the study, as far as can be told before JAX looks for devices."""
+        return 1
+
     def packages(self) -> dict[str, str]:
         """Packages beside natgrad's own, each an extra of the same name, by the argument."""
         return {}

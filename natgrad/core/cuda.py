@@ -20,7 +20,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +95,29 @@ def compile_source(source: str, options: list[str], again: bool = False) -> byte
     told = json.dumps([source, options, major.value, minor.value])
     root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     path = Path(root) / "natgrad" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.cubin"
-    with suppress(OSError):
-        if not again and (found := path.read_bytes()):
-            return found
+    with _alone(path):
+        with suppress(OSError):
+            if not again and (found := path.read_bytes()):
+                return found
+        cubin = _compile(source, options)
+        with suppress(OSError):  # where the home cannot be written to, compile again next time
+            replace_file(path, cubin)
+    return cubin
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Of processes that would make the same file at the same time one does, and others wait."""
+    with ExitStack() as held:
+        with suppress(OSError, ImportError):
+            import fcntl  # not on every system
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(path.with_suffix(".lock").open("w")), fcntl.LOCK_EX)
+        yield
+
+
+def _compile(source: str, options: list[str]) -> bytes:
     program = ctypes.c_void_p()
     text = ctypes.c_char_p(source.encode())
     _nvrtc("nvrtcCreateProgram", ctypes.byref(program), text, b"kernels.cu", 0, None, None)
@@ -116,8 +136,6 @@ def compile_source(source: str, options: list[str], again: bool = False) -> byte
         _nvrtc("nvrtcGetCUBIN", program, cubin)
     finally:
         _nvrtc("nvrtcDestroyProgram", ctypes.byref(program))
-    with suppress(OSError):  # where the home cannot be written to, compile again next time
-        replace_file(path, cubin.raw)
     return cubin.raw
 
 

@@ -74,6 +74,9 @@ class Settings(StudySettings):
         """Whether the method takes this problem: those from checkouts take their own."""
         return method not in CHECKOUTS or problem in CHECKOUTS[method][1]
 
+    def processes(self) -> int:
+        return self.workers
+
     def packages(self) -> dict[str, str]:
         return {method: NEEDS[method] for method in self.methods if method in NEEDS}
 

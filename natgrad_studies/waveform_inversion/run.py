@@ -20,9 +20,8 @@ from ..processes import Crew
 from ..running import Say, Spending, pick
 from .methods import METHODS, Method
 from .problem import Experiment
-from .settings import Settings
+from .settings import SIDE_BY_SIDE, Settings
 
-SIDE_BY_SIDE = 3  # methods on a GPU, each in a process: threads would wait for Python's lock
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
 # In this order they start on a GPU, so that none of the long ones is left for the end.
 LONGEST_FIRST = ("W2", "LBFGS_long", "LBFGS", "L2", "H1", "Hm1", "L2_five", "GD")
@@ -223,14 +222,6 @@ def side_by_side(experiment: Experiment) -> int:
     return min(settings.workers or most, len(settings.methods))
 
 
-def guess_workers(settings: Settings) -> int:
-    """Processes that can start before JAX has looked for devices, to import meanwhile."""
-    sees_gpu = os.environ.get("JAX_PLATFORMS") != "cpu" and Path("/dev/nvidiactl").exists()
-    likely = SIDE_BY_SIDE if sees_gpu and settings.engine == "jax" else 1
-    count = min(settings.workers or likely, len(settings.methods))
-    return count if count > 1 else 0
-
-
 def begin(_: int, settings: Settings, folder: Path) -> Callable[[str], Run]:
     """In each process of a crew: what runs a method by its key."""
     experiment = Experiment.of(settings)
@@ -248,7 +239,8 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
         # before the first use of a GPU, most of whose memory JAX would take for one process
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with Crew(begin, settings, folder) as crew:
-        crew.resize(guess_workers(settings))
+        if (likely := settings.processes()) > 1:
+            crew.resize(likely)  # before JAX has looked for devices
         experiment = Experiment.of(settings)
         stored = cast(WaveModel, experiment.whole.model).storage
         say(

@@ -1,5 +1,6 @@
 """Settings of the waveform inversion study; light to import, so that help is quick."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ RIVALS = ("LBFGS", "LBFGS_long")
 SECTIONS = ("folded", "faulted", "salt")
 MISFITS = ("least_squares", "transport")
 ENGINES = ("jax", "deepwave", "devito")
+SIDE_BY_SIDE = 8  # methods on a GPU, each in a process: threads would wait for Python's lock
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Settings(StudySettings):
     device per core. All GPUs are used. Only for the engine jax."""
     workers: Annotated[int, Between(0, 256)] = 0
     """Methods that run at the same time, each in a process; the seconds of each then include
-    waiting for the others. 0 for three on a GPU with room for them, so that one computes while
-    another compiles, and for one on a CPU."""
+    waiting for the others. 0 for eight on a GPU with room for them, so that some compute while
+    others compile, and for one on a CPU."""
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
         if self.velocity is not None and not Path(self.velocity).exists():
@@ -92,6 +94,11 @@ class Settings(StudySettings):
             yield "devices", what, "0: PyTorch and devito have threads of their own"
         if not self.slowest < self.fastest:
             yield "slowest", f"{self.slowest} is not below {self.fastest}", "1400"
+
+    def processes(self) -> int:
+        sees_gpu = os.environ.get("JAX_PLATFORMS") != "cpu" and Path("/dev/nvidiactl").exists()
+        likely = SIDE_BY_SIDE if sees_gpu and self.engine == "jax" else 1
+        return min(self.workers or likely, len(self.methods))
 
     def packages(self) -> dict[str, str]:
         return {} if self.engine == "jax" else {"engine": self.engine}

@@ -118,8 +118,8 @@ def test_a_gpu_runs_as_many_methods_as_it_has_room_for(stats, workers, expected,
 
 
 def test_no_process_starts_in_vain():
-    of = lambda **changes: study.guess_workers(replace(PRESETS["paper"], **changes))
-    assert of(workers=1) == of(methods=("L2",)) == of(methods=("L2",), workers=3) == 0
+    of = lambda **changes: replace(PRESETS["paper"], **changes).processes()
+    assert of(workers=1) == of(methods=("L2",)) == of(methods=("L2",), workers=3) == 1
     assert of(workers=2) == of(methods=("L2", "GD"), workers=3) == 2
 
 
