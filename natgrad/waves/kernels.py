@@ -336,26 +336,29 @@ def prepare(task: Task) -> Launch | str:
 def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> Launch | str:
     """The kernel that runs these shots, or a line that says why it is XLA that does.
 
-    What one kernel keeps the others read, so there are all three of them or none.
+    What one kernel keeps the others read, so there are all three of them or none. NVRTC compiles
+    all four side by side when the first is asked for: most who ask for one soon need the others.
     """
     scheme, shape = medium.scheme, medium.weight.shape
     if scheme.recomputes and mode != "forward":
         return "the waves are not kept, but computed again"
-    wanted = ("forward",) if mode == "forward" else MODES[1:]
+    wanted = MODES[:1] if mode == "forward" else MODES[1:]
     numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
     turn = turned(medium)
-    tasks = []
-    for name in wanted:
+    begun = {}
+    for name in MODES[:1] if scheme.recomputes else MODES:
         given = {"born": None, "adjoint": receivers}.get(name, source)
         seen = None if name == "adjoint" else receivers
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        tasks.append(Task(name, *grid, *numbers, *sizes))
-    with ThreadPoolExecutor() as pool:  # NVRTC compiles them side by side
-        found = list(pool.map(prepare, tasks))
-    refused = [kernel for kernel in found if isinstance(kernel, str)]
-    return refused[0] if refused else found[wanted.index(mode)]
+        begun[name] = _compilers.submit(prepare, Task(name, *grid, *numbers, *sizes))
+    found = {name: begun[name].result() for name in wanted}
+    refused = [kernel for kernel in found.values() if isinstance(kernel, str)]
+    return refused[0] if refused else found[mode]
+
+
+_compilers = ThreadPoolExecutor(thread_name_prefix="natgrad compiles")
 
 
 def turned(medium: Medium) -> int:

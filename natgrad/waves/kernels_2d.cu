@@ -256,6 +256,7 @@ KERNEL wave(PARAMETERS) {
 #endif
     auto run = [&](auto at_end) {
         constexpr bool ENDS = decltype(at_end)::value;
+        int until = (STEPS - 1) % EVERY; // steps of the adjoint before the next with q: to count takes fewer registers
 #pragma unroll 1
         for (int s = 0; s < STEPS; s++) {
             const int parity = s & 1, phase = ((s - 1) >> 1) & 1;
@@ -264,8 +265,9 @@ KERNEL wave(PARAMETERS) {
             const real* now = fields + parity * FIELD;
             real* next = fields + (1 - parity) * FIELD;
             const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
-            const bool keeps = MODE != FORWARD && t % EVERY == 0;
-            const long long layer_of = ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ;
+            const bool keeps = MODE == ADJOINT ? until == 0 : MODE != FORWARD && t % EVERY == 0;
+            until = until ? until - 1 : EVERY - 1;
+            auto layer = [&] { return ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ; }; // of q, where the step has one
 
             // Corners in the rim are read before this block sends what lets others overwrite it.
             constexpr bool RIMS = BLOCKS > 1 && MODE != ADJOINT && RECORDED_CORNERS > 1;
@@ -321,7 +323,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == ADJOINT
                 if (keeps && works) {
                     real q[N][4];
-                    read_patch(kept + layer_of, q);
+                    read_patch(kept + layer(), q);
 #pragma unroll
                     for (int i = 0; i < N; i++) {
 #pragma unroll
@@ -407,7 +409,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == KEEP
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] *= w.v[j];
-                    if (keeps && works && gx0 + i < NX) write_quad(kept + layer_of + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
+                    if (keeps && works && gx0 + i < NX) write_quad(kept + layer() + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -p.before[i][j]);
 #else
@@ -418,10 +420,12 @@ KERNEL wave(PARAMETERS) {
 #if MODE == BORN
                 if (keeps && works) {
                     real q[N][4], r[N][4];
-                    read_patch(kept + layer_of, q), read_patch(ratio, r);
+                    read_patch(kept + layer(), q), read_patch(ratio, r);
 #pragma unroll
-                    for (int k = 0; k < 4 * N; k++)
-                        if (gx0 + k / 4 < NX) fresh[k / 4][k % 4] += r[k / 4][k % 4] * q[k / 4][k % 4];
+                    for (int i = 0; i < N; i++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+                            if (gx0 + i < NX) fresh[i][j] += r[i][j] * q[i][j];
                 }
 #endif
 #if MODE != BORN
@@ -437,7 +441,7 @@ KERNEL wave(PARAMETERS) {
                             real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << bit) - 1));
                             fresh[i][j] += *forced;
 #if MODE == KEEP
-                            if (keeps) kept[layer_of + (long long)(gx0 + i) * NZ + 4 * group + j] += *forced;
+                            if (keeps) kept[layer() + (long long)(gx0 + i) * NZ + 4 * group + j] += *forced;
 #endif
                             *forced = 0;
                         }

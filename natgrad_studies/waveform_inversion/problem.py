@@ -168,11 +168,8 @@ class Experiment:
 
 
 def simulate(model: Any, theta: Any) -> np.ndarray:
-    """The data of θ, by one program; a model calls several.
-
-    It keeps the waves, as an inversion does, so that there is one kernel less to compile.
-    """
-    run = model if model.on_host else eqx.filter_jit(lambda theta: model.evaluate(theta).rho)
+    """The data of θ, by one program; a model calls several."""
+    run = model if model.on_host else eqx.filter_jit(model)
     return np.asarray(run(jnp.asarray(theta)))
 
 

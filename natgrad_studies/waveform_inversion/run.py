@@ -23,8 +23,9 @@ from .problem import Experiment
 from .settings import SIDE_BY_SIDE, Settings
 
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
-# In this order they start on a GPU, so that none of the long ones is left for the end.
-LONGEST_FIRST = ("W2", "LBFGS_long", "LBFGS", "L2", "H1", "Hm1", "L2_five", "GD")
+# In this order they start on a GPU: the long ones first, so that none of them is left for the end,
+# but for two that compile quickly and compute meanwhile.
+LONGEST_FIRST = ("W2", "LBFGS_long", "LBFGS", "GD", "L2_five", "L2", "H1", "Hm1")
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 

@@ -17,7 +17,7 @@ RIVALS = ("LBFGS", "LBFGS_long")
 SECTIONS = ("folded", "faulted", "salt")
 MISFITS = ("least_squares", "transport")
 ENGINES = ("jax", "deepwave", "devito")
-SIDE_BY_SIDE = 8  # methods on a GPU, each in a process: threads would wait for Python's lock
+SIDE_BY_SIDE = 6  # methods on a GPU, each in a process: threads would wait for Python's lock
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Settings(StudySettings):
     device per core. All GPUs are used. Only for the engine jax."""
     workers: Annotated[int, Between(0, 256)] = 0
     """Methods that run at the same time, each in a process; the seconds of each then include
-    waiting for the others. 0 for eight on a GPU with room for them, so that some compute while
+    waiting for the others. 0 for six on a GPU with room for them, so that some compute while
     others compile, and for one on a CPU."""
 
     def conflicts(self) -> Iterator[tuple[str, str, str]]:
