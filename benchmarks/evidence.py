@@ -358,7 +358,6 @@ def run_study(command: str, folder: str) -> None:
     """
     from tables import show_table
 
-    from natgrad_studies import running
     from natgrad_studies.registry import STUDIES
     from natgrad_studies.settings import fill
 
@@ -373,8 +372,12 @@ def run_study(command: str, folder: str) -> None:
     base = presets[given.pop("preset", [next(iter(presets))])[0]]
     several = lambda key: isinstance(getattr(base, key), tuple)
     chosen = {key: value if several(key) else value[0] for key, value in given.items()}
-    running.prepare_process()
     settings = fill(base, chosen | {"output": f"{folder}/study"}, command)
+    if settings.processes() > 1:
+        STUDIES[name].import_beside()
+    from natgrad_studies import running
+
+    running.prepare_process()
     running.run_study(settings, lambda line: print(line, flush=True))
     page = json.loads(Path(folder, "study/page.json").read_text(encoding="utf-8"))
     texts, names = [], []

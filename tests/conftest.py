@@ -1,9 +1,12 @@
 """Quick compilation and double precision for every test; the Hypothesis profile; references."""
 
+import atexit
 import gc
 import importlib.metadata
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +24,11 @@ if not os.environ.get("NATGRAD_TEST_OPTIMISED"):
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
+
+# Nothing is written into the user's cache. Processes share what the first of them has made.
+if "NATGRAD_CACHE" not in os.environ:
+    os.environ["NATGRAD_CACHE"] = tempfile.mkdtemp(prefix="natgrad-tests-")
+    atexit.register(shutil.rmtree, os.environ["NATGRAD_CACHE"], ignore_errors=True)
 
 import jax
 

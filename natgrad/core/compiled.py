@@ -4,10 +4,12 @@ A model outside JAX cannot be traced, so its runs are driven from Python: the sa
 loops of Python in place of `jax.lax`'s.
 """
 
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache as cache_results
 from functools import wraps
 from pathlib import Path
@@ -25,6 +27,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxtyping import PyTree
 
 from ..errors import InputError
+from .archive import replace_file
 
 LITTLE_WORK = 2**21  # numbers that a program makes: milliseconds, where compiling takes seconds
 GUESSED_LENGTH = 10  # of a loop that ends by a test
@@ -317,6 +320,37 @@ def program_folder(environment: Mapping[str, str]) -> Path | None:
         return Path(named).expanduser() if named else None
     home = environment.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path("~/.cache").expanduser()) / "natgrad"
+
+
+def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
+    """Machine code from the folder of programs, or made and kept there.
+
+    `told` is all that decides what it is, as JSON has it. Of processes that want it at the same
+    time one makes it, and the others wait. A digest tells files that were damaged, which are made
+    anew. Where nothing can be kept it is made every time.
+    """
+    try:
+        folder = program_folder(os.environ)
+    except RuntimeError:  # there is no home folder
+        folder = None
+    if folder is None:
+        return make()
+    path = folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]}.code"
+    digest = lambda code: hashlib.sha256(code).digest()
+    with ExitStack() as held:
+        with suppress(OSError, ImportError):
+            import fcntl  # not on every system
+
+            folder.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(path.open("ab")), fcntl.LOCK_EX)
+        with suppress(OSError):
+            found = path.read_bytes()
+            if digest(found[32:]) == found[:32]:
+                return found[32:]
+        code = make()
+        with suppress(OSError):
+            replace_file(path, digest(code) + code)
+    return code
 
 
 def _is_writable(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 A `Launch` names source files, what is defined in them, kernels and their grids. `Launch.usage`
 shows that it runs on a GPU, or raises; `Launch.call` is the call inside a traced function.
 
-    source.cu ─NVRTC→ cubin, kept in a folder of the user's cache ─driver→ kernel ─jax.ffi→ program
+    source.cu ─NVRTC→ cubin, kept in the folder of programs ─driver→ kernel ─jax.ffi→ program
 
 Both libraries are reached by ctypes, and so is XLA (ffi.py). Nothing is compiled when natgrad is
 installed, nothing of this runs without a GPU. What else there is: an extension module would have to
@@ -14,13 +14,12 @@ own.
 """
 
 import ctypes
-import hashlib
 import importlib.util
 import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ import jax
 from jax import Array
 
 from . import ffi
-from .archive import replace_file
+from .compiled import keep_code
 from .ffi import Call, register, struct
 
 TARGET = "natgrad_cuda_launch"
@@ -84,37 +83,16 @@ def _nvrtc(function: str, *arguments: Any) -> None:
         raise CudaError(f"{function}: error {code}")
 
 
-def compile_source(source: str, options: list[str], again: bool = False) -> bytes:
-    """The cubin of a source, from the cache of this user where it has been compiled before.
+def compile_source(source: str, options: list[str]) -> bytes:
+    """The cubin of a source, kept where it has been compiled before.
 
     It is machine code: the source, the options (with the architecture) and the compiler decide what
     it is, and the driver, whose version is not asked for, whether it loads.
     """
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-    told = json.dumps([source, options, major.value, minor.value])
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = Path(root) / "natgrad" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.cubin"
-    with _alone(path):
-        with suppress(OSError):
-            if not again and (found := path.read_bytes()):
-                return found
-        cubin = _compile(source, options)
-        with suppress(OSError):  # where the home cannot be written to, compile again next time
-            replace_file(path, cubin)
-    return cubin
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Of processes that would make the same file at the same time one does, and others wait."""
-    with ExitStack() as held:
-        with suppress(OSError, ImportError):
-            import fcntl  # not on every system
-
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(path.with_suffix(".lock").open("w")), fcntl.LOCK_EX)
-        yield
+    told = [source, options, major.value, minor.value]
+    return keep_code(told, lambda: _compile(source, options))
 
 
 def _compile(source: str, options: list[str]) -> bytes:
@@ -211,9 +189,9 @@ class Launch(NamedTuple):
         lines = [f"#define {name} {value}\n" for name, value in self.macros]
         return "".join(lines) + "".join((PACKAGE / file).read_text() for file in self.files)
 
-    def cubin(self, again: bool = False) -> bytes:
+    def cubin(self) -> bytes:
         options = [f"--gpu-architecture={self.architecture}", "--std=c++17", "-default-device"]
-        return compile_source(self.source, options, again)
+        return compile_source(self.source, options)
 
     def functions(self, context: int) -> list[ctypes.c_void_p]:
         """The kernels in a context that is current, loaded once."""
@@ -223,10 +201,7 @@ class Launch(NamedTuple):
         with _loading:
             if (context, self) not in _functions:
                 module, found = ctypes.c_void_p(), []
-                try:
-                    _driver("cuModuleLoadData", ctypes.byref(module), cubin)
-                except CudaError:  # a file of the cache may have been cut off
-                    _driver("cuModuleLoadData", ctypes.byref(module), self.cubin(again=True))
+                _driver("cuModuleLoadData", ctypes.byref(module), cubin)
                 for kernel in self.kernels:
                     function, name = ctypes.c_void_p(), kernel.name.encode()
                     _driver("cuModuleGetFunction", ctypes.byref(function), module, name)

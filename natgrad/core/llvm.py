@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from .compiled import keep_code
+
 # The bits of the control register that flush results and arguments.
 FLUSH = """%old = alloca i32
 %new = alloca i32
@@ -272,17 +274,23 @@ _engines: list[Any] = []  # code that is called must not be collected
 
 
 def compile_code(text: str, name: str) -> int:
-    """The address of one of the functions of a text."""
+    """The address of one of the functions of a text, whose code is kept for other processes."""
     llvm = _library()
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
-    module = llvm.parse_assembly(text + FOOT + _declare_fused(text))
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    engine = llvm.create_mcjit_compiler(module, machine)
+
+    def compile_text() -> bytes:
+        module = llvm.parse_assembly(text + FOOT + _declare_fused(text))
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        return machine.emit_object(module)
+
+    told = [text, str(target.triple), cpu, features, list(llvm.llvm_version_info)]
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(keep_code(told, compile_text)))
     engine.finalize_object()
     _engines.append(engine)
     return engine.get_function_address(name)

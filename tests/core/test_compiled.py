@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.core.compiled import LITTLE_WORK, MANY_NUMBERS, compile_beside, jit_by_work, loop
+from natgrad.core.compiled import (
+    LITTLE_WORK,
+    MANY_NUMBERS,
+    compile_beside,
+    jit_by_work,
+    keep_code,
+    loop,
+)
 
 
 def test_a_program_is_compiled_as_thoroughly_as_its_work_deserves():
@@ -75,3 +82,47 @@ def test_a_program_that_was_compiled_beside_is_found_and_what_fails_there_fails_
     assert threading.current_thread() not in dict(traced).values()
     with pytest.raises(ValueError, match="no such name"):
         double(x, "bad")
+
+
+def test_machine_code_is_kept_by_what_decides_it_and_made_anew_where_it_is_damaged(
+    monkeypatch, tmp_path
+):
+    folder, made = tmp_path / "programs", []
+    monkeypatch.setenv("NATGRAD_CACHE", str(folder))
+
+    def get(told):
+        return keep_code(told, lambda: made.append(told) or b"code of %d" % len(made))
+
+    assert get(["a", 1]) == get(["a", 1]) == b"code of 1"
+    assert get(["a", 2]) == b"code of 2"
+    first, second = sorted(folder.iterdir(), key=lambda path: path.read_bytes()[-1])
+    first.write_bytes(b"")
+    second.write_bytes(second.read_bytes()[:-1])
+    assert (get(["a", 1]), get(["a", 2])) == (b"code of 3", b"code of 4")
+    assert get(["a", 1]) == b"code of 3"
+    assert len(list(folder.iterdir())) == 2
+    monkeypatch.setenv("NATGRAD_CACHE", "")  # nothing is kept
+    assert (get(["a", 1]), get(["a", 1])) == (b"code of 5", b"code of 6")
+    monkeypatch.setenv("NATGRAD_CACHE", str(first))  # no folder
+    assert (get(["a", 1]), get(["a", 1])) == (b"code of 7", b"code of 8")
+
+
+def test_of_those_who_want_the_same_code_one_makes_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("NATGRAD_CACHE", str(tmp_path))
+    going, made, found = threading.Event(), [], []
+
+    def make():
+        made.append(None)
+        assert going.wait(60)
+        return b"code"
+
+    threads = [
+        threading.Thread(target=lambda: found.append(keep_code("told", make))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    going.set()
+    for thread in threads:
+        thread.join()
+    assert found == [b"code"] * 4
+    assert len(made) == 1
