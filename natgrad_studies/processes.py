@@ -106,11 +106,13 @@ class Crew:
 class Worker:
     """One of the processes, seen from this one.
 
-    It is forked from a server, which may have imported all that it needs (`Study.import_beside`).
+    It is forked from a server that imports what it needs once for all, and may have begun to do so
+    before (`Study.import_beside`).
     """
 
     def __init__(self, begin: Begin, arguments: tuple[Any, ...]):
         context = get_context("forkserver")
+        context.set_forkserver_preload([begin.__module__])
         self._pipe, theirs = context.Pipe()
         given = (theirs, dict(os.environ), begin, arguments)  # the server may be older than these
         self.process = context.Process(target=serve, args=given, daemon=True)
