@@ -373,8 +373,7 @@ def run_study(command: str, folder: str) -> None:
     several = lambda key: isinstance(getattr(base, key), tuple)
     chosen = {key: value if several(key) else value[0] for key, value in given.items()}
     settings = fill(base, chosen | {"output": f"{folder}/study"}, command)
-    if settings.processes() > 1:
-        STUDIES[name].import_beside()
+    STUDIES[name].import_beside(settings)
     from natgrad_studies import running
 
     running.prepare_process()

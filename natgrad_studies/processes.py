@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, parent_process
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,8 +22,9 @@ from natgrad.descent import BOARD, Watch, show_run
 
 from . import stopping
 from .methods import label
+from .registry import import_beside
 from .running import prepare_process
-from .stopping import ENDING
+from .stopping import ENDING, without_ctrl_c
 
 Begin = Callable[..., Callable[[Any], Any]]
 Failure = TypeVar("Failure", bound=BaseException)
@@ -104,19 +105,15 @@ class Crew:
 
 
 class Worker:
-    """One of the processes, seen from this one.
-
-    It is forked from a server that imports what it needs once for all, and may have begun to do so
-    before (`Study.import_beside`).
-    """
+    """One of the processes, seen from this one."""
 
     def __init__(self, begin: Begin, arguments: tuple[Any, ...]):
-        context = get_context("forkserver")
-        context.set_forkserver_preload([begin.__module__])
+        context = import_beside(begin.__module__)
         self._pipe, theirs = context.Pipe()
         given = (theirs, dict(os.environ), begin, arguments)  # the server may be older than these
         self.process = context.Process(target=serve, args=given, daemon=True)
-        self.process.start()
+        with without_ctrl_c():
+            self.process.start()
         theirs.close()
 
     def do(self, task: Any) -> Any:
@@ -180,8 +177,9 @@ def serve(
     arguments: tuple[Any, ...],
 ) -> None:
     """Do tasks until the process is to end, the first exception included."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is the parent that ends this
-    os.environ |= environment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, should it not be blocked
+    os.environ.clear()
+    os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: ENDING.set())
     send = lambda *message: pipe.send(message)

@@ -1,8 +1,10 @@
 """The studies that the command line knows; each is imported only when it runs."""
 
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import forkserver, set_forkserver_preload
+from multiprocessing import forkserver, get_context, set_forkserver_preload
 from typing import Any
 
 from .darcy import settings as darcy
@@ -11,6 +13,7 @@ from .gaussian_mixture import settings as gaussian_mixture
 from .metric_cost import settings as metric_cost
 from .poisson_pinn import settings as poisson_pinn
 from .records import settings as records
+from .stopping import without_ctrl_c
 from .waveform_inversion import settings as waveform_inversion
 
 
@@ -42,13 +45,27 @@ class Study:
         """A module of its package, imported now."""
         return import_module(self._path(module))
 
-    def import_beside(self) -> None:
-        """Have a server import what runs it, beside this process; a crew is forked from that."""
-        set_forkserver_preload([self._path("run")])
-        forkserver.ensure_running()
+    def import_beside(self, settings: Any) -> None:
+        """Begin to import what runs it for the processes that will share it, if there are some."""
+        if settings.processes() > 1:
+            import_beside(self._path("run"))
 
     def _path(self, module: str) -> str:
         return f"{__package__}.{self.name.replace('-', '_')}.{module}"
+
+
+def import_beside(module: str) -> Any:
+    """The context for processes that need a module.
+
+    They are forked from a server that imports it beside this process, once for all of them. Where
+    there can be no server, each begins anew.
+    """
+    if sys.platform == "linux":  # elsewhere libraries may have threads by then, which a fork loses
+        set_forkserver_preload([module])
+        with suppress(OSError), without_ctrl_c():  # TMPDIR may be too long for a socket
+            forkserver.ensure_running()
+            return get_context("forkserver")
+    return get_context("spawn")
 
 
 KEYS = {  # what a metric or a method to compare is

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from threading import Thread
 from time import perf_counter
 from typing import Any
 
@@ -32,11 +31,10 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     study = study_of(settings)
     settings.check()
     settings.check_packages()
-    run = study.load("run")
+    run, page = study.load("run"), study.load("page")
     folder = ResultFolder(settings.output)
     text = to_toml(settings, f"natgrad study {study.name} --config settings.toml")
     start = perf_counter()
-    Thread(target=study.load, args=("page",)).start()  # matplotlib, beside what follows
     with folder.claimed(study.name, settings), show_busy(study.name):
         replace_file(folder.path / "settings.toml", text.encode())
         result = run.compute(settings, say, Kept(folder.path / "runs", *run.KEPT))
@@ -44,7 +42,7 @@ def run_study(settings: Any, say: Say = lambda line: None) -> tuple[Path, Any]:
     seconds = {"seconds": perf_counter() - start}
     folder.write("results.json", made_by | seconds | result.numbers())
     say("drawing")
-    built = study.load("page").page(result, folder.figures)
+    built = page.page(result, folder.figures)
     known = {field.name: getattr(settings, field.name) for field in fields(settings)}
     whole = replace(
         built, settings=known, versions=versions() | dict(built.versions), machine=machine()

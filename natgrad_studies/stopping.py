@@ -4,7 +4,9 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -16,6 +18,17 @@ def check_ending() -> None:
     """A safe point: raise `KeyboardInterrupt` if the program is to end."""
     if ENDING.is_set():
         raise KeyboardInterrupt
+
+
+@contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """A process that is started meanwhile is not interrupted by a terminal, but by this process."""
+    resource_tracker.ensure_running()  # else it starts with the first process, and unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Stop:

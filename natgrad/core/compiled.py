@@ -14,6 +14,7 @@ from functools import cache as cache_results
 from functools import wraps
 from pathlib import Path
 from threading import Thread
+from time import monotonic, sleep
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -35,6 +36,7 @@ MANY_NUMBERS = 8  # of one type in a loop
 # Products of slices where they lie may begin at an odd number of a vector, which cuBLAS refuses.
 UNTUNED = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_dynamic_slice_fusion": False}
 LEAST_COMPILE_SECONDS = 0.05  # quicker programs are compiled again rather than stored
+LONGEST_WAIT, BETWEEN_LOOKS = 60.0, 0.02  # seconds: for code that another process makes
 MOST_MAPS = 0.4  # of those that a process may have
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -281,6 +283,8 @@ def cache(folder: str | Path | None = None) -> Path | None:
     Processes may share a folder. JAX warns of files in it that are damaged, and compiles anew; it
     does not write them again, so remove them.
 
+    The machine code of wave kernels is kept in any case, in `NATGRAD_CACHE` or the user's folder.
+
     Cost: a file for each program that takes longer than 0.05 s to compile.
 
     Args:
@@ -326,8 +330,8 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
     """Machine code from the folder of programs, or made and kept there.
 
     `told` is all that decides what it is, as JSON has it. Of processes that want it at the same
-    time one makes it, and the others wait. A digest tells files that were damaged, which are made
-    anew. Where nothing can be kept it is made every time.
+    time one makes it, and the others wait, but not for ever. A digest tells files that were
+    damaged, which are made anew. Where nothing can be kept it is made every time.
     """
     try:
         folder = program_folder(os.environ)
@@ -342,7 +346,12 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
             import fcntl  # not on every system
 
             folder.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(path.open("ab")), fcntl.LOCK_EX)
+            file, end = held.enter_context(path.open("ab")), monotonic() + LONGEST_WAIT
+            while monotonic() < end:
+                with suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                sleep(BETWEEN_LOOKS)
         with suppress(OSError):
             found = path.read_bytes()
             if digest(found[32:]) == found[:32]:

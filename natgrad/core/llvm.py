@@ -46,6 +46,16 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 """
 
 
+# Loops and vectors are as they are written.
+OPTIONS = {
+    "speed_level": 2,
+    "loop_vectorization": False,
+    "slp_vectorization": False,
+    "loop_unrolling": False,
+}
+LEVEL = 3  # of the choice of instructions
+
+
 class Value:
     """A vector: the result of an instruction, or a constant."""
 
@@ -264,7 +274,7 @@ def vector_bytes() -> int:
 def _declare_fused(text: str) -> str:
     """The declarations of ab + c for the vectors of a text."""
     lines = []
-    for count, bits in set(re.findall(r"@llvm\.fmuladd\.v(\d+)f(\d+)", text)):
+    for count, bits in sorted(set(re.findall(r"@llvm\.fmuladd\.v(\d+)f(\d+)", text))):
         kind = f"<{count} x {'float' if bits == '32' else 'double'}>"
         lines.append(f"declare {kind} @llvm.fmuladd.v{count}f{bits}({kind}, {kind}, {kind})")
     return "\n".join(lines)
@@ -278,17 +288,20 @@ def compile_code(text: str, name: str) -> int:
     llvm = _library()
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=LEVEL, jit=True)
+    whole = text + FOOT + _declare_fused(text)
 
     def compile_text() -> bytes:
-        module = llvm.parse_assembly(text + FOOT + _declare_fused(text))
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        module = llvm.parse_assembly(whole)
+        options = llvm.create_pipeline_tuning_options()
+        for option, value in OPTIONS.items():
+            setattr(options, option, value)
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
         return machine.emit_object(module)
 
-    told = [text, str(target.triple), cpu, features, list(llvm.llvm_version_info)]
+    compiler = [list(llvm.llvm_version_info), LEVEL, OPTIONS]
+    told = [whole, str(target.triple), cpu, features, compiler]
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(keep_code(told, compile_text)))
     engine.finalize_object()

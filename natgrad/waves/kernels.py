@@ -8,7 +8,8 @@ that a run is one launch. In 3D a launch is a step of all shots, in which each f
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -312,7 +313,6 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
     return Launch(paths, named, device.architecture, kernels, rounds)
 
 
-@cache
 def prepare(task: Task) -> Launch | str:
     """The kernel of a task, compiled and seen to fit on the GPU, or why there is none."""
     device = find_device()
@@ -337,7 +337,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     """The kernel that runs these shots, or a line that says why it is XLA that does.
 
     What one kernel keeps the others read, so there are all three of them or none. NVRTC compiles
-    all four side by side when the first is asked for: most who ask for one soon need the others.
+    all four side by side when the first is asked for, because most who ask for one soon need the
+    others; a process that ends before waits for them.
     """
     scheme, shape = medium.scheme, medium.weight.shape
     if scheme.recomputes and mode != "forward":
@@ -352,13 +353,18 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        begun[name] = _compilers.submit(prepare, Task(name, *grid, *numbers, *sizes))
+        begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes))
     found = {name: begun[name].result() for name in wanted}
     refused = [kernel for kernel in found.values() if isinstance(kernel, str)]
     return refused[0] if refused else found[mode]
 
 
 _compilers = ThreadPoolExecutor(thread_name_prefix="natgrad compiles")
+
+
+@cache
+def _begin(prepare: Callable[[Task], Launch | str], task: Task) -> "Future[Launch | str]":
+    return _compilers.submit(prepare, task)
 
 
 def turned(medium: Medium) -> int:

@@ -64,8 +64,7 @@ def _run_study(settings: Any, output: Output) -> None:
     """Run the study into its folder, or resume it; print its tables and where the page is."""
     study = study_of(settings)
     settings.check()
-    if settings.processes() > 1:
-        study.import_beside()
+    study.import_beside(settings)
     output.line(f"{study.name}, preset {settings.preset}, into {settings.output}")
     with _computing(study.name, settings, output):
         from ..running import run_study

@@ -25,7 +25,7 @@ from .settings import SIDE_BY_SIDE, Settings
 HELD = 4  # times what a run stores of its waves: at θ, for a trial step, and as much for the rest
 # In this order they start on a GPU: the long ones first, so that none of them is left for the end,
 # but for two that compile quickly and compute meanwhile.
-LONGEST_FIRST = ("W2", "LBFGS_long", "LBFGS", "GD", "L2_five", "L2", "H1", "Hm1")
+STARTING_ORDER = ("W2", "LBFGS_long", "LBFGS", "GD", "L2_five", "L2", "H1", "Hm1")
 FRAMES = 12  # at most so many models of a run are kept for the report
 
 
@@ -264,7 +264,7 @@ def compute(settings: Settings, say: Say, kept: Kept) -> StudyResult:
         if workers == 1:
             runs = [run(key) for key in one_by_one(settings.methods)]
             return StudyResult(settings, experiment, runs, workers)
-        order = sorted(settings.methods, key=LONGEST_FIRST.index)
+        order = sorted(settings.methods, key=STARTING_ORDER.index)
         begun = {key: crew.submit(run, key) for key in one_by_one(order)}
         _ = experiment.first_loss  # while the others compute
         runs = crew.wait([begun[key] for key in settings.methods])

@@ -17,7 +17,7 @@ from rich.console import Console
 import crew_tasks
 import natgrad as ng
 from natgrad.descent import BOARD, progress
-from natgrad_studies import stopping
+from natgrad_studies import registry, stopping
 from natgrad_studies.methods import one_by_one
 from natgrad_studies.processes import Crew
 
@@ -91,6 +91,26 @@ def test_what_ends_a_task_ends_all(task, kind, message, monkeypatch):
         run_crew(["endless", task, "run"])
     numbers = [int(number) for number in ended.value.__notes__[-1].split()]
     wait_until(lambda: all(map(is_gone, numbers)))
+
+
+@pytest.mark.slow
+def test_where_no_server_can_be_processes_begin_anew(monkeypatch):
+    def refuse():
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(registry.forkserver, "ensure_running", refuse)
+    monkeypatch.setenv("NATGRAD_TEST", "one")
+    assert registry.import_beside("json").get_start_method() == "spawn"
+    assert run_crew(["see NATGRAD_TEST"])[1] == ["one"]
+
+
+def test_a_process_has_the_environment_as_it_is(monkeypatch):
+    monkeypatch.setenv("NATGRAD_TEST", "one")
+    run_crew(["see NATGRAD_TEST"])  # a server is there now
+    monkeypatch.setenv("NATGRAD_TEST", "two")
+    assert run_crew(["see NATGRAD_TEST"])[1] == ["two"]
+    monkeypatch.delenv("NATGRAD_TEST")
+    assert run_crew(["see NATGRAD_TEST"])[1] == [None]
 
 
 @pytest.mark.slow

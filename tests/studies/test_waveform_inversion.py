@@ -266,7 +266,7 @@ def test_similarity_is_one_for_the_same_and_falls_with_noise():
 
 
 def test_the_methods_are_those_of_the_settings():
-    assert set(KNOWN) == set(METHODS) == set(study.LONGEST_FIRST)
+    assert set(KNOWN) == set(METHODS) == set(study.STARTING_ORDER)
     for preset in PRESETS.values():
         preset.check()
 

@@ -4,6 +4,7 @@ import ctypes
 import json
 import shutil
 import subprocess
+import threading
 from functools import partial
 
 import jax
@@ -290,16 +291,35 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     assert "cuInit is missing from libcuda" in kernels.find_device.__wrapped__()
     monkeypatch.setattr(kernels, "find_device", kernels.Device)
     monkeypatch.setattr(cuda, "_ask", lambda kind, function, *_: int(function == "nvrtcVersion"))
-    assert kernels.prepare.__wrapped__(task()) == "nvrtcVersion: error 1"
+    assert kernels.prepare(task()) == "nvrtcVersion: error 1"
     room = lambda self, ordinal: [cuda.Usage(64, 0, int(self.kernels[0].cluster <= 8))]
     monkeypatch.setattr(cuda.Launch, "usage", room)
     large = task(itemsize=8)
     assert kernels.plan_kernel(large).blocks > 8
-    assert "cluster of 8 blocks" in kernels.prepare.__wrapped__(large)
-    few = kernels.prepare.__wrapped__(task(shots=1))
+    assert "cluster of 8 blocks" in kernels.prepare(large)
+    few = kernels.prepare(task(shots=1))
     assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
     monkeypatch.setattr(cuda.Launch, "usage", lambda self, ordinal: [cuda.Usage(64, 0, 0)])
-    assert "no room" in kernels.prepare.__wrapped__(task())
+    assert "no room" in kernels.prepare(task())
+
+
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+def test_all_kernels_are_compiled_once_when_the_first_is_asked_for(monkeypatch):
+    made, going = [], threading.Event()
+
+    def prepare(task):
+        made.append(task.mode)
+        assert task.mode == "forward" or going.wait(60)  # which is not waited for
+        return task.mode
+
+    monkeypatch.setattr(kernels, "prepare", prepare)
+    model = make("kernels", absorbing=0)
+    medium = Medium(model.slowness(model.start), model.layer, model.scheme)
+    find = lambda mode: kernels.find(mode, medium, *model.gathers[1:])
+    assert find("forward") == "forward"
+    going.set()
+    assert [find(mode) for mode in kernels.MODES[1:]] == ["keep"] * 3  # a line, and so none
+    assert sorted(made) == sorted(kernels.MODES)
 
 
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
