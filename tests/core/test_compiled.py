@@ -121,7 +121,7 @@ def test_of_those_who_want_the_same_code_one_makes_it(monkeypatch, tmp_path):
     ]
     for thread in threads:
         thread.start()
-    going.set()
+    threading.Timer(0.3, going.set).start()  # when all of them want it
     for thread in threads:
         thread.join()
     assert found == [b"code"] * 4
