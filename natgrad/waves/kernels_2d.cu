@@ -49,11 +49,10 @@ KERNEL wave(PARAMETERS) {
     const int turn = tid - (at_end && !in_strip ? 32 * STRIP_WARPS : 0), column = turn / LANES;
     const bool has_inner = INNER && column < (in_strip ? near_patches + far_patches : others);
     int patch;
-    if (in_strip) patch = !has_inner ? (near_end ? 0 : FAR_PATCH) : column < near_patches ? column : FAR_PATCH + column - near_patches;
+    if (in_strip) patch = column < near_patches ? column : FAR_PATCH + column - near_patches;
     else if (has_right && column == has_left) patch = near_patches + others - 1;
     else patch = near_patches + column - (has_right && column > has_left);
-    inner.x0 = has_inner || in_strip ? PX * patch : 0;
-    inner.group = has_inner ? QUADS + turn % LANES : GROUPS;
+    inner.x0 = PX * patch, inner.group = QUADS + turn % LANES;
     inner.is = (has_inner ? WORKS : 0) | (in_strip ? CROSSED : 0);
 
     // In the strips along z a lane has four rows, a warp PER patches side by side. At the ends the last
@@ -66,9 +65,8 @@ KERNEL wave(PARAMETERS) {
     const bool has_outer = lane < PER * PIECE && number < 2 * count;
     const int end = has_outer ? number / count : 0, piece = has_outer ? number % count : 0, zgroup = lane % PIECE;
     outer.x0 = PO * (!crosses ? near_across + piece : piece < near_across ? piece : from_far + piece - near_across);
-    outer.group = has_outer ? zgroup + (end ? GROUPS - QUADS : 0) : GROUPS;
+    outer.group = zgroup + (end ? GROUPS - QUADS : 0);
     outer.is = (has_outer ? WORKS : 0) | (crosses ? CROSSED : 0) | (zgroup == 0 ? TOP : 0) | (zgroup == QUADS - 1 ? BOTTOM : 0);
-    int zfrom = 4 * (end * QUADS + zgroup); // in the table of filters
     const int late = at_end ? tid : THREADS - 1 - tid; // warps with the fewest cells look after the points
     auto both = [&](auto use) {
         use(inner);
@@ -76,8 +74,15 @@ KERNEL wave(PARAMETERS) {
     };
     both([&](auto& p) {
         if (p.is & WORKS) p.is |= (has_left && p.x0 < HALF ? LEFT : 0) | (has_right && p.x0 + p.COUNT > width - HALF ? RIGHT : 0);
+        // A lane without cells goes along with the last one of its warp that has some, whose words of shared
+        // memory it reads too: others would take the banks' time.
+        const unsigned working = any_lane(p.is & WORKS ? 1u << lane : 0);
+        const bool last = working >> lane == 1;
+        const int x0 = any_lane(last ? p.x0 : 0), group = any_lane(last ? p.group : 0);
+        if (!(p.is & WORKS)) p.x0 = x0, p.group = group;
         hold(p.group), hold(p.x0), hold(p.is);
     });
+    int zfrom = 4 * (outer.group < QUADS ? outer.group : outer.group - INNER); // in the table of filters
     hold(zfrom);
 
     for (int i = tid; i < REALS; i += THREADS) fields[i] = 0;
@@ -309,10 +314,8 @@ KERNEL wave(PARAMETERS) {
                 constexpr bool OUTER = decltype(out)::value;
                 constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
-                // A lane without cells goes along, in rows beyond the grid, which are zero, and writes nothing:
-                // numbers of its own would double in every step, and the layer reads what lies around.
                 if (!(p.warp & WORKS)) return;
-                const bool works = p.is & WORKS;
+                const bool works = p.is & WORKS; // the numbers of a lane that does not grow beyond bounds: it writes nothing
 #if MODE >= BORN
                 auto read_patch = [&](const real* from, real(&q)[N][4]) {
 #pragma unroll
@@ -388,7 +391,7 @@ KERNEL wave(PARAMETERS) {
                     if (OUTER) {
                         Quad zeta = zplace(i)[THREADS];
                         cross_lanes(along, f, K[1], p.is & TOP, p.is & BOTTOM, p.own[i], zeta.v, fresh[i]);
-                        zplace(i)[THREADS] = zeta;
+                        if (works) zplace(i)[THREADS] = zeta;
                     } else
 #endif
 #pragma unroll
