@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,8 +54,8 @@ def _library(kind: str) -> ctypes.CDLL:
     packages = importlib.util.find_spec("nvidia")  # in parts, each a package of its own
     folders = list(map(Path, (packages and packages.submodule_search_locations) or []))
     folders = [*folders, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
-    beside = [path for f in folders for n in names for path in f.glob(f"**/{n}")]
-    for path in [*names, *map(str, beside)]:
+    beside = (str(path) for f in folders for n in names for path in f.glob(f"**/{n}"))
+    for path in chain(names, beside):  # a toolkit is large: it is searched where nothing else helps
         try:
             return load(path)
         except OSError:
