@@ -3,6 +3,7 @@
     python benchmarks/bench_kernels.py compile                 # without a GPU, where NVRTC is
     python benchmarks/bench_kernels.py check [--out folder]    # about three minutes
     python benchmarks/bench_kernels.py time [--out folder]     # about three minutes
+    python benchmarks/bench_kernels.py store [--out folder]    # about two minutes, 90 GB
 
 Every check and every engine is a process of its own with a limit in seconds, so that one that
 crashes or hangs leaves the others alone. What is found is printed, and added to kernels.jsonl in
@@ -61,6 +62,8 @@ ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
 TASKS = ("forward", "keeping", "Born", "adjoint", "gradient", "Gauss-Newton")
 IN_A_ROW = 32
 VOLUME, VOLUME_STEPS = (472, 472, 472), 304  # as long as the wavelet is
+STORED, STORED_STEPS, BUDGETS = (400, 400, 400), 2000, (40e9, 60e9, 100e9)
+STORE_SECONDS = 170.0
 
 
 def make(case: str, engine: str, dtype: str) -> Any:
@@ -140,7 +143,7 @@ def check(case: str, mode: str) -> Iterator[dict[str, Any]]:
     yield {"ok": ok, "apart": apart, "limit": limit, "error": error, "xla": xla}
 
 
-def volume() -> Any:
+def volume(shape: tuple[int, ...], steps: int) -> Any:
     """One shot in the middle of a cube, recorded on a line."""
     import numpy as np
     import wave_cases
@@ -148,21 +151,19 @@ def volume() -> Any:
     from natgrad import waves
 
     dt, h, frequency = 0.001, 10.0, 10.0
-    middle = h * (np.array(VOLUME) // 2)
-    line = np.stack([np.arange(VOLUME[0]) * h, *np.full((2, VOLUME[0]), 50.0)], 1)
-    wavelet = waves.ricker(frequency, dt, VOLUME_STEPS)
-    survey = waves.Survey(VOLUME, h, dt, middle[None], line, wavelet)
-    velocity = np.linspace(1800.0, 3000.0, VOLUME[2]) * np.ones(VOLUME)
+    middle = h * (np.array(shape) // 2)
+    line = np.stack([np.arange(shape[0]) * h, *np.full((2, shape[0]), 50.0)], 1)
+    survey = waves.Survey(shape, h, dt, middle[None], line, waves.ricker(frequency, dt, steps))
+    velocity = np.linspace(1800.0, 3000.0, shape[2]) * np.ones(shape)
     data = np.random.default_rng(0).normal(size=survey.data_shape).astype(np.float32)
-    return wave_cases.Case(survey, velocity, np.full(VOLUME, 0.01), data)
+    return wave_cases.Case(survey, velocity, np.full(shape, 0.01), data)
 
 
 def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
     """In a process of its own: seconds of every task, as they come."""
-    import jax
     import wave_cases
 
-    case = wave_cases.paper(21, 2000) if size == "2D" else volume()
+    case = wave_cases.paper(21, 2000) if size == "2D" else volume(VOLUME, VOLUME_STEPS)
     settings = {} if size == "2D" else {"order": 8, "memory": 2**36}
     if engine == "deepwave":
         tasks = wave_cases.deepwave_tasks(case, 8, "cuda", settings.get("order", 4))
@@ -176,7 +177,7 @@ def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
             continue
         first, seconds = clock(tasks[task])
         rate = case.cell_steps / seconds
-        memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
+        memory = peak_bytes() / 2**30
         if engine == "deepwave":
             import torch
 
@@ -193,6 +194,38 @@ def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
             if row["task"] in calls:
                 row["in a row ms"] = 1e3 * clock(calls[row["task"]])[1] / IN_A_ROW
             yield row
+
+
+def store() -> Iterator[dict[str, Any]]:
+    """In a process of its own: seconds and the largest memory so far, from the least on."""
+    import numpy as np
+    import wave_cases
+
+    case, before = volume(STORED, STORED_STEPS), None
+    for memory in BUDGETS:
+        tasks = wave_cases.natgrad_tasks(case, order=8, memory=int(memory))
+        storage, times = tasks["model"]().storage, []
+        for _ in range(2):
+            start = time.perf_counter()
+            found = tasks["gradient"]()
+            times.append(time.perf_counter() - start)
+        del tasks  # and what they keep
+        new = np.asarray(found, float)
+        apart = None
+        if before is not None:
+            apart = float(np.linalg.norm(new - before) / np.linalg.norm(before))
+        before = new
+        kept = str(storage).partition(",")[0]
+        row = {"stored": kept, "memory GB": memory / 1e9, "stored GB": storage.bytes / 1e9}
+        row |= {"first s": times[0], "s": times[1], "peak GB": peak_bytes() / 1e9}
+        yield row | {"apart": apart}
+
+
+def peak_bytes() -> int:
+    """The most that this process has had on the GPU."""
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def clock(call: Callable[[], Any]) -> tuple[float, float]:
@@ -301,6 +334,16 @@ def time_all(file: Path) -> Iterator[list]:
             yield [size, engine, "–", *[None] * 6, wrong or "nothing came"]
 
 
+def store_all(file: Path) -> Iterator[list]:
+    names = ("stored", "memory GB", "stored GB", "first s", "s", "peak GB", "apart")
+    found, wrong = child("child-store", seconds=STORE_SECONDS)
+    for row in found:
+        write(file, row)
+        yield [*(row[name] for name in names), ""]
+    if wrong:
+        yield [*[None] * len(names), wrong]
+
+
 def write(file: Path, row: dict[str, Any]) -> None:
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")
@@ -308,15 +351,15 @@ def write(file: Path, row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("compile", "check", "time", "child-check", "child-time"))
+    told = ("compile", "check", "time", "store")
+    parser.add_argument("what", choices=(*told, *(f"child-{name}" for name in told[1:])))
     parser.add_argument("words", nargs="*", help="of a process of its own")
     parser.add_argument("--out", type=Path, default=Path("."), help="the folder of kernels.jsonl")
     arguments = parser.parse_args()
     if arguments.what.startswith("child"):
-        first, second = arguments.words
-        run = check if arguments.what == "child-check" else measure
+        run = {"child-check": check, "child-time": measure, "child-store": store}[arguments.what]
         try:
-            for row in copy() if first == "copy" else run(first, second):
+            for row in copy() if "copy" in arguments.words else run(*arguments.words):
                 print(json.dumps(row), flush=True)
         except Exception as error:
             print(f"{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
@@ -330,6 +373,9 @@ def main() -> None:
     if arguments.what == "check":
         columns = ["case", "mode", "verdict", "error", "XLA", "between runs", "limit", "wrong"]
         return show_table("checks", columns, check_all(file), "Kernels against XLA")
+    if arguments.what == "store":
+        columns = ["stored", "memory GB", "stored GB", "first s", "s", "peak GB", "apart", "wrong"]
+        return show_table("stored", columns, store_all(file), "A gradient by ways of storing")
     columns = ["size", "engine", "task", "first s", "ms", "in a row ms", "Gcell/s", "GB/s"]
     columns += ["peak GiB", "wrong"]
     return show_table("times", columns, time_all(file), "Wall times")

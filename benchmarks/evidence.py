@@ -192,6 +192,7 @@ PARTS = (
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
     Part("kernels_check", _bench("kernels", "check"), 190, None, "gpu"),
     Part("kernels", _bench("kernels", "time"), 190, None, "gpu", ("deepwave", "torch")),
+    Part("kernels_store", _bench("kernels", "store"), 120, None, "gpu"),
     Part("pinn", _bench("pinn_device", "--only iteration memory"), 60, None, "gpu"),
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),
     Part("density_image", _bench("examples", "density_image"), 90, None, "gpu"),

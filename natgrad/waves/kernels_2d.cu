@@ -315,7 +315,7 @@ KERNEL wave(PARAMETERS) {
                 constexpr int N = OUTER ? PO : PX, BEFORE = OUTER ? PX : 0;
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
                 if (!(p.warp & WORKS)) return;
-                const bool works = p.is & WORKS; // the numbers of a lane that does not grow beyond bounds: it writes nothing
+                const bool works = p.is & WORKS; // a lane without cells writes nothing: its numbers grow without bound
 #if MODE >= BORN
                 auto read_patch = [&](const real* from, real(&q)[N][4]) {
 #pragma unroll
