@@ -30,6 +30,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ TASKS = ("forward", "keeping", "Born", "adjoint", "gradient", "Gauss-Newton")
 IN_A_ROW = 32
 VOLUME, VOLUME_STEPS = (472, 472, 472), 304  # as long as the wavelet is
 STORED, STORED_STEPS, BUDGETS = (400, 400, 400), 2000, (40e9, 60e9, 100e9)
-STORE_SECONDS = 170.0
+STORE_SECONDS = 100.0
 
 
 def make(case: str, engine: str, dtype: str) -> Any:
@@ -196,29 +197,29 @@ def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def store() -> Iterator[dict[str, Any]]:
-    """In a process of its own: seconds and the largest memory so far, from the least on."""
+def store(memory: str, folder: str) -> Iterator[dict[str, Any]]:
+    """In a process of its own: a gradient by the way that so many bytes allow.
+
+    It is kept in the folder, for the next to compare with.
+    """
     import numpy as np
     import wave_cases
 
-    case, before = volume(STORED, STORED_STEPS), None
-    for memory in BUDGETS:
-        tasks = wave_cases.natgrad_tasks(case, order=8, memory=int(memory))
-        storage, times = tasks["model"]().storage, []
-        for _ in range(2):
-            start = time.perf_counter()
-            found = tasks["gradient"]()
-            times.append(time.perf_counter() - start)
-        del tasks  # and what they keep
-        new = np.asarray(found, float)
-        apart = None
-        if before is not None:
-            apart = float(np.linalg.norm(new - before) / np.linalg.norm(before))
-        before = new
-        kept = str(storage).partition(",")[0]
-        row = {"stored": kept, "memory GB": memory / 1e9, "stored GB": storage.bytes / 1e9}
-        row |= {"first s": times[0], "s": times[1], "peak GB": peak_bytes() / 1e9}
-        yield row | {"apart": apart}
+    case, path = volume(STORED, STORED_STEPS), Path(folder, "gradient.npy")
+    tasks = wave_cases.natgrad_tasks(case, order=8, memory=int(float(memory)))
+    storage, times = tasks["model"]().storage, []
+    for _ in range(2):
+        start = time.perf_counter()
+        found = tasks["gradient"]()
+        times.append(time.perf_counter() - start)
+    kept = str(storage).partition(",")[0]
+    row = {"stored": kept, "stored GB": storage.bytes / 1e9, "first s": times[0], "s": times[1]}
+    row["peak GB"] = peak_bytes() / 1e9
+    new, before = np.asarray(found, float), np.load(path) if path.exists() else None
+    if before is not None:
+        row["apart"] = float(np.linalg.norm(new - before) / np.linalg.norm(before))
+    np.save(path, new)
+    yield row
 
 
 def peak_bytes() -> int:
@@ -335,13 +336,15 @@ def time_all(file: Path) -> Iterator[list]:
 
 
 def store_all(file: Path) -> Iterator[list]:
-    names = ("stored", "memory GB", "stored GB", "first s", "s", "peak GB", "apart")
-    found, wrong = child("child-store", seconds=STORE_SECONDS)
-    for row in found:
-        write(file, row)
-        yield [*(row[name] for name in names), ""]
-    if wrong:
-        yield [*[None] * len(names), wrong]
+    names = ("stored GB", "first s", "s", "peak GB", "apart")
+    with tempfile.TemporaryDirectory() as folder:
+        for memory in BUDGETS:
+            words = ("child-store", str(memory), folder)
+            found, wrong = child(*words, seconds=STORE_SECONDS)
+            row = {"memory GB": memory / 1e9} | (found[0] if found else {})
+            write(file, row | {"wrong": wrong})
+            first = [row.get("stored", "–"), row["memory GB"]]
+            yield [*first, *(row.get(name) for name in names), wrong]
 
 
 def write(file: Path, row: dict[str, Any]) -> None:
