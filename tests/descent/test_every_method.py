@@ -18,7 +18,8 @@ from cases import BASIS, METHODS, ROSENBROCK, SOLVERS, START, STEPS, bent_entry
 from problems_for_tests import compiled, with_slow
 
 COUNT = 4
-every_method = pytest.mark.parametrize("name", METHODS)
+FAST = ("NaturalGradient", "levenberg_marquardt", "GradientDescent", "Newton", "LBFGS")
+every_method = pytest.mark.parametrize("name", with_slow(METHODS, {*METHODS} - {*FAST}))
 
 
 def run(method, count: int = COUNT, checkpoint=None) -> ng.Result:

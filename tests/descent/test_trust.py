@@ -270,7 +270,7 @@ METRICS = {
     ("metric", "tolerance"),
     [
         ("L2", 1e-8),
-        ("H1", None),
+        pytest.param("H1", None, marks=pytest.mark.slow),
         pytest.param("L2", None, marks=pytest.mark.slow),
         pytest.param("H1", 1e-8, marks=pytest.mark.slow),
     ],

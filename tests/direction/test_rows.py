@@ -102,7 +102,9 @@ def check_everything(memory: int, dtype, held: bool, tolerance: float) -> None:
         close(result, wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", with_slow(BLOCKS, ["one block", "three blocks"]))
+@pytest.mark.parametrize(
+    "name", with_slow(BLOCKS, ["one block", "three blocks", "a block a point"])
+)
 def test_blocks_of_rows_are_those_of_the_dense_jacobian(name: str):
     memory, counts = BLOCKS[name]
     model = collocation(memory)

@@ -60,6 +60,7 @@ def run(page: Path, *packages: str | None) -> None:
 # What these show has fast tests of its own; the others are the first that a user or contributor
 # reads.
 SLOW_PAGES = (
+    *("add_a_method.md", "add_a_solver.md", "records.md", "transport.md"),
     *("ecosystem.md", "many_devices.md", "own_solver.md", "pinns.md", "point_clouds.md"),
     *("low_rank.md", "mini_batches.md", "unstructured.md", "waves.md", "which_metric.md"),
 )

@@ -38,6 +38,7 @@ def gaussians(size):
     return grid, ot.gaussian(grid, (0.35, 0.40), 0.06), ot.gaussian(grid, (0.62, 0.58), 0.09)
 
 
+@pytest.mark.slow
 def test_dual_value_against_the_linear_program():
     """Always below it, by a gap that is second order: 1.1e-2 and 2.7e-3 at 8 and 16."""
     gaps = []

@@ -12,6 +12,7 @@ from PIL import Image
 
 from natgrad.report import Page, Section, Table
 from pages_for_tests import curves, every_part
+from problems_for_tests import with_slow
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import WebDriverException  # noqa: E402
@@ -137,7 +138,7 @@ FIELD = '[data-kind="frames"] .field'
 
 
 @pytest.mark.parametrize("size", [PHONE, LAPTOP])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_slow(["light", "dark"], ["dark"]))
 def test_every_plot_is_drawn_without_a_complaint(driver, address, size, scheme):
     _open(driver, address, size, scheme)
     assert driver.get_log("browser") == []
@@ -176,7 +177,7 @@ WRAPPED = """<!doctype html><link rel="stylesheet" href="{style}">
 <div style="width: 2000px; height: 200px"></div></div>"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_slow(["light", "dark"], ["dark"]))
 @pytest.mark.parametrize("kind", ["report", "documentation"])
 def test_a_shadow_shows_where_a_table_goes_on(driver, tmp_path, kind, scheme):
     path = tmp_path / "index.html"
@@ -343,7 +344,7 @@ def test_a_tooltip_reads_out_values_at_the_cursor(page):
     )
 
 
-@pytest.mark.parametrize("kind", ["curves", "paths", "frames"])
+@pytest.mark.parametrize("kind", with_slow(["curves", "paths", "frames"], ["curves", "frames"]))
 def test_a_rectangle_zooms_and_a_button_shows_the_whole_again(page, kind):
     labels = lambda: [text.text for text in _find(page, f'[data-kind="{kind}"] svg text')]
     _slide(page, kind, 3) if kind != "curves" else None
@@ -366,7 +367,7 @@ def _saved(page: Any, folder: Path, kind: str, ending: str) -> Path:
     return WebDriverWait(page, PATIENCE, 0.02).until(done)[0]
 
 
-@pytest.mark.parametrize("kind", ["curves", "paths", "frames"])
+@pytest.mark.parametrize("kind", with_slow(["curves", "paths", "frames"], ["paths", "frames"]))
 def test_plots_are_saved_as_a_table_and_as_pictures(page, kind, tmp_path):
     with _saved(page, tmp_path, kind, "csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file))

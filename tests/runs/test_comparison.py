@@ -120,6 +120,7 @@ def test_tables_name_every_method_and_the_winners(found):
     assert found.winners().rows[0][-1].startswith(found.winner("iterations"))
 
 
+@pytest.mark.slow
 def test_solvers_times_steps():
     steps = {"L2": ng.ModelStep(), "short": ng.FixedStep(0.125)}
     solvers = {"QR": ng.QR(), "CG": ng.CG(1e-12)}

@@ -56,7 +56,7 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", with_slow(METRICS, {*METRICS} - {"H-1", "W2 by elimination"}))
+@pytest.mark.parametrize("name", with_slow(METRICS, {*METRICS} - {"W2 by elimination"}))
 def test_a_direction_on_slabs_of_a_grid(mesh, name):
     grid, metric, solver = METRICS[name]
     same_direction(bumps(grid), START, mesh, metric=metric, solver=solver)
@@ -79,6 +79,7 @@ def test_a_network_in_a_metric_that_is_not_diagonal(mesh):
     same_direction(problem, START, mesh, metric=ng.Sobolev(PLANE, -1), damping=1e-2)
 
 
+@pytest.mark.slow
 def test_sources_and_implicit_models(mesh):
     x = jnp.linspace(0.0, 1.0, 8)
     model = ng.Sourcewise(lambda t, w: jnp.sin(w * t[0] * x + t[1:].sum()), jnp.arange(1.0, 9.0))

@@ -116,12 +116,13 @@ def test_a_translation_costs_its_length():
     assert length == pytest.approx(float(shift @ shift), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "grid_metric", "bound"),
     [
         ("W2", ng.Wasserstein, 0.09),
-        pytest.param("H-1", lambda g: ng.Sobolev(g, -1), 0.15, marks=pytest.mark.slow),
-        pytest.param("L2", ng.L2, 0.4, marks=pytest.mark.slow),
+        ("H-1", lambda g: ng.Sobolev(g, -1), 0.15),
+        ("L2", ng.L2, 0.4),
     ],
 )
 def test_a_bent_density_against_the_metric_of_the_grid(name, grid_metric, bound):

@@ -169,7 +169,7 @@ def hutchinson(seed: int) -> ng.Hutchinson:
             *(ng.RandomizedSVD(RANK, power_iterations=2), P, P), marks=pytest.mark.slow
         ),
         pytest.param(ng.Hutchinson(7), 0, 7, marks=pytest.mark.slow),
-        (ng.Hutchinson(7, "column_space"), 7, 7),
+        pytest.param(ng.Hutchinson(7, "column_space"), 7, 7, marks=pytest.mark.slow),
     ],
 )
 def test_every_product_is_counted(

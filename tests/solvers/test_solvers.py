@@ -20,7 +20,7 @@ SOLVERS = {
     "Kernel": ng.Kernel(),
     "Auto": ng.Auto(),
 }
-every_solver = pytest.mark.parametrize("name", SOLVERS)
+every_solver = pytest.mark.parametrize("name", with_slow(SOLVERS, ["SVD", "Auto"]))
 # Of each kind one, where what comes before the solver is tested: by G, by Y, by YYᵀ.
 each_kind = pytest.mark.parametrize("name", with_slow(SOLVERS, ["PivotedQR", "SVD", "Auto"]))
 # The same few shapes everywhere, so that the tests share their programs.
@@ -132,7 +132,7 @@ def test_damping_that_is_small_by_intention_is_kept(name: str):
 
 
 @each_kind
-@pytest.mark.parametrize("damping", [0.0, 1e-2])
+@pytest.mark.parametrize("damping", with_slow([0.0, 1e-2], [0.0]))
 def test_objective_of_theta_reaches_the_solver_whole(name: str, damping: float):
     """With objective=F there is no whitened covector: G η = −∂F all the same."""
     k, p = TALL

@@ -44,10 +44,10 @@ further = functools.partial(pytest.param, marks=pytest.mark.slow)
 RUNS = [
     ((6, 7), (PERIODIC, NEUMANN), None),
     further((6, 8), (CENTRAL, CENTRAL), None),
-    ((7, 5), (CENTRAL, CENTRAL), None),
+    further((7, 5), (CENTRAL, CENTRAL), None),
     further((7, 6), (CENTRAL, FORWARD), None),
     ((4, 3, 5), (NEUMANN, PERIODIC, NEUMANN), None),
-    ((4, 3, 6), (CENTRAL, CENTRAL, CENTRAL), None),
+    further((4, 3, 6), (CENTRAL, CENTRAL, CENTRAL), None),
     further((9, 8), (FOURTH, FOURTH), None),
     ((7,), (PERIODIC,), "qr"),
     further((7, 6), (PERIODIC, PERIODIC), "qr"),

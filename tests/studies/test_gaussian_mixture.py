@@ -95,6 +95,7 @@ def explored():
     return landscape.explore(70, 81)
 
 
+@pytest.mark.slow
 def test_landscape(mixture_reference, explored):
     stored, found = mixture_reference["landscape"], explored.numbers()
     # The optimiser stops when the gradient has fallen by 1e-12; f is flat there, μ is not.

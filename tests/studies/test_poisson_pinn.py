@@ -209,7 +209,8 @@ def marquardt(iterations: int) -> ng.Result:
     )
 
 
-@pytest.mark.parametrize("last", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [2, 50])
 def test_levenberg_marquardt_follows_the_reference(reference: dict, last: int):
     losses = marquardt(last).history["loss"]
     for iteration, (loss, _) in reference["LM_LS_loss_after"].items():

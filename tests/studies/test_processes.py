@@ -104,6 +104,7 @@ def test_where_no_server_can_be_processes_begin_anew(monkeypatch):
     assert run_crew(["see NATGRAD_TEST"])[1] == ["one"]
 
 
+@pytest.mark.slow
 def test_a_process_has_the_environment_as_it_is(monkeypatch):
     monkeypatch.setenv("NATGRAD_TEST", "one")
     run_crew(["see NATGRAD_TEST"])  # a server is there now

@@ -28,6 +28,7 @@ from natgrad_studies.records.rla_pinns import SETTINGS, run_rla_pinns
 from natgrad_studies.records.run import Run
 from natgrad_studies.records.settings import MANY_DIMENSIONS, METHODS, PRESETS, PROBLEMS, Settings
 from natgrad_studies.running import run_study
+from problems_for_tests import with_slow
 
 TINY = Settings(
     problems=("reaction",),
@@ -72,7 +73,7 @@ SOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("key", SOLUTIONS)
+@pytest.mark.parametrize("key", with_slow(SOLUTIONS, ["poisson-10d", "heat-4d"]))
 def test_the_residuals_of_a_solution_vanish_and_it_is_the_reference(key: str):
     case, u = CASES[key](), Known(SOLUTIONS[key])
     reference = case.reference()
@@ -104,7 +105,9 @@ def interpolate(times: np.ndarray, values: np.ndarray) -> Callable[[jax.Array], 
     return u
 
 
-@pytest.mark.parametrize("key", ["burgers", "allen-cahn", "kdv", "ks"])
+@pytest.mark.parametrize(
+    "key", with_slow(["burgers", "allen-cahn", "kdv", "ks"], ["allen-cahn", "ks"])
+)
 def test_references_satisfy_the_equations_of_their_cases(key: str):
     times = np.linspace(0, 0.04, 9)
     solve = {
@@ -134,7 +137,9 @@ def test_points_lie_where_they_are_wanted():
     assert (on_one == 1).all()
 
 
-@pytest.mark.parametrize("key", PROBLEMS)
+@pytest.mark.parametrize(
+    "key", with_slow(PROBLEMS, {*PROBLEMS} - {"helmholtz", "poisson-5d", "ks"})
+)
 def test_every_problem_has_a_network_points_and_a_draw(key: str):
     case = CASES[key]().scaled(0.01, 0.1)
     assert case.key == key

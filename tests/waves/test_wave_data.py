@@ -159,11 +159,9 @@ def inversion():
     return problem, theta, rho, np.asarray(columns, float).reshape(theta.size, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
-@pytest.mark.parametrize(
-    "name",
-    ["homogeneous", *(pytest.param(n, marks=pytest.mark.slow) for n in ("trace", "transport"))],
-)
+@pytest.mark.parametrize("name", ["homogeneous", "trace", "transport"])
 def test_metrics_on_waves_in_compiled_cg(inversion, name: str):
     """η of four steps of CG on float32 waves is that of four steps with the dense matrices."""
     problem, theta, rho, Z = inversion

@@ -105,6 +105,8 @@ def dot_test(model, seed=1) -> float:
 
 
 FURTHER = (
+    "order 8",
+    "between",
     "every 2",
     "every 3",
     "every 4",
