@@ -1,10 +1,11 @@
 """Waves by kernels of our own on an NVIDIA GPU.
 
 A 2D shot stays in the shared memory of a cluster of thread blocks for all steps (kernels_2d.cu), so
-that a run is one launch. In 3D a launch is a step of all shots, in which each field is read once
-(kernels_3d.cu). The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
+that a run is one launch. In 3D, and in 2D where a shot is too large for that, a launch is a step of
+all shots, in which each field is read once (kernels_3d.cu). The scheme is that of `Medium`, and so
+are the numbers, but for the order of sums.
 
-    find("forward", medium, shots)     # the kernel, or a line that says why there is none
+    find("forward", medium, source, receivers)  # the kernel, or a line that says why there is none
 """
 
 import math
@@ -25,6 +26,7 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
+ROW = 128  # threads of a block along the last axis in 2D, at most
 # Instructions of a cell, about: its own at order 4, those for neighbours that other threads have,
 # and how many more in a strip along x, along z and in a corner.
 PLAIN, NEIGHBOURS, ALONG_X, ALONG_Z, CORNER = 11.5, 3, 23, 17, 43
@@ -105,7 +107,7 @@ class Plan(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """How a 3D task is laid out: cells of a thread, threads of a tile, pieces of the first axis."""
+    """A launch for each step: cells of a thread, threads of a tile, pieces of the first axis."""
 
     vector: int
     rows: int
@@ -223,35 +225,47 @@ def plan_kernel(task: Task, device: Device = Device(), largest: int = 16) -> Pla
             else:
                 rounds = -(-task.shots // device.clusters(blocks))
                 found[rounds * plan.cost, -patch, blocks, outer, more] = plan
-    if not found:
-        what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
-        return f"{what} ({', '.join(sorted(reasons))})"
-    return found[min(found)]
+    if found:
+        return found[min(found)]
+    stream = plan_stream(task, device)
+    if isinstance(stream, Stream):
+        return stream
+    what = f"{_size(task)} of {task.itemsize} bytes fit into no cluster of {largest} blocks"
+    return f"{what} ({', '.join(sorted(reasons))}), and {stream}"
 
 
 def plan_stream(task: Task, device: Device) -> Stream | str:
     """As many chunks as keep all multiprocessors at work to the end: each reads a rim twice."""
-    n0, n1, n2 = task.shape
+    n0, n1, n2 = in_3d(task.shape)
     if min(task.shape) < 2 * round_up(task.layer, 4) + 4:
         return f"{_size(task)} are fewer than 4 across beside the layer"
     vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
     rows, lanes = TILE if vector == 4 else (16, 32)
+    if n1 == 1:  # as few threads as its tiles, one beside the other, need
+        rows, pieces = 1, n2 // vector
+        lanes = round_up(-(-pieces // -(-pieces // ROW)), 32)
     tiles = -(-n1 // rows) * -(-n2 // (lanes * vector)) * task.shots
     points = max(task.recorded, task.injected * task.injected_corners) * task.shots
     if max(tiles * n0, points, n1 * n2) >= 2**31:
         return f"{task.shots} shots of {_size(task)} are more than a grid of blocks can count"
-    resident = 2 if vector == 4 else 8 // task.itemsize
+    # 512 threads that have four cells each, or as many registers
+    resident = (512 if vector == 4 else 4096 // task.itemsize) // (rows * lanes)
     reach = max(task.order // 2, 3 if task.layer else 0)
     share = tiles / (resident * device.multiprocessors)
     # the rim and the start of a chunk take about as long as two planes
     cost = lambda chunks: (chunks * share + 1) * (n0 / chunks + 2)
     chunks = min(range(1, max(1, n0 // (2 * reach)) + 1), key=cost)
-    high, wide = rows + 2 * reach, lanes * vector
+    high, wide = rows + 2 * reach * (n1 > 1), lanes * vector
     pitch, longest = wide + 2 * round_up(reach, vector), 8 * n0 // (5 * chunks) + 1
     reals = 2 * high * pitch
     if task.layer:
-        reals += 4 * (high * wide + rows * pitch + longest + high + 2 * reach + pitch)
+        reals += 4 * ((high * wide + high) * (n1 > 1) + rows * pitch + longest + 2 * reach + pitch)
     return Stream(vector, rows, lanes, chunks, resident, round_up(reals * task.itemsize, 16))
+
+
+def in_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What the kernels that go step by step take a grid for."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
 def _size(task: Task) -> str:
@@ -271,6 +285,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
     number = lambda x: f"{float(x)!r}{suffix}"
     scales = [h**-2 / unit(task.order, task.spacing) for h in task.spacing]
     weights = [", ".join(number(w * scale) for w in SECOND[task.order]) for scale in scales]
+    if isinstance(plan, Stream) and len(weights) == 2:  # none along the axis that is not there
+        weights.insert(1, number(0)), scales.insert(1, 0.0)
     macros: dict[str, Any] = {
         "REAL": real,
         "MODE": MODES.index(task.mode),
@@ -299,7 +315,7 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         kernels = (Kernel("wave", *size),)
     else:
         files, rounds = ("kernels_3d.cu",), task.steps
-        n0, n1, n2 = task.shape
+        n0, n1, n2 = in_3d(task.shape)
         macros |= {"N0": n0, "N1": n1, "N2": n2, "BLOCKS": 1, "RESIDENT": plan.resident}
         macros |= {"VECTOR": plan.vector, "ROWS": plan.rows, "LANES": plan.lanes}
         macros |= {"CHUNKS": plan.chunks}
@@ -392,15 +408,16 @@ def filters(layer: Layer) -> Array:
 
 
 def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array) -> list[Array]:
-    """The kernels on w, the filters and what is given; in 3D with fields that begin at rest."""
+    """The kernels on w, the filters and what is given; those of a step begin with zero fields."""
     by, (*shape,), dtype = turned(medium), medium.weight.shape, medium.weight.dtype
     lines = filters(Layer(medium.layer.lines[::by])).astype(dtype)
     weight = medium.weight * unit(medium.scheme.order, medium.scheme.spacing[::by])
     given = (turn(medium, weight), lines, *given)
     results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
-    if len(shape) == 2:
+    if launch.rounds == 1 and len(launch.kernels) == 1:  # in shared memory
         return launch.call(results, *given)
-    widths = [medium.scheme.absorbing] * 2 + [round_up(medium.scheme.absorbing, 4)]
+    width, shape = medium.scheme.absorbing, shape[::by]
+    widths = [width] * (len(shape) - 1) + [round_up(width, 4)]
     strips = sum(4 * w * medium.weight.size // n for w, n in zip(widths, shape, strict=True))
     state = [jnp.zeros(size, dtype) for size in ((2, shots, *shape), (2, shots, max(1, strips)))]
     return launch.call(results, *state, *given, changed=len(state))

@@ -1,4 +1,5 @@
-// Waves in 3D: a launch for a step of all shots, and a small one for its sources and receivers.
+// Waves in 3D: a launch for a step of all shots, and a small one for its sources and receivers. So are
+// waves in 2D on grids that are too large for a cluster: N1 is then 1, and nothing is done along axis 1.
 //
 // A block has a tile of ROWS × LANES·VECTOR cells across axes 1 and 2 and walks along axis 0 through a
 // chunk of at most LENGTH planes. A thread has u of its cells on the planes around in registers;
@@ -20,24 +21,26 @@ constexpr int TILES1 = (N1 + ROWS - 1) / ROWS, TILES2 = (N2 + WIDTH - 1) / WIDTH
 // Chunks get shorter, from 1.6 of their mean length to 0.4 of it, so that blocks end together.
 constexpr int start(int chunk) { return (long long)N0 * chunk * (8 * CHUNKS - 3 * chunk) / (5LL * CHUNKS * CHUNKS); }
 constexpr int LENGTH = start(1) + 1;
-constexpr int PAD = (R + V - 1) / V * V, PITCH = WIDTH + 2 * PAD, PLANE = (ROWS + 2 * R) * PITCH;
-constexpr int BESIDE = 2 * PAD / V;                                // of a row: pieces of V cells
-constexpr int ABOVE = 2 * R * LANES, HALO = ABOVE + ROWS * BESIDE; // and those of rows above and below
+constexpr bool DEEP = N1 > 1;        // in 3D
+constexpr int R1 = DEEP ? R : 0;     // rows above and below a tile
+constexpr int PAD = (R + V - 1) / V * V, PITCH = WIDTH + 2 * PAD, PLANE = (ROWS + 2 * R1) * PITCH;
+constexpr int BESIDE = 2 * PAD / V;                                 // of a row: pieces of V cells
+constexpr int ABOVE = 2 * R1 * LANES, HALO = ABOVE + ROWS * BESIDE; // and those of rows above and below
 constexpr int HELD = (HALO + THREADS - 1) / THREADS;
 constexpr int ZONE = LAYER ? LAYER + (MODE == ADJOINT ? HALF : 1) : 0; // where there is a correction
 constexpr int WIDE = (LAYER + 3) / 4 * 4;
 
 // Tiles without a cell in the layers of axes 1 and 2 run code without them. Those around take longer
 // and come first, so that none is left alone at the end.
-constexpr int LOW1 = (ZONE + ROWS - 1) / ROWS, LOW2 = (ZONE + WIDTH - 1) / WIDTH;
-constexpr int HIGH1 = LAYER ? (N1 - ZONE) / ROWS : TILES1, HIGH2 = LAYER ? (N2 - ZONE) / WIDTH : TILES2;
+constexpr int LOW1 = DEEP ? (ZONE + ROWS - 1) / ROWS : 0, LOW2 = (ZONE + WIDTH - 1) / WIDTH;
+constexpr int HIGH1 = LAYER && DEEP ? (N1 - ZONE) / ROWS : TILES1, HIGH2 = LAYER ? (N2 - ZONE) / WIDTH : TILES2;
 constexpr int INNER1 = HIGH1 > LOW1 ? HIGH1 - LOW1 : 0, INNER2 = HIGH2 > LOW2 ? HIGH2 - LOW2 : 0;
 constexpr int INNER = INNER1 * INNER2, EDGES = TILES1 * TILES2 - INNER;
-constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, 2 * LAYER * CELLS / N1, 2 * WIDE * CELLS / N2};
+constexpr long long STRIPS[] = {2 * LAYER * CELLS / N0, DEEP ? 2 * LAYER * CELLS / N1 : 0, 2 * WIDE * CELLS / N2};
 constexpr long long MEMORY = 2 * (STRIPS[0] + STRIPS[1] + STRIPS[2]);
-constexpr int FILTERS[] = {LENGTH + 2 * R, ROWS + 2 * R, PITCH}; // of a block, for each axis
+constexpr int FILTERS[] = {LENGTH + 2 * R, DEEP ? ROWS + 2 * R : 0, PITCH}; // of a block, for each axis
 constexpr int ALL = LAYER ? FILTERS[0] + FILTERS[1] + FILTERS[2] : 0;
-constexpr int HELD1 = LAYER ? (ROWS + 2 * R) * WIDTH : 0, HELD2 = LAYER ? ROWS * PITCH : 0; // ψ or ζ of an axis on a plane
+constexpr int HELD1 = LAYER && DEEP ? (ROWS + 2 * R) * WIDTH : 0, HELD2 = LAYER ? ROWS * PITCH : 0; // ψ or ζ of an axis on a plane
 constexpr int MEMORIES = 4 * (HELD1 + HELD2);
 static_assert((2 * PLANE + MEMORIES + 4 * ALL) * (int)sizeof(real) <= SHARED, "the plan has counted otherwise");
 static_assert(N2 % V == 0, "rows of whole pieces");
@@ -48,7 +51,7 @@ template <int AXIS> struct Number { static constexpr int value = AXIS; };
 // Where the memories of cell k of an axis lie on its line, and whether there are any.
 template <int AXIS> DEVICE bool stored(int k) {
     constexpr int n = N[AXIS], width = AXIS == 2 ? WIDE : LAYER;
-    return k >= 0 && k < n && (k < width || k >= n - width);
+    return n > 1 && k >= 0 && k < n && (k < width || k >= n - width);
 }
 template <int AXIS> DEVICE long long place(int k) {
     constexpr int n = N[AXIS], width = AXIS == 2 ? WIDE : LAYER;
@@ -189,10 +192,10 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     int halo_from[HELD], halo_to[HELD]; // in the plane, or −1
     for (int k = 0; k < HELD; k++) {
         const int n = tid + k * THREADS, m = n - ABOVE, side = m % BESIDE;
-        const int y = m >= 0 ? m / BESIDE : n / LANES < R ? n / LANES - R : ROWS - R + n / LANES;
+        const int y = m >= 0 ? m / BESIDE : n / LANES < R1 ? n / LANES - R1 : ROWS - R1 + n / LANES;
         const int x = m < 0 ? n % LANES * V : side * V - PAD + (2 * side >= BESIDE ? WIDTH : 0);
         const int at1 = base1 + y, at2 = base2 + x;
-        halo_to[k] = n < HALO ? (y + R) * PITCH + PAD + x : -1;
+        halo_to[k] = n < HALO ? (y + R1) * PITCH + PAD + x : -1;
         halo_from[k] = n < HALO && at1 >= 0 && at1 < N1 && at2 >= 0 && at2 < N2 ? at1 * N2 + at2 : -1;
     }
 
@@ -206,7 +209,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
             filters[k] = read_filter(table + 4 * N0 + 2, N1, base1 - R + k - FILTERS[0], SLOPE[1]);
         else {
             const int x = k - FILTERS[0] - FILTERS[1];
-            const Filter f = read_filter(table + 4 * (N0 + N1) + 4, N2, base2 - PAD + x, SLOPE[2]);
+            const Filter f = read_filter(table + (DEEP ? 4 * (N0 + N1) + 4 : 4 * N0 + 2), N2, base2 - PAD + x, SLOPE[2]);
             real* to = along_filters + x;
             to[0] = f.b, to[PITCH] = f.a, to[2 * PITCH] = f.b_before, to[3 * PITCH] = f.a_before;
         }
@@ -256,7 +259,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
             auto recall_row = [&](int y) {
                 if (i2 < N2 && stored<1>(i1 + y)) copy(held1(p) + y * WIDTH, HELD1, beside(p) + place<1>(i1 + y), STRIPS[1]);
             };
-            if (EDGE && (base1 < ZONE || base1 + ROWS > N1 - ZONE)) {
+            if (EDGE && DEEP && (base1 < ZONE || base1 + ROWS > N1 - ZONE)) {
                 recall_row(0);
                 if (row < R) recall_row(-R);
                 if (row >= ROWS - R) recall_row(R);
@@ -288,7 +291,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
                 for (int k = 0; k < 2 * R; k++) column[k][j] = column[k + 1][j];
                 column[2 * R][j] = ahead.v[j], centre.v[j] = column[R][j];
             }
-            real* here = plane + (row + R) * PITCH + PAD + lane * V;
+            real* here = plane + (row + R1) * PITCH + PAD + lane * V;
             *(Cells*)here = centre;
             await_copies();
             block_sync(); // the plane after this one is written elsewhere, that after it beyond the next barrier
@@ -340,7 +343,7 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
             }
             auto in_plane = [&](int m) { return *(const Cells*)(here + m * PITCH); };
             auto held = [&](int which, int m) { return *(const Cells*)(held1(p) + which * HELD1 + m * WIDTH); };
-            across(Number<1>(), in_plane, held, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside(p), i1);
+            if constexpr (DEEP) across(Number<1>(), in_plane, held, i1 < ZONE || i1 >= N1 - ZONE, FILTERS[0] + R + row, beside(p), i1);
             auto in_column = [&](int m) {
                 Cells c;
 #pragma unroll
@@ -392,11 +395,14 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
 KERNEL points(real*, real*, PARAMETERS, real* fields, real*, int round) {
     const int i = block() * THREADS + thread(), parity = round & 1;
     const int t = MODE == ADJOINT ? STEPS - 1 - round : round;
-    auto place = [&](const int* cell) { return ((long long)(cell[0] - HALF) * N1 + cell[1] - HALF) * N2 + cell[2] - HALF; };
+    constexpr int AXES = DEEP ? 3 : 2;
+    auto place = [&](const int* cell) {
+        return ((long long)(cell[0] - HALF) * N1 + (DEEP ? cell[1] - HALF : 0)) * N2 + cell[AXES - 1] - HALF;
+    };
 #if MODE != BORN
     if (i < SHOTS * INJECTIONS) {
         const int shot = i / INJECTIONS, point = i / INJECTED_CORNERS;
-        const long long at = place(injected_cells + 3LL * i);
+        const long long at = place(injected_cells + (long long)AXES * i);
         const real force = injected_weights[i] * series[(long long)point * STEPS + t];
         atomicAdd(fields + ((long long)(1 - parity) * SHOTS + shot) * CELLS + at, force);
 #if MODE == KEEP
@@ -410,7 +416,7 @@ KERNEL points(real*, real*, PARAMETERS, real* fields, real*, int round) {
         real sum = 0;
         for (int c = 0; c < RECORDED_CORNERS; c++) {
             const long long k = (long long)i * RECORDED_CORNERS + c;
-            sum += recorded_weights[k] * now[place(recorded_cells + 3 * k)];
+            sum += recorded_weights[k] * now[place(recorded_cells + AXES * k)];
         }
         data[(long long)i * STEPS + t] = sum;
     }

@@ -93,6 +93,31 @@ def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkey
 
 
 @needs_compiler
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shape": (100, 84), "steps": 40},  # four tiles, two of them between the layers
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"shape": (29, 41), "absorbing": 5, "on_grid": False, "every": 1},
+                {"shape": (46, 40), "dtype": jnp.float32, "order": 8, "steps": 190},
+                {"shape": (60, 44), "dtype": jnp.float32, "spacing": (11.0, 11.0)},
+                {"shape": (50, 39), "absorbing": 0, "on_grid": False},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_2d_grids_too_large_for_a_cluster_are_stepped_as_3d_ones(settings, on_cpu, monkeypatch):
+    monkeypatch.setattr(kernels, "lay_out", lambda *_: "too large")
+    monkeypatch.setattr(kernels, "ROW", 32)
+    check(settings, "kernels")
+    assert len(on_cpu) == 4
+
+
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 def test_kernels_share_shots_out_to_devices(on_cpu):
@@ -129,6 +154,11 @@ def test_a_plan_fits_the_gpu_or_says_why_not(mode, shape, order, layer, itemsize
         return
     assert plan.shared <= device.shared
     assert plan.threads <= 1024
+    if isinstance(plan, kernels.Stream):
+        assert plan.resident * plan.shared <= device.shared
+        assert plan.resident * plan.threads <= 2048
+        assert plan.lanes % 32 == shape[1] % plan.vector == 0
+        return
     assert plan.blocks <= 16
     last = shape[0] - plan.first - (plan.blocks - 2) * plan.columns
     assert order // 2 <= plan.first <= plan.columns
@@ -146,12 +176,16 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
         plan = kernels.plan_kernel(task(mode))
         assert isinstance(plan, kernels.Plan)
         assert plan.blocks == 5
-    assert "fit into no cluster" in kernels.plan_kernel(task(shape=(2000, 1000)))
+    large = kernels.plan_kernel(task(shape=(2000, 1000)))
+    assert isinstance(large, kernels.Stream)
+    assert large.lanes == 128  # two tiles
+    assert "fit into no cluster" in (told := kernels.plan_kernel(task(shape=(43, 1000), layer=20)))
+    assert "beside the layer" in told
     assert "2D" in kernels.plan_kernel(task(shape=(60, 60, 60, 60)))
     assert "order 6" in kernels.plan_kernel(task(order=6))
-    assert "8 bytes fit into no cluster" in kernels.plan_kernel(
-        task("adjoint", (446, 260), itemsize=8)
-    )
+    double = kernels.plan_kernel(task("adjoint", (446, 260), itemsize=8))
+    assert isinstance(double, kernels.Stream)
+    assert double.vector == 1
     assert isinstance(kernels.plan_kernel(task(shape=(512, 512, 512), shots=1)), kernels.Stream)
     assert "beside the layer" in kernels.plan_kernel(task(shape=(43, 512, 512)))
     assert "grid of blocks" in kernels.plan_kernel(task(shape=(512, 512, 512), shots=99_999))
