@@ -359,6 +359,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
     scheme, shape = medium.scheme, medium.weight.shape
     if scheme.recomputes and mode != "forward":
         return "the waves are not kept, but computed again"
+    if scheme.slab_axis is not None:
+        return "devices share a shot"
     wanted = MODES[:1] if mode == "forward" else MODES[1:]
     numbers = (scheme.order, scheme.absorbing, scheme.steps, scheme.every, len(receivers.cells))
     turn = turned(medium)

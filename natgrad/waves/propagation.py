@@ -96,7 +96,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         count, shape = len(shots.wavelet), medium.weight.shape
         if not keep:
             room = None
-        elif scheme.boundary or scheme.segment is not None:
+        elif scheme.recomputes:
             room = make_room(medium, count)
         else:
             large = medium.weight.size > LARGE and jax.default_backend() == "cpu"
@@ -122,7 +122,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
-            if scheme.boundary or scheme.segment is not None:
+            if scheme.recomputes:
                 data = scatter_again(source, shots, medium)
             else:
                 q, blocks = partial(read, kept, first, count), jnp.arange(scheme.blocks)
@@ -210,8 +210,10 @@ def choose(kernel: Callable, mode: str, medium: Medium, shots: Gathers) -> Calla
     own = ENGINES.get(jax.default_backend(), kernels)
     found = own.find(mode, medium, shots.source, shots.receivers)
     if isinstance(found, str):
-        if medium.scheme.engine == "kernels":
-            told = f"engine: XLA computes the waves ({mode}), because {found}. Try: engine='auto'."
+        asked = medium.scheme.engine == "kernels"
+        if asked or jax.default_backend() == "gpu":  # where kernels are many times faster
+            advice = "'auto'" if asked else "'xla', which says nothing"
+            told = f"engine: XLA computes the waves, because {found}. Try: engine={advice}."
             warn_once(told, told)
         return None
     return partial(kernel, own, found)

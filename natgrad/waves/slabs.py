@@ -44,7 +44,7 @@ def spread(medium: Medium, shots: int, mesh: Mesh | None) -> tuple[Medium, Mesh 
     count = count_slabs(mesh, shots, medium.slowness.shape, medium.scheme)
     if mesh is None or count == 1 or medium.scheme.boundary:
         return medium, mesh
-    scheme = medium.scheme._replace(slab_axis=medium.slowness.ndim - 2, engine="xla")
+    scheme = medium.scheme._replace(slab_axis=medium.slowness.ndim - 2)
     groups = Mesh(mesh.devices.reshape(-1, count), (AXIS, SLABS))
     return replace_fields(medium, scheme=scheme), groups
 

@@ -330,7 +330,7 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(cuda.Launch, "usage", room)
     large = task(itemsize=8)
     assert kernels.plan_kernel(large).blocks > 8
-    assert "cluster of 8 blocks" in kernels.prepare(large)
+    assert kernels.prepare(large).kernels[0].name == "step"
     few = kernels.prepare(task(shots=1))
     assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
     monkeypatch.setattr(cuda.Launch, "usage", lambda self, ordinal: [cuda.Usage(64, 0, 0)])
@@ -366,8 +366,13 @@ def test_a_model_that_asks_for_kernels_says_why_xla_runs(monkeypatch):
         assert propagation.choose(lambda: None, "born", medium, model.gathers) is None
     quiet = Medium(model.slowness(model.start), model.layer, model.scheme._replace(engine="auto"))
     assert propagation.choose(lambda: None, "born", quiet, model.gathers) is None
-    sparse = quiet.scheme._replace(segment=4)
-    thin = Medium(model.slowness(model.start), model.layer, sparse)
-    assert "computed again" in kernels.find("born", thin, *model.gathers[1:])
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        with pytest.warns(ng.errors.PrecisionWarning, match="of this test.*'xla', which says"):
+            assert propagation.choose(lambda: None, "born", quiet, model.gathers) is None
+    for change, told in (({"segment": 4}, "computed again"), ({"slab_axis": 0}, "share a shot")):
+        scheme_of_it = quiet.scheme._replace(**change)
+        other = Medium(model.slowness(model.start), model.layer, scheme_of_it)
+        assert told in kernels.find("born", other, *model.gathers[1:])
     with pytest.raises(ng.InputError, match="engine"):
         make("cuda")
