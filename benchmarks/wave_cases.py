@@ -1,4 +1,4 @@
-"""The case of bench_waves.py, and its four tasks by natgrad, deepwave and devito.
+"""The case of bench_waves.py, and its tasks by natgrad, deepwave and devito.
 
 A task is a function of nothing that does the whole work for all shots. Each library has its own
 absorbing layer of 20 cells, 4th order in space, second in time, float32, and the same grid, steps,

@@ -330,8 +330,8 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
     """Machine code from the folder of programs, or made and kept there.
 
     `told` is all that decides what it is, as JSON has it. Of processes that want it at the same
-    time one makes it, and the others wait, but not for ever. A digest tells files that were
-    damaged, which are made anew. Where nothing can be kept it is made every time.
+    time one makes it, and the others wait, but not for ever. Made anew are files that were damaged,
+    by their digest, and those of other users. Where nothing can be kept it is made every time.
     """
     try:
         folder = program_folder(os.environ)
@@ -353,8 +353,10 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
                     break
                 sleep(BETWEEN_LOOKS)
         with suppress(OSError):
-            found = path.read_bytes()
-            if digest(found[32:]) == found[:32]:
+            with path.open("rb") as file:
+                found, owner = file.read(), os.fstat(file.fileno()).st_uid
+            trusted = not hasattr(os, "getuid") or owner in (0, os.getuid())
+            if trusted and digest(found[32:]) == found[:32]:
                 return found[32:]
         code = make()
         with suppress(OSError):

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from ..core import llvm
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.settings import check_integer, check_number, replace_fields
+from ..core.settings import check_instance, check_integer, replace_fields
 from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
@@ -91,7 +91,8 @@ class WaveModel(Model):
         if not 0 < lowest < highest < np.inf:
             swapped = 0 < highest < lowest < np.inf
             advice = f"({highest!r}, {lowest!r})" if swapped else "0 < lowest < highest, in m/s"
-            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r}", advice)
+            what = f"{lowest!r} and {highest!r} m/s are not finite, positive and increasing"
+            raise InputError("lowest", what, advice)
         self.survey.check_stable(highest, self.order)
         flat = lambda velocity: np.full(self.survey.shape, squared_slowness(float(velocity)))
         return jnp.asarray(flat(highest)), jnp.asarray(flat(lowest))
@@ -129,15 +130,14 @@ def check_start(
     boundary: bool = False,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
+    check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
     halo(order)  # known, or an `InputError`
     check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
         check_integer(stored_every, "stored_every", 1)
-    check_number(memory, "memory", positive=True)
-    if dtype not in (jnp.float32, jnp.float64):
-        raise InputError(
-            "dtype", f"{dtype!r} is not enough for waves", "jnp.float32 or jnp.float64"
-        )
+    whole = isinstance(memory, float) and memory.is_integer()
+    check_integer(int(memory) if whole else memory, "memory", 1, example=2**31)
+    check_precision(dtype)
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
     limits = (memory, stored_every, survey.shots, boundary)
@@ -146,13 +146,27 @@ def check_start(
     if weights.shape != survey.shape:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
         raise InputError("update", what, "a weight for every cell")
-    if not (np.all(weights >= 0) and np.all(weights <= 1) and np.any(weights > 0)):
-        raise InputError(
-            "update", "is not between 0 and 1, or all zero", "0 in known cells, else 1"
-        )
+    if not np.all((weights >= 0) & (weights <= 1)):
+        raise InputError("update", "is not between 0 and 1", "0 in known cells, else 1")
+    if not np.any(weights):
+        raise InputError("update", "is zero in all cells", "1 where the velocity is not known")
     # converted by NumPy, here and where a model is made: on a device each is a program
     slowness = jnp.asarray(np.asarray(squared_slowness(velocity), dtype), dtype)
     return Start(slowness, jnp.asarray(np.asarray(weights, dtype), dtype), storage)
+
+
+def check_precision(dtype: DTypeLike) -> None:
+    """Raise `InputError` unless waves can have this dtype."""
+    try:
+        known = dtype is not None and np.dtype(dtype) in (np.float32, np.float64)
+    except TypeError:
+        known = False
+    if not known:
+        what = f"{dtype!r} is not enough for waves"
+        raise InputError("dtype", what, "jnp.float32 or jnp.float64")
+    if np.dtype(dtype) == np.float64 and not jax.config.read("jax_enable_x64"):
+        what = "is float64, and JAX is set to 32 bits"
+        raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
 
 
 def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
@@ -183,6 +197,7 @@ class Acoustic(WaveModel):
     grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
     llvmlite (the extra `cpu`), large grids in 2D have vector code of our own, which uses all cores
     of the process. `engine="kernels"` says why where there are none, and "xla" does without them.
+    JAX differentiates through the model only with `engine="xla"`; the products do not need it.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -242,17 +257,17 @@ class Acoustic(WaveModel):
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
-            raise InputError("engine", f"{engine!r} is none", "'xla', 'kernels' or 'auto'")
+            raise InputError("engine", f"{engine!r} is unknown", "'xla', 'kernels' or 'auto'")
         small = len(survey.shape) != 2 or np.prod(survey.shape) <= LARGE
         if engine == "auto" and jax.default_backend() != "gpu" and (small or llvm.missing()):
             engine = "xla"
         self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
-        self.mesh = row_mesh(devices) if devices is not None and len(devices) > 1 else None
+        self.mesh = None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
-        if self.mesh is not None:
-            planned = self.distributed(self.mesh)
-            self.storage, self.scheme = planned.storage, planned.scheme
+        if devices is not None and len(devices) > 1:
+            planned = self.distributed(row_mesh(devices))
+            self.mesh, self.storage, self.scheme = planned.mesh, planned.storage, planned.scheme
 
     def __call__(self, theta: Array) -> Array:
         medium = Medium(self.slowness(theta), self.layer, self.scheme)
@@ -291,16 +306,23 @@ class Acoustic(WaveModel):
     def _plan(self, **changes: Any) -> "Acoustic":
         """With other shots or devices, and what is kept planned anew where it has to be."""
         chosen, old = replace_fields(self, **changes), self.scheme
-        shots = len(chosen.gathers.wavelet)
-        whole = count_slabs(chosen.mesh, shots, self.survey.shape, old) == 1
+        (shots, whole), (before, _) = chosen._deal(), self._deal()
         good = whole or not old.boundary  # which slabs do not have
-        fewer = old.recomputes and shots < len(self.gathers.wavelet)
-        if self.storage.bytes <= self.memory and good and not fewer:
-            return chosen
+        fewer = old.recomputes and shots < before
+        storage = self.storage._replace(bytes=self.storage.bytes * shots // before)
+        if storage.bytes <= self.memory and good and not fewer:
+            return replace_fields(chosen, storage=storage)
         limits = (self.memory, self.stored_every, shots, whole)
         storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
         scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
         return replace_fields(chosen, storage=storage, scheme=scheme._replace(engine=old.engine))
+
+    def _deal(self) -> tuple[int, bool]:
+        """The shots, with those that fill up the groups of devices, and whether each is whole."""
+        shots, mesh = len(self.gathers.wavelet), self.mesh
+        slabs = count_slabs(mesh, shots, self.survey.shape, self.scheme)
+        groups = 1 if mesh is None else mesh.size // slabs
+        return -(-shots // groups) * groups, slabs == 1
 
 
 class WaveProducts(Products):

@@ -286,7 +286,8 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
     scales = [h**-2 / unit(task.order, task.spacing) for h in task.spacing]
     weights = [", ".join(number(w * scale) for w in SECOND[task.order]) for scale in scales]
     if isinstance(plan, Stream) and len(weights) == 2:  # none along the axis that is not there
-        weights.insert(1, number(0)), scales.insert(1, 0.0)
+        weights.insert(1, number(0))
+        scales.insert(1, 0.0)
     macros: dict[str, Any] = {
         "REAL": real,
         "MODE": MODES.index(task.mode),

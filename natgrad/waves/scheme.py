@@ -75,7 +75,7 @@ SHIFT = 0.02
 
 def halo(order: int) -> int:
     """How many cells the stencil reaches beyond its centre."""
-    if order not in SECOND:
+    if not isinstance(order, (int, np.integer)) or order not in SECOND:
         raise InputError("order", f"{order!r} is not implemented", "order=4 or order=8")
     return order // 2
 
@@ -155,6 +155,8 @@ class Storage(NamedTuple):
 
 
 def print_bytes(count: float) -> str:
+    if count < 2**20:
+        return f"{count / 2**10:.3g} KiB"
     return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{count / 2**20:.3g} MiB"
 
 

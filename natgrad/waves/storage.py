@@ -165,10 +165,10 @@ def plan_storage(
     shots: int | None = None,
     boundary: bool = True,
 ) -> Storage:
-    """The way of least work that fits into `memory` bytes, or else of fewest bytes.
+    """The way of fewest propagations that fits into `memory` bytes, or else of fewest bytes.
 
     That is the responses, then the boundary, where there is one to be kept, since only B runs
-    again, then checkpoints.
+    again, then checkpoints. How many seconds each takes depends on the machine.
     """
     n, shots = choose_every(survey, every), survey.shots if shots is None else shots
     count = lambda *way: count_bytes(survey, order, absorbing, dtype, Storage(*way), shots)
@@ -186,13 +186,17 @@ def plan_storage(
 def choose_every(survey: Survey, every: int | None) -> int:
     """The largest n at which the waves are sampled often enough.
 
-    `every` prescribes it, and must give two samples a period or more.
+    `every` prescribes it, and must give two samples or more of a period: that of the middle
+    frequency, or of the highest where the middle one is 0.
     """
     period = 1.0 / (survey.highest_frequency * survey.dt)
     longest = int(period / SAMPLES_A_PERIOD)
     if every is not None and every > max(1, longest):
         advice = f"stored_every={max(1, longest)}, or None"
-        if 2 * every * survey.dt * survey.middle_frequency > 1:
+        if every > survey.steps:
+            what = f"{every} is more than the {survey.steps} steps of the survey"
+            raise InputError("stored_every", what, advice)
+        if 2 * every * survey.dt * (survey.middle_frequency or survey.highest_frequency) > 1:
             what = f"{every} steps are more than half a period of the wavelet"
             raise InputError("stored_every", what, advice)
         what = (
@@ -208,5 +212,6 @@ def refuse_storage(storage: Storage, memory: int, shots: int) -> None:
         advice = f"memory={storage.bytes:_}, or fewer cells or steps"
         if shots > 1:
             advice += ", or mini-batches of shots: batch=ng.MiniBatch(size, of='functions')"
-        what = f"{print_bytes(memory)} do not hold what products for {shots} shots need: "
+        those = "1 shot" if shots == 1 else f"{shots} shots"
+        what = f"{print_bytes(memory)} cannot hold what products for {those} need: "
         raise InputError("memory", what + str(storage), advice)

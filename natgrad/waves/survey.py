@@ -61,7 +61,7 @@ class Survey(Public, eqx.Module):
         receivers: ArrayLike,
         wavelet: ArrayLike,
     ):
-        self.shape = tuple(int(n) for n in shape)
+        self.shape = check_shape(shape, 2)
         sides = np.atleast_1d(np.asarray(spacing, float))
         self.spacing = tuple(sides.tolist()) * (len(self.shape) if sides.size == 1 else 1)
         self.dt = float(dt)
@@ -71,12 +71,16 @@ class Survey(Public, eqx.Module):
         self._check()
 
     def _check(self) -> None:
-        if len(self.shape) not in (2, 3) or min(self.shape) < 2:
-            raise InputError("shape", f"{self.shape} is no grid", "(306, 120), or three sides")
-        if len(self.spacing) != len(self.shape) or min(self.spacing) <= 0:
+        fits = len(self.spacing) == len(self.shape) and min(self.spacing) > 0
+        if not (fits and np.all(np.isfinite(self.spacing))):
             raise InputError("spacing", f"{self.spacing} does not fit", "one positive number")
         if not (np.isfinite(self.dt) and self.dt > 0):
             raise InputError("dt", f"{self.dt!r} is not positive", "dt=0.001, in seconds")
+        for name, points in (("sources", self.sources), ("receivers", self.receivers)):
+            if points.size == 0:
+                raise InputError(
+                    name, f"have shape {points.shape}", f"(n, {len(self.shape)}), in metres"
+                )
         if self.wavelet.ndim not in (1, 2) or self.wavelet.size == 0:
             raise InputError("wavelet", f"has shape {self.wavelet.shape}", "(steps,)")
         if self.wavelet.ndim == 2 and len(self.wavelet) != self.shots:
@@ -107,6 +111,7 @@ class Survey(Public, eqx.Module):
         """
         if shots < 1:
             raise InputError("shots", f"{shots!r} is not positive", "shots=21")
+        shape = check_shape(shape, 2)
         length, below = (shape[0] - 1) * spacing, 2 * spacing if depth is None else depth
         across = [spacing * (n // 2) for n in shape[1:-1]]
         place = lambda xs: np.array([[x, *across, below] for x in xs])
@@ -219,7 +224,7 @@ class Shots(Public, eqx.Module):
 
     Args:
         survey: The survey.
-        data: Its traces.
+        data: Its traces; integers become float32.
     """
 
     survey: Survey
@@ -234,6 +239,9 @@ class Shots(Public, eqx.Module):
             if data.shape == (shots, steps, receivers):
                 advice = "data.swapaxes(1, 2): time is the last axis"
             raise InputError("data", what + f"{survey.data_shape}", advice)
+        if data.dtype.kind not in "fiu":
+            raise InputError("data", f"has values of {data.dtype}", "real numbers, such as float32")
+        data = data if data.dtype.kind == "f" else data.astype(np.float32)
         if not np.all(np.isfinite(data)):
             wrong = int(np.sum(~np.isfinite(data)))
             what = f"{count_some(wrong, data.size, 'values')} not finite"
@@ -270,7 +278,7 @@ class Shots(Public, eqx.Module):
     @classmethod
     def load(cls, path: str | Path) -> "Shots":
         """From an archive that `save` has made; nothing in it is executed."""
-        path = path if Path(path).exists() else f"{path}.npz"  # as `save` has called it
+        path = path if Path(path).is_file() else f"{path}.npz"  # as `save` has called it
         try:
             arrays: dict[str, Any] = read_arrays(path)
             data, settings = arrays["data"], {name: arrays[name] for name in FIELDS}
@@ -279,6 +287,14 @@ class Shots(Public, eqx.Module):
             raise
         except Exception as error:  # zipfile, zlib and NumPy each have their own
             raise InputError("path", f"{path} holds no shots ({error})", "Shots.save") from error
+
+
+def check_shape(shape: Any, least: int) -> tuple[int, ...]:
+    """The sides of a model, two or three integers ≥ `least`, or `InputError`."""
+    sides = np.asarray(shape)
+    if sides.dtype.kind not in "iu" or sides.shape not in ((2,), (3,)) or sides.min() < least:
+        raise InputError("shape", f"{shape} is no grid", "(306, 120), or three whole numbers")
+    return tuple(sides.tolist())
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Velocity models from files: NumPy's formats, SEG-Y and raw binary."""
 
+import math
 import os
 from itertools import permutations
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 
 from ..core.archive import read_arrays
 from ..errors import InputError, count_some, import_optional
+from .survey import check_shape
 
 UNITS = {"m/s": 1.0, "km/s": 1000.0}
 
@@ -58,6 +60,7 @@ def load_velocity(
     """
     if unit not in UNITS:
         raise InputError("unit", f"{unit!r} is unknown", "'m/s' or 'km/s'")
+    shape = None if shape is None else check_shape(shape, 1)
     path = Path(path)
     if not path.is_file():
         what = f"'{path}' is a folder" if path.is_dir() else f"there is no file '{path}'"
@@ -123,7 +126,7 @@ def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarr
     if shape is None:
         what = f"'{path}', with {size // kind.itemsize} numbers of {kind}, has no header"
         raise InputError("shape", what, "the sides of the model, the last one fastest")
-    cells = _count_cells(shape)
+    cells = math.prod(shape)
     if size != cells * kind.itemsize:
         what = f"{shape} of {kind} takes {cells * kind.itemsize} bytes, and '{path}' has {size}"
         width = size // cells
@@ -134,17 +137,11 @@ def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarr
 
 def _reshape(values: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
     """A flat array in this shape; any other must already have it, or cells would be mixed up."""
-    if shape is None or values.shape == tuple(shape):
+    if shape is None or values.shape == shape:
         return values
-    if values.ndim == 1 and values.size == _count_cells(shape):
+    if values.ndim == 1 and values.size == math.prod(shape):
         return values.reshape(shape)
-    raise InputError("shape", f"the file has {values.shape}, not {tuple(shape)}", "no shape")
-
-
-def _count_cells(shape: tuple[int, ...]) -> int:
-    if len(shape) not in (2, 3) or min(shape) < 1:
-        raise InputError("shape", f"{shape} is no grid", "(306, 120), or three sides")
-    return int(np.prod([int(n) for n in shape]))
+    raise InputError("shape", f"the file has {values.shape}, not {shape}", "no shape")
 
 
 def _order_axes(values: np.ndarray, axes: str | None) -> np.ndarray:

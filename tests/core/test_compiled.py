@@ -1,5 +1,6 @@
 """Programs that are compiled hastily, and those that are not; loops."""
 
+import os
 import threading
 
 import equinox as eqx
@@ -105,6 +106,15 @@ def test_machine_code_is_kept_by_what_decides_it_and_made_anew_where_it_is_damag
     assert (get(["a", 1]), get(["a", 1])) == (b"code of 5", b"code of 6")
     monkeypatch.setenv("NATGRAD_CACHE", str(first))  # no folder
     assert (get(["a", 1]), get(["a", 1])) == (b"code of 7", b"code of 8")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root")
+def test_code_of_another_user_is_made_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("NATGRAD_CACHE", str(tmp_path))
+    assert keep_code("told", lambda: b"theirs") == b"theirs"
+    os.chown(next(tmp_path.iterdir()), 12345, -1)
+    assert keep_code("told", lambda: b"ours") == b"ours"
+    assert keep_code("told", lambda: b"again") == b"ours"
 
 
 def test_of_those_who_want_the_same_code_one_makes_it(monkeypatch, tmp_path):

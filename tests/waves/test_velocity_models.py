@@ -156,6 +156,8 @@ BAD_RAW = {
     "other dtype": ({"shape": (7, 5), "dtype": "f8"}, "shape", "280 bytes.*numbers of 4 bytes"),
     "byte order": ({"shape": (7, 5), "dtype": ">f4"}, "path", "dtype='<f4'"),
     "no grid": ({"shape": (35,)}, "shape", "no grid"),
+    "one number": ({"shape": 720}, "shape", "720 is no grid"),
+    "no integers": ({"shape": (7.0, 5.0)}, "shape", r"\(7.0, 5.0\) is no grid"),
     "unknown dtype": ({"shape": (7, 5), "dtype": "float31"}, "dtype", "float31"),
     "complex dtype": ({"shape": (7, 5), "dtype": "c8"}, "dtype", "complex64"),
 }

@@ -346,6 +346,19 @@ def test_shots_are_scaled_with_their_wavelet_saved_and_loaded(tmp_path):
         waves.Shots.load(tmp_path / "bad.npz")
 
 
+def test_integers_become_floats_and_a_folder_is_no_archive(tmp_path):
+    survey = survey_of()
+    data = np.random.default_rng(4).integers(-9, 9, survey.data_shape, np.int16)
+    shots = waves.Shots(survey, data)
+    assert shots.data.dtype == np.float32
+    np.testing.assert_allclose(shots.scaled().data, data / np.sqrt(np.mean(data**2.0)), rtol=1e-6)
+    expected = waves.low_pass(data.astype(float), DT, 20.0)
+    np.testing.assert_allclose(shots.band(20.0).data, expected, atol=1e-4)
+    (tmp_path / "shots").mkdir()
+    shots.save(tmp_path / "shots")
+    assert np.array_equal(waves.Shots.load(tmp_path / "shots").data, data)
+
+
 def test_a_band_of_the_data_is_the_data_of_the_band():
     survey = survey_of(steps=240)
     model = model_of(survey)
@@ -362,7 +375,7 @@ def test_a_band_of_the_data_is_the_data_of_the_band():
         shots.band(1e4)
 
 
-def test_the_storage_is_the_way_of_least_work_that_fits():
+def test_the_storage_is_the_way_of_fewest_propagations_that_fits():
     survey = waves.Survey.line((300, 200), 10.0, dt=0.001, steps=900, shots=3, frequency=10.0)
     field = 3 * 4 * 344 * 240  # rows are whole numbers of vectors
     plan = lambda memory, every=None: plan_storage(survey, 4, 20, jnp.float32, memory, every)
@@ -399,6 +412,19 @@ def test_the_planned_bytes_are_those_of_the_arrays(name):
     between = 8 * model.survey.shots * (model.scheme.segment or 0) * np.prod(np.array(SHAPE) + 10)
     planned = count_bytes(model.survey, 4, 5, jnp.float64, model.storage, model.survey.shots)
     assert planned.bytes == size + between
+
+
+@pytest.mark.skipif("jax.device_count() < 2")
+def test_silent_shots_that_fill_up_the_devices_count_as_memory():
+    survey = survey_of(shots=3)
+    one = model_of(survey, stored_every=1)
+    model = model_of(survey, stored_every=1, devices=jax.devices()[:2])
+    assert model.storage.bytes * 3 == one.storage.bytes * 4
+    for some in (model, model.restricted(Functions(jnp.array([2]), 3))):
+        kept = jax.eval_shape(lambda theta, some=some: some.evaluate(theta).kept, theta_of(model))
+        assert some.storage.bytes == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
+    tight = model_of(survey, stored_every=1, devices=jax.devices()[:2], memory=one.storage.bytes)
+    assert tight.scheme.recomputes
 
 
 @pytest.mark.slow
@@ -439,10 +465,10 @@ def test_data_and_batches_need_no_memory_for_all_shots():
     whole, tight = model_of(stored_every=1), model_of(stored_every=1, memory=least - 1)
     theta = theta_of(whole)
     np.testing.assert_array_equal(simulated(tight, theta), simulated(whole, theta))
-    with pytest.raises(ng.InputError, match=f"memory: .* do not hold .*memory={least:_}, .*batch"):
+    with pytest.raises(ng.InputError, match=f"memory: .* cannot hold .*memory={least:_}, .*batch"):
         products_of(tight, theta)
     with pytest.raises(
-        ng.InputError, match=r"a product takes .* propagations?. Try: memory=[0-9_]*, or fewer"
+        ng.InputError, match=r"for 1 shot need: .* propagations?. Try: memory=[0-9_]*, or fewer"
     ):
         products_of(model_of(survey_of(shots=1), memory=1), theta)
     half, eta = Functions(jnp.array([1]), 2), jnp.ones(theta.size)
@@ -466,6 +492,11 @@ def survey_with(**changes):
     return waves.Survey(**given | changes)
 
 
+def with_mean() -> waves.Survey:
+    """A wavelet that has half of its energy at 0 Hz."""
+    return survey_with(wavelet=0.5 + waves.ricker(12.0, DT, STEPS))
+
+
 def velocity_with(value):
     velocity = velocity_of()
     velocity[3, 4] = value
@@ -486,8 +517,13 @@ BAD = {
     ),
     "negative": (lambda: waves.Acoustic(survey_of(), velocity_with(-2.0)), "velocity: 1 of"),
     "shape": (lambda: waves.Acoustic(survey_of(), np.ones((3, 3))), "velocity: has shape"),
-    "memory": (lambda: model_of(memory="2GB"), "memory: '2GB' is not a real number"),
+    "memory": (lambda: model_of(memory="2GB"), f"memory: '2GB' is not .*memory={2**31}"),
+    "no memory": (lambda: model_of(memory=0.0), f"memory: 0 is not .*memory={2**31}"),
+    "survey": (lambda: waves.Acoustic("x", velocity_of()), "survey: is a str"),
+    "engine": (lambda: model_of(engine="kernel"), "engine: 'kernel' is unknown"),
     "integers": (lambda: model_of(dtype=int), "dtype: .*int"),
+    "no dtype": (lambda: model_of(dtype=None), "dtype: None is not"),
+    "unknown dtype": (lambda: model_of(dtype="float31"), "dtype: .float31."),
     "half precision": (lambda: model_of(dtype=jnp.float16), "dtype: .*float16"),
     "km/s": (lambda: waves.Acoustic(survey_of(), np.full(SHAPE, 2.0)), "velocity: 2 m/s .*km/s"),
     "theta of velocities": (
@@ -497,19 +533,39 @@ BAD = {
     "too few samples": (lambda: model_of(stored_every=40), "stored_every: 40 steps"),
     "constant wavelet": (lambda: survey_with(wavelet=np.ones(40)), "wavelet: does not oscillate"),
     "one sample": (lambda: survey_with(wavelet=np.ones(1)), "wavelet: does not oscillate"),
+    "more steps than there are": (
+        lambda: choose_every(with_mean(), 10**4),
+        "stored_every: 10000 is more than the 41 steps",
+    ),
+    "too few samples of a wavelet with a mean": (
+        lambda: choose_every(with_mean(), 30),
+        "stored_every: 30 steps are more than half a period",
+    ),
     "order": (lambda: model_of(order=6), "order: 6 is not implemented"),
+    "float order": (lambda: model_of(order=4.0), "order: 4.0 is not"),
+    "list of orders": (lambda: model_of(order=[4]), r"order: \[4\] is not"),
     "absorbing": (lambda: model_of(absorbing=-1), "absorbing: -1"),
     "stored_every": (lambda: model_of(stored_every=0), "stored_every: 0"),
     "update": (lambda: model_of(update=np.full(SHAPE, 2.0)), "update: is not between"),
+    "no update": (lambda: model_of(update=np.zeros(SHAPE)), "update: is zero in all cells"),
     "update shape": (lambda: model_of(update=np.ones(3)), "update: has shape"),
     "bounds": (lambda: model_of().bounds(1500.0, 1e5), "dt: .* unstable at 100000 m/s"),
     "bounds order": (
         lambda: model_of().bounds(3000.0, 1500.0),
-        r"lowest: 3000.0 m/s.*Try: \(1500.0, 3000.0\)",
+        r"lowest: 3000.0 and 1500.0 m/s are not .*increasing. Try: \(1500.0, 3000.0\)",
     ),
+    "bounds sign": (lambda: model_of().bounds(-100.0, 3000.0), "lowest: -100.0 .* not .*positive"),
     "data": (
         lambda: waves.Shots(survey_of(), np.zeros((2, STEPS, 7))),
         r"data: has shape \(2, 41, 7\), .*swapaxes",
+    ),
+    "data bool": (
+        lambda: waves.Shots(survey_of(), np.ones(survey_of().data_shape, bool)),
+        "data: has values of bool",
+    ),
+    "data complex": (
+        lambda: waves.Shots(survey_of(), 1j * np.ones(survey_of().data_shape)),
+        "data: has values of complex128",
     ),
     "data nan": (
         lambda: waves.Shots(survey_of(), np.full(survey_of().data_shape, np.nan)),
@@ -518,6 +574,15 @@ BAD = {
     "wavelet": (lambda: survey_with(wavelet=np.zeros(9)), "wavelet: is zero"),
     "wavelet rows": (lambda: survey_with(wavelet=np.ones((3, 9))), "wavelet: has 3 rows for 2"),
     "spacing": (lambda: survey_with(spacing=-1.0), "spacing"),
+    "spacing nan": (lambda: survey_with(spacing=(np.nan, 25.0)), "spacing: .*nan"),
+    "spacing inf": (lambda: survey_with(spacing=np.inf), "spacing: .*inf"),
+    "cells": (lambda: survey_with(shape=(30.7, 24)), r"shape: \(30.7, 24\) is no grid"),
+    "one side": (
+        lambda: waves.Survey.line(9, 1.0, dt=DT, steps=9, shots=1, frequency=1.0),
+        "shape: 9 is no grid",
+    ),
+    "no sources": (lambda: survey_with(sources=np.zeros((0, 2))), r"sources: have shape \(0, 2\)"),
+    "no receivers": (lambda: survey_with(receivers=[]), r"receivers: have shape \(1, 0\)"),
     "dt": (lambda: survey_with(dt=0.0), "dt: 0.0 is not positive"),
     "frequency": (lambda: waves.ricker(-1.0, DT, 9), "frequency: -1.0"),
     "shots": (
@@ -540,6 +605,16 @@ def test_bad_input_is_named(name):
     make, message = BAD[name]
     with pytest.raises(ng.InputError, match=message):
         make()
+
+
+def test_a_precision_has_names_and_a_double_one_needs_x64():
+    for dtype in ("float32", np.dtype("float32"), float):
+        assert model_of(dtype=dtype).start.dtype == np.dtype(dtype)
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ng.InputError, match=r"dtype: is float64, .*jax_enable_x64"),
+    ):
+        model_of(dtype=jnp.float64)
 
 
 def test_a_grid_too_coarse_for_the_wavelet_is_warned_of():
