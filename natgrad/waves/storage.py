@@ -186,8 +186,7 @@ def plan_storage(
 def choose_every(survey: Survey, every: int | None) -> int:
     """The largest n at which the waves are sampled often enough.
 
-    `every` prescribes it, and must give two samples or more of a period: that of the middle
-    frequency, or of the highest where the middle one is 0.
+    `every` prescribes it, and must give two samples a period or more.
     """
     period = 1.0 / (survey.highest_frequency * survey.dt)
     longest = int(period / SAMPLES_A_PERIOD)
@@ -196,7 +195,7 @@ def choose_every(survey: Survey, every: int | None) -> int:
         if every > survey.steps:
             what = f"{every} is more than the {survey.steps} steps of the survey"
             raise InputError("stored_every", what, advice)
-        if 2 * every * survey.dt * (survey.middle_frequency or survey.highest_frequency) > 1:
+        if 2 * every * survey.dt * survey.middle_frequency > 1:
             what = f"{every} steps are more than half a period of the wavelet"
             raise InputError("stored_every", what, advice)
         what = (

@@ -196,7 +196,7 @@ CASES = {
     "unstable": ("deepwave", "dt", "unstable", lambda: Deepwave(SURVEY, 9 * VELOCITY)),
     "order": ("deepwave", "order", "6", lambda: model("deepwave", order=6)),
     "no divisor": ("deepwave", "stored_every", "divide", lambda: model("deepwave", stored_every=7)),
-    "no checkpoints": ("devito", "memory", "devito", lambda: model("devito", memory=200_000)),
+    "no checkpoints": ("devito", "memory", "devito", lambda: model("devito", LONG, memory=200_000)),
     "receiver outside": ("deepwave", "receivers", "outside", lambda: Deepwave(replace(SURVEY, receivers=np.array([[-5.0, 0.0]])), VELOCITY)),
 }  # fmt: skip
 

@@ -537,10 +537,6 @@ BAD = {
         lambda: choose_every(with_mean(), 10**4),
         "stored_every: 10000 is more than the 41 steps",
     ),
-    "too few samples of a wavelet with a mean": (
-        lambda: choose_every(with_mean(), 30),
-        "stored_every: 30 steps are more than half a period",
-    ),
     "order": (lambda: model_of(order=6), "order: 6 is not implemented"),
     "float order": (lambda: model_of(order=4.0), "order: 4.0 is not"),
     "list of orders": (lambda: model_of(order=[4]), r"order: \[4\] is not"),
