@@ -128,6 +128,7 @@ PARTS = (
     Part("transport_memory", _bench("transport_device", "--sizes 1120"), 60),
     Part("huge_pages", _bench("transport_device", "--sizes 1120"), 60, environment=HUGE_PAGES),
     Part("waves", _bench("waves"), 400, peers=("deepwave", "devito", "torch")),
+    Part("waves_few", _bench("waves", "--shots 4"), 120, peers=("deepwave", "devito", "torch")),
     Part("wave_devices", _bench("wave_devices"), 60, 2),
     Part("optax", _bench("optax"), 60, 2, peers=("optax",)),
     Part("pinn_paper", _bench("pinn_paper", "--seconds 45 --seeds 0 1 2"), 500),
