@@ -192,7 +192,7 @@ PARTS = (
     Part("million_networks", _bench("million", "--networks"), 180, None, "gpu"),
     Part("transport", _bench("transport_device"), 240, None, "gpu"),
     Part("kernels_check", _bench("kernels", "check"), 190, None, "gpu"),
-    Part("kernels", _bench("kernels", "time"), 190, None, "gpu", ("deepwave", "torch")),
+    Part("kernels", _bench("kernels", "time"), 240, None, "gpu", ("deepwave", "torch")),
     Part("kernels_store", _bench("kernels", "store"), 120, None, "gpu"),
     Part("pinn", _bench("pinn_device", "--only iteration memory"), 60, None, "gpu"),
     Part("pinn_iterations", _bench("pinn_device", "--only minimize kernel"), 60, None, "gpu"),

@@ -39,11 +39,11 @@ class Case(NamedTuple):
         return float(self.cells) * self.survey.shots * self.survey.steps
 
 
-def paper(shots: int, steps: int) -> Case:
-    survey = waves.Survey.line(SHAPE, SPACING, dt=DT, steps=steps, shots=shots, frequency=FREQUENCY)
+def paper(shots: int, steps: int, shape: tuple[int, int] = SHAPE) -> Case:
+    survey = waves.Survey.line(shape, SPACING, dt=DT, steps=steps, shots=shots, frequency=FREQUENCY)
     on_grid = SPACING * np.round(survey.sources / SPACING)  # where all three agree what a source is
-    survey = waves.Survey(SHAPE, SPACING, DT, on_grid, survey.receivers, survey.wavelet)
-    section = waves.folded_layers(SHAPE, SPACING)
+    survey = waves.Survey(shape, SPACING, DT, on_grid, survey.receivers, survey.wavelet)
+    section = waves.folded_layers(shape, SPACING)
     velocity = waves.smoothed(section, 4.0)
     change = waves.squared_slowness(section) - waves.squared_slowness(velocity)
     data = np.random.default_rng(0).normal(size=survey.data_shape).astype(np.float32)
