@@ -137,7 +137,16 @@ def check_start(
         check_integer(stored_every, "stored_every", 1)
     whole = isinstance(memory, float) and memory.is_integer()
     check_integer(int(memory) if whole else memory, "memory", 1, example=2**31)
-    check_precision(dtype)
+    try:
+        precision = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        precision = None
+    if precision not in (np.float32, np.float64):
+        what = f"{dtype!r} is not enough for waves"
+        raise InputError("dtype", what, "jnp.float32 or jnp.float64")
+    if precision == np.float64 and not jax.config.read("jax_enable_x64"):
+        what = "is float64, and JAX is set to 32 bits"
+        raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
     limits = (memory, stored_every, survey.shots, boundary)
@@ -153,20 +162,6 @@ def check_start(
     # converted by NumPy, here and where a model is made: on a device each is a program
     slowness = jnp.asarray(np.asarray(squared_slowness(velocity), dtype), dtype)
     return Start(slowness, jnp.asarray(np.asarray(weights, dtype), dtype), storage)
-
-
-def check_precision(dtype: DTypeLike) -> None:
-    """Raise `InputError` unless waves can have this dtype."""
-    try:
-        known = dtype is not None and np.dtype(dtype) in (np.float32, np.float64)
-    except TypeError:
-        known = False
-    if not known:
-        what = f"{dtype!r} is not enough for waves"
-        raise InputError("dtype", what, "jnp.float32 or jnp.float64")
-    if np.dtype(dtype) == np.float64 and not jax.config.read("jax_enable_x64"):
-        what = "is float64, and JAX is set to 32 bits"
-        raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
 
 
 def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:

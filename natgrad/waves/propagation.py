@@ -96,7 +96,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         count, shape = len(shots.wavelet), medium.weight.shape
         if not keep:
             room = None
-        elif scheme.recomputes:
+        elif scheme.boundary or scheme.segment is not None:
             room = make_room(medium, count)
         else:
             large = medium.weight.size > LARGE and jax.default_backend() == "cpu"
@@ -122,7 +122,7 @@ def push(medium: Medium, shots: Gathers, eta: Array, kept: PyTree, mesh: Mesh | 
 
         def group(carry: None, first: Array, shots: Gathers) -> tuple[None, Array]:
             count = len(shots.wavelet)
-            if scheme.recomputes:
+            if scheme.boundary or scheme.segment is not None:
                 data = scatter_again(source, shots, medium)
             else:
                 q, blocks = partial(read, kept, first, count), jnp.arange(scheme.blocks)
