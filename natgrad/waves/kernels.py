@@ -264,7 +264,7 @@ def plan_stream(task: Task, device: Device) -> Stream | str:
 
 
 def in_3d(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What the kernels that go step by step take a grid for."""
+    """The sides of a grid for kernels_3d.cu: a 2D one has a single cell along axis 1."""
     return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
@@ -417,7 +417,7 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     weight = medium.weight * unit(medium.scheme.order, medium.scheme.spacing[::by])
     given = (turn(medium, weight), lines, *given)
     results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
-    if launch.rounds == 1 and len(launch.kernels) == 1:  # in shared memory
+    if len(launch.kernels) == 1:  # all steps in shared memory
         return launch.call(results, *given)
     width, shape = medium.scheme.absorbing, shape[::by]
     widths = [width] * (len(shape) - 1) + [round_up(width, 4)]
