@@ -205,6 +205,14 @@ def ask_for_large_pages(x: np.ndarray) -> None:
 
 
 def ask_for_room(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Room for the waves that XLA keeps: on large pages, and not set to zero."""
-    register(ROOM, "cpu", lambda call: ask_for_large_pages(call.arrays[0]))
+    """Room for the waves that XLA keeps: on large pages, and not set to zero.
+
+    But for the first number: a step adds zero times that (`Medium.advance`), which may be NaN.
+    """
+
+    def execute(call: Call) -> None:
+        ask_for_large_pages(call.arrays[0])
+        call.arrays[0].ravel()[:1] = 0
+
+    register(ROOM, "cpu", execute)
     return ffi.call(ROOM, [jax.ShapeDtypeStruct(shape, dtype)], launch="")[0]

@@ -117,6 +117,20 @@ def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
     assert not passes(task._replace(mode="born"), 128)
 
 
+@pytest.mark.parametrize("engine", ["xla", pytest.param("kernels", marks=needs_llvm)])
+def test_what_memory_held_before_does_not_matter(engine, monkeypatch):
+    """0 · NaN is NaN, and memory that is not set to zero may hold one."""
+    model = make(engine, shape=(19, 37), steps=20)
+    given = model.start.ravel(), model(model.start)
+    expected = everything(model, *given)
+    jax.clear_caches()
+    monkeypatch.setattr(propagation, "LARGE", 0)
+    monkeypatch.setattr(kernels_cpu, "ask_for_large_pages", lambda x: x.fill(np.nan))
+    found = everything(model, *given)
+    for i in (0, 1, 3, 4):
+        np.testing.assert_allclose(found[i], expected[i], rtol=1e-10)
+
+
 @needs_llvm
 def test_cores_share_the_shots(monkeypatch):
     settings = {"shape": (19, 37), "steps": 20}
