@@ -12,8 +12,8 @@ llvmlite, natgrad's own code for CPUs is left out too, and its two rows are both
 
 Then where the forward run stands: nanoseconds and flops a cell and step, and the bytes of one step
 against the bandwidth of a triad a = b + sc measured here on arrays as large as those of a shot.
-Last, the products with waves stored at every n-th step, and computed again from the boundary or
-from checkpoints, against n = 1.
+Last, the products with waves stored at every n-th step, in single precision or bfloat16, and
+computed again from the boundary or from checkpoints, against n = 1.
 """
 
 import argparse
@@ -42,6 +42,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 TASKS = ("forward", "Born", "gradient", "Gauss-Newton")
 LONG = 8.0
+PRODUCTS = ("Born", "adjoint", "Gauss-Newton")
 OWN_TASKS = ("forward", "keeping", "Born", "gradient", "Gauss-Newton")
 
 
@@ -122,19 +123,21 @@ def limits(seconds: float, shots: int, steps: int) -> list[float]:
 
 def thinning(shots: int, steps: int) -> Iterator[list]:
     """Errors of the products with fewer stored waves, and what computing them again costs."""
+    import jax.numpy as jnp
     import numpy as np
     import wave_cases
 
     case = wave_cases.paper(shots, steps)
     field = 4 * case.cells * shots
     settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 4, 8, 12)}
+    settings["every 8, bfloat16"] = settings["every 8"] | {"stored_as": jnp.bfloat16}
     settings["boundary"] = {"stored_every": 1, "memory": field * steps // 2}
     settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 6}
     exact: list[np.ndarray] = []
     for name, storage in settings.items():
         tasks = wave_cases.natgrad_tasks(case, **storage)
         seconds = [best(tasks[task], 2) for task in ("keeping", "Born", "adjoint")]
-        found = [np.asarray(tasks[task](), float) for task in ("Born", "adjoint")]
+        found = [np.asarray(tasks[task](), float) for task in PRODUCTS]
         exact = exact or found
         wrong = [
             np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(found, exact, strict=True)
@@ -162,7 +165,8 @@ def main() -> None:
     columns = ["ns a cell-step", "flops", "Gflop/s", "bytes", "GB/s", "triad GB/s", "of it"]
     show_table("limits", columns, [limits(rows[0][2], *size)], "Where the forward run stands")
     shots = min(3, arguments.shots)
-    columns = ["stored", "GiB", "error of Zη", "error of Zᵀξ", "keeping s", "Zη s", "Zᵀξ s"]
+    errors = ["error of Zη", "error of Zᵀξ", "error of ZᵀZη"]
+    columns = ["stored", "GiB", *errors, "keeping s", "Zη s", "Zᵀξ s"]
     title = f"Stored waves, {shots} shots: relative errors of the products against every step"
     show_table("stored", columns, thinning(shots, arguments.steps), title)
 

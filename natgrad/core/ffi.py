@@ -78,7 +78,7 @@ NewError = struct("NewError", *_HEAD, ("message", ctypes.c_char_p), ("code", cty
 GetStream = struct("GetStream", *_HEAD, ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p))
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(CallFrame))
 METADATA, INTERNAL, STRING = 1, 13, 4
-DTYPES = {4: np.int32, 5: np.int64, 11: np.float32, 12: np.float64}
+DTYPES = {4: np.int32, 5: np.int64, 7: np.uint16, 11: np.float32, 12: np.float64}
 
 
 class Call:

@@ -45,6 +45,7 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 !0 = !{i32 1}
 """
 
+HALF = "i16"  # bfloat16, by its bits
 
 # Loops and vectors are as they are written.
 OPTIONS = {
@@ -127,17 +128,26 @@ class Code:
         return self.new(f"getelementptr {kind}, ptr {base}, i64 {more}") if more else base
 
     def load(
-        self, array: str, at: Any, more: int = 0, count: int | None = None, aligned: bool = True
+        self,
+        array: str,
+        at: Any,
+        more: int = 0,
+        count: int | None = None,
+        aligned: bool = True,
+        kind: str | None = None,
     ) -> Value:
-        """A vector; zeros after the first `count` elements."""
-        align = self.size * self.width if aligned else self.size
-        place = self.place(array, at, more)
-        if count is None or count == self.width:
-            return Value(self, self.new(f"load {self.vector}, ptr {place}, align {align}"))
-        kind = f"<{count} x {self.real}>"
-        part = self.new(f"load {kind}, ptr {place}, align {self.size}")
+        """A vector; zeros after the first `count` elements. Those of kind `HALF` are bfloat16."""
+        count, part = count or self.width, f"<{count or self.width} x {kind or self.real}>"
+        size = 2 if kind == HALF else self.size
+        align = size * self.width if aligned and count == self.width else size
+        place = self.place(array, at, more, kind)
+        found = self.new(f"load {part}, ptr {place}, align {align}")
+        if kind == HALF:
+            found = self._widen(found, count)
+        if count == self.width:
+            return Value(self, found)
         lanes = [min(i, count) for i in range(self.width)]
-        return self._shuffle(kind, part, "zeroinitializer", lanes)
+        return self._shuffle(f"<{count} x {self.real}>", found, "zeroinitializer", lanes)
 
     def store(
         self,
@@ -148,19 +158,22 @@ class Code:
         count: int | None = None,
         aligned: bool = True,
         past_caches: bool = False,
+        kind: str | None = None,
     ) -> None:
-        """A vector, or its first `count` elements."""
-        kind, align = self.vector, self.size * self.width if aligned else self.size
-        hint = ", !nontemporal !0" if past_caches else ""
-        if count is not None and count < self.width:
-            kind, align, hint = f"<{count} x {self.real}>", self.size, ""
+        """A vector, or its first `count` elements. Those of kind `HALF` are rounded to bfloat16."""
+        count, part = count or self.width, f"<{count or self.width} x {kind or self.real}>"
+        size, hint = 2 if kind == HALF else self.size, ", !nontemporal !0" if past_caches else ""
+        align = size * self.width if aligned else size
+        if count < self.width:
+            align, hint = size, ""
             x = self._shuffle(self.vector, x.name, "poison", range(count))
-        place = self.place(array, at, more)
-        self.put(f"store {kind} {x.name}, ptr {place}, align {align}{hint}")
+        name = self._narrow(x.name, count) if kind == HALF else x.name
+        place = self.place(array, at, more, kind)
+        self.put(f"store {part} {name}, ptr {place}, align {align}{hint}")
 
-    def fetch(self, array: str, at: Any, more: int = 0) -> None:
+    def fetch(self, array: str, at: Any, more: int = 0, kind: str | None = None) -> None:
         """Have a line come from memory into the caches; an address outside of it does no harm."""
-        place = self.place(array, at, more)
+        place = self.place(array, at, more, kind)
         self.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def forget(self, array: str) -> None:
@@ -185,6 +198,27 @@ class Code:
                     lanes[i] = self.width + place % self.width
             total = self._shuffle(self.vector, total.name, vectors[k].name, lanes)
         return total
+
+    def _widen(self, halves: str, count: int) -> str:
+        """Numbers from their upper halves: bfloat16 is a float without its last 16 bits."""
+        single, bits = f"<{count} x float>", f"<{count} x i32>"
+        low = self.new(f"zext <{count} x {HALF}> {halves} to {bits}")
+        high = self.new(f"shl {bits} {low}, {_splat(16, count)}")
+        x = self.new(f"bitcast {bits} {high} to {single}")
+        return x if self.size == 4 else self.new(f"fpext {single} {x} to <{count} x double>")
+
+    def _narrow(self, name: str, count: int) -> str:
+        """The upper halves of numbers, rounded to the nearest, to an even one between two."""
+        single, bits = f"<{count} x float>", f"<{count} x i32>"
+        if self.size == 8:
+            name = self.new(f"fptrunc <{count} x double> {name} to {single}")
+        whole = self.new(f"bitcast {single} {name} to {bits}")
+        odd = self.new(f"lshr {bits} {whole}, {_splat(16, count)}")
+        odd = self.new(f"and {bits} {odd}, {_splat(1, count)}")
+        whole = self.new(f"add {bits} {whole}, {_splat(0x7FFF, count)}")
+        whole = self.new(f"add {bits} {whole}, {odd}")
+        high = self.new(f"lshr {bits} {whole}, {_splat(16, count)}")
+        return self.new(f"trunc {bits} {high} to <{count} x {HALF}>")
 
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
@@ -245,6 +279,10 @@ class Code:
         # else vectors for which there is no register lie across two lines of the cache
         head = f"define void @{name}({given}) alignstack(64) {{"
         return "\n".join([head, *body, "ret void", "}", ""])
+
+
+def _splat(number: int, count: int) -> str:
+    return f"<{', '.join([f'i32 {number}'] * count)}>"
 
 
 def missing() -> str | None:

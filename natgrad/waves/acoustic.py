@@ -71,11 +71,18 @@ class WaveModel(Model):
 
     @property
     def approximates(self) -> str:
-        if self.storage.every == 1:
+        asked, kept = [], []
+        if self.storage.every > 1:
+            asked.append("stored_every=1")
+            kept.append(f"at every {self.storage.every} steps")
+        if self.storage.half:
+            asked.append("stored_as=None")
+            kept.append("in bfloat16")
+        if not asked:
             return ""
-        kept = f"waves are stored at every {self.storage.every} steps"
+        waves = f"here waves are stored {' '.join(kept)}"
         return (
-            f"a model with stored_every=1: here {kept}, and products are only near the derivative"
+            f"a model with {', '.join(asked)}: {waves}, and products are only near the derivative"
         )
 
     def slowness(self, theta: Array) -> Array:
@@ -128,6 +135,7 @@ def check_start(
     stored_every: int | None,
     dtype: DTypeLike,
     boundary: bool = False,
+    half: bool = False,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
@@ -149,7 +157,7 @@ def check_start(
         raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
-    limits = (memory, stored_every, survey.shots, boundary)
+    limits = (memory, stored_every, survey.shots, boundary, half)
     storage = plan_storage(survey, order, absorbing, dtype, *limits)
     weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
     if weights.shape != survey.shape:
@@ -182,11 +190,12 @@ class Acoustic(WaveModel):
     The products need the source field of every shot. It is kept at every n-th step, as rarely as
     the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
     the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
-    prescribes n. 1 gives the derivative of the discrete data to rounding. A run holds two of these
-    fields, that of θ and that of a trial step. Data alone need none of it, and mini-batches of
-    shots that of their own. The shots are dealt out to the `devices`, and slabs of a shot where
-    there are several for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was
-    split into devices before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
+    prescribes n. 1 gives the derivative of the discrete data to rounding. `stored_as=jnp.bfloat16`
+    halves these bytes, and rounds what is kept by up to 0.2%. A run holds two of these fields, that
+    of θ and that of a trial step. Data alone need none of it, and mini-batches of shots that of
+    their own. The shots are dealt out to the `devices`, and slabs of a shot where there are several
+    for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
+    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
     grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
@@ -214,6 +223,7 @@ class Acoustic(WaveModel):
         absorbing: Cells of the absorbing layer; 0 for none.
         memory: Bytes for stored wave fields.
         stored_every: Steps between two stored fields; as the wavelet allows by default.
+        stored_as: Their precision, jnp.bfloat16; None for that of the waves.
         devices: Devices that share the shots.
         engine: "auto", "kernels" or "xla"; "auto" takes kernels where there are some.
         dtype: Precision of the waves.
@@ -232,6 +242,7 @@ class Acoustic(WaveModel):
     storage: Storage = eqx.field(static=True)
     memory: int = eqx.field(static=True)
     stored_every: int | None = eqx.field(static=True)
+    stored_as: str | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -243,12 +254,21 @@ class Acoustic(WaveModel):
         absorbing: int = 10,
         memory: int = DEFAULT_MEMORY,
         stored_every: int | None = None,
+        stored_as: DTypeLike | None = None,
         devices: Sequence[Any] | None = None,
         engine: str = "auto",
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        self.start, self.update, self.storage = check_start(*arguments, boundary=True)
+        try:
+            self.stored_as = None if stored_as is None else np.dtype(stored_as).name
+        except TypeError:
+            self.stored_as = repr(stored_as)
+        if self.stored_as not in (None, "bfloat16"):
+            what = f"{self.stored_as} is not implemented"
+            raise InputError("stored_as", what, "jnp.bfloat16, or None for that of the waves")
+        found = check_start(*arguments, boundary=True, half=self.stored_as is not None)
+        self.start, self.update, self.storage = found
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every
         if engine not in ("xla", "kernels", "auto"):
@@ -307,7 +327,7 @@ class Acoustic(WaveModel):
         storage = self.storage._replace(bytes=self.storage.bytes * shots // before)
         if storage.bytes <= self.memory and good and not fewer:
             return replace_fields(chosen, storage=storage)
-        limits = (self.memory, self.stored_every, shots, whole)
+        limits = (self.memory, self.stored_every, shots, whole, self.stored_as is not None)
         storage = plan_storage(self.survey, old.order, old.absorbing, self.start.dtype, *limits)
         scheme = Scheme.of(self.survey, old.order, old.absorbing, storage)
         return replace_fields(chosen, storage=storage, scheme=scheme._replace(engine=old.engine))

@@ -74,6 +74,9 @@ DEVICE void store(double* to, const double (&x)[4]) {
     for (int i = 0; i < 4; i += 2)
         asm volatile("st.global.cs.v2.f64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to + i)), "d"(x[i]), "d"(x[i + 1]) : "memory");
 }
+DEVICE void store(unsigned long long* to, unsigned long long x) {
+    asm volatile("st.global.cs.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(x) : "memory");
+}
 template <class T> DEVICE void store(T* to, const T (&x)[1]) { *to = x[0]; }
 DEVICE void load_once(const float* from, float (&x)[4]) {
     asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -114,7 +117,45 @@ DEVICE void prefetch(const void* from, int bytes) {
 
 typedef REAL real;
 struct alignas(2 * sizeof(real)) Pair { real a, b; };
-struct alignas(16) Quad { real v[4]; };
+template <class T> struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) Four { T v[4]; };
+typedef Four<real> Quad;
+
+// bfloat16, the upper half of a float: rounded to the nearest, to an even one between two.
+struct Half {
+    unsigned short upper;
+    union Float { float x; unsigned bits; };
+    Half() = default;
+    DEVICE Half(real x) {
+        Float all;
+        all.x = x;
+        upper = (all.bits + 0x7fff + (all.bits >> 16 & 1)) >> 16;
+    }
+    DEVICE operator real() const {
+        Float all;
+        all.bits = (unsigned)upper << 16;
+        return all.x;
+    }
+};
+DEVICE void store(Half* to, const real (&x)[4]) {
+    unsigned long long all = 0;
+    for (int j = 0; j < 4; j++) all |= (unsigned long long)Half(x[j]).upper << 16 * j;
+    store((unsigned long long*)to, all);
+}
+DEVICE void store(Half* to, const real (&x)[1]) { *to = x[0]; }
+DEVICE void load_once(const Half* from, real (&x)[4]) {
+    const Four<Half> all = *(const Four<Half>*)from;
+    for (int j = 0; j < 4; j++) x[j] = all.v[j];
+}
+DEVICE void load_once(const Half* from, real (&x)[1]) { x[0] = *from; }
+DEVICE void atomicAdd(Half* to, real x) {
+    Half old = *to;
+    for (unsigned short seen;; old.upper = seen) {
+        seen = atomicCAS(&to->upper, old.upper, Half(old + x).upper);
+        if (seen == old.upper) return;
+    }
+}
+typedef KEPT Kept; // q of the source waves: real or Half
+
 template <bool B> struct Flag { static constexpr bool value = B; };
 
 // Of every axis: weights of the second difference, centre first, and one, over the spacing squared. If
@@ -216,15 +257,16 @@ DEVICE void cross_lanes(real (&v)[4 + 2 * HALF], const Quad (&f)[4], const real 
 
 // The parameters of a kernel: what is given, then the results.
 #define ARRAY const real* __restrict__
+#define KEPT_ARRAY const Kept* __restrict__ kept
 #define MEDIUM ARRAY weight, ARRAY coefficients
 #define INJECTION const int *__restrict__ injected_cells, ARRAY injected_weights, ARRAY series
 #define RECORDING const int *__restrict__ recorded_cells, ARRAY recorded_weights
 #if MODE == FORWARD
 #define PARAMETERS MEDIUM, INJECTION, RECORDING, real* data
 #elif MODE == KEEP
-#define PARAMETERS MEDIUM, INJECTION, RECORDING, real *data, real *kept
+#define PARAMETERS MEDIUM, INJECTION, RECORDING, real *data, Kept *kept
 #elif MODE == BORN
-#define PARAMETERS MEDIUM, ARRAY ratio, ARRAY kept, RECORDING, real* data
+#define PARAMETERS MEDIUM, ARRAY ratio, KEPT_ARRAY, RECORDING, real* data
 #else
-#define PARAMETERS MEDIUM, ARRAY kept, INJECTION, real* image
+#define PARAMETERS MEDIUM, KEPT_ARRAY, INJECTION, real* image
 #endif

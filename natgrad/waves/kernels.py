@@ -89,6 +89,7 @@ class Task(NamedTuple):
     recorded: int
     recorded_corners: int
     itemsize: int
+    half: bool  # q in bfloat16
 
 
 class Plan(NamedTuple):
@@ -305,6 +306,7 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "AXES_WEIGHTS": ", ".join(f"{{{w}}}" for w in weights),
         "AXES_SLOPES": ", ".join(map(number, scales)),
         "GAMMA": number(GAMMA[task.order]),
+        "KEPT": "Half" if task.half else "real",
     }
     if isinstance(plan, Plan):
         files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1
@@ -372,7 +374,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes))
+        half = scheme.half and name != "forward"
+        begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes, half=half))
     found = {name: begun[name].result() for name in wanted}
     refused = [kernel for kernel in found.values() if isinstance(kernel, str)]
     return refused[0] if refused else found[mode]
@@ -416,7 +419,8 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     lines = filters(Layer(medium.layer.lines[::by])).astype(dtype)
     weight = medium.weight * unit(medium.scheme.order, medium.scheme.spacing[::by])
     given = (turn(medium, weight), lines, *given)
-    results = [jax.ShapeDtypeStruct(size, dtype) for size in results]
+    kinds = dtype, medium.scheme.stored(dtype)  # of what is computed, and of q
+    results = [jax.ShapeDtypeStruct(*x) for x in zip(results, kinds, strict=False)]
     if len(launch.kernels) == 1:  # all steps in shared memory
         return launch.call(results, *given)
     width, shape = medium.scheme.absorbing, shape[::by]

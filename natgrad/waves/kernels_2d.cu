@@ -281,7 +281,7 @@ KERNEL wave(PARAMETERS) {
                 // q comes from far: it is asked for two steps before it is used.
                 const int soon = MODE == ADJOINT ? t - 2 : t + 2;
                 if (late == 0 && soon >= 0 && soon < STEPS && soon % EVERY == 0)
-                    prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + first) * NZ, width * NZ * (int)sizeof(real));
+                    prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + first) * NZ, width * NZ * (int)sizeof(Kept));
 #endif
 #if BLOCKS > 1
                 if (late == 0 && s > 1) arm(1 - parity);
@@ -316,17 +316,10 @@ KERNEL wave(PARAMETERS) {
                 const int group = p.group, x0 = p.x0, gx0 = first + x0;
                 if (!(p.warp & WORKS)) return;
                 const bool works = p.is & WORKS; // a lane without cells writes nothing: its numbers grow without bound
-#if MODE >= BORN
-                auto read_patch = [&](const real* from, real(&q)[N][4]) {
-#pragma unroll
-                    for (int i = 0; i < N; i++)
-                        read_quad(from + (long long)(gx0 + i < NX ? gx0 + i : NX - 1) * NZ, 4 * group, q[i]);
-                };
-#endif
 #if MODE == ADJOINT
                 if (keeps && works) {
                     real q[N][4];
-                    read_patch(kept + layer(), q);
+                    read_patch(kept + layer(), gx0, group, q);
 #pragma unroll
                     for (int i = 0; i < N; i++) {
 #pragma unroll
@@ -423,7 +416,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == BORN
                 if (keeps && works) {
                     real q[N][4], r[N][4];
-                    read_patch(kept + layer(), q), read_patch(ratio, r);
+                    read_patch(kept + layer(), gx0, group, q), read_patch(ratio, gx0, group, r);
 #pragma unroll
                     for (int i = 0; i < N; i++)
 #pragma unroll
@@ -444,7 +437,10 @@ KERNEL wave(PARAMETERS) {
                             real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << bit) - 1));
                             fresh[i][j] += *forced;
 #if MODE == KEEP
-                            if (keeps) kept[layer() + (long long)(gx0 + i) * NZ + 4 * group + j] += *forced;
+                            if (keeps) {
+                                Kept* q = kept + layer() + (long long)(gx0 + i) * NZ + 4 * group + j;
+                                *q = *q + *forced;
+                            }
 #endif
                             *forced = 0;
                         }

@@ -61,7 +61,7 @@ DEVICE Cells load(const real* from, bool there) {
     Cells zero = {};
     return there ? *(const Cells*)from : zero;
 }
-DEVICE Cells load_once(const real* from, bool there) {
+template <class T> DEVICE Cells load_once(const T* from, bool there) {
     Cells c = {};
     if (there) load_once(from, c.v);
     return c;

@@ -56,15 +56,19 @@ DEVICE void store_quad(real* field, int x, int group, const real (&in)[4]) {
     *(Pair*)(at + SECOND_PAIRS) = Pair{in[2], in[3]};
 }
 // Four rows of a (NX, NZ) array in global memory; rows beyond NZ are zero.
-DEVICE void read_quad(const real* from, int z, real (&out)[4]) {
+template <class T> DEVICE void read_quad(const T* from, int z, real (&out)[4]) {
     if (ALIGNED) {
-        Quad q = *(const Quad*)(from + z);
+        Four<T> q = *(const Four<T>*)(from + z);
         for (int j = 0; j < 4; j++) out[j] = q.v[j];
     } else {
-        for (int j = 0; j < 4; j++) out[j] = z + j < NZ ? from[z + j] : real(0);
+        for (int j = 0; j < 4; j++) out[j] = z + j < NZ ? real(from[z + j]) : real(0);
     }
 }
-DEVICE void write_quad(real* to, int z, const real (&in)[4]) {
+template <class T, int N> DEVICE void read_patch(const T* from, int x, int group, real (&out)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) read_quad(from + (long long)(x + i < NX ? x + i : NX - 1) * NZ, 4 * group, out[i]);
+}
+template <class T> DEVICE void write_quad(T* to, int z, const real (&in)[4]) {
     if (ALIGNED) {
         store(to + z, in);
     } else {

@@ -101,7 +101,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         else:
             large = medium.weight.size > LARGE and jax.default_backend() == "cpu"
             make = kernels_cpu.ask_for_room if large else jnp.zeros
-            room = make((scheme.blocks, count, *shape), medium.weight.dtype)
+            room = make((scheme.blocks, count, *shape), scheme.stored(medium.weight.dtype))
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
@@ -270,8 +270,7 @@ def march(
             if isinstance(kept, Boundary):
                 kept = kept.put_frame(q, scheme, index, first)
             else:
-                corner = (index, first, *(0,) * (q.ndim - 1))
-                kept = jax.lax.dynamic_update_slice(kept, q[None], corner)
+                kept = write(kept, q, index, first)
         later = (numbers[1:], samples[1:])
         carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
         return carry, jnp.concatenate([now[None], later])

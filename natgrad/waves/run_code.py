@@ -5,7 +5,7 @@ All of a shot is one call, so that its fields stay in the caches of one core fro
 
 from typing import NamedTuple
 
-from ..core.llvm import Code
+from ..core.llvm import HALF, Code, Value
 from .step_code import ARRAYS, Grid, Step
 
 # What the code is given: arrays, and numbers.
@@ -22,15 +22,22 @@ class Task(NamedTuple):
     injected_corners: int  # cells that a point is spread over
     recorded_corners: int
     grid: Grid
+    half: bool  # q in bfloat16
+
+    @property
+    def kept(self) -> str:
+        """The kind of the numbers of q."""
+        return HALF if self.half else self.grid.real
 
     def write(self, past_caches: bool) -> str:
         """The text of all functions; "run" is the one to call."""
         back, fetched = self.mode == "adjoint", self.every * (self.mode in ("born", "adjoint"))
-        text = Step(self.grid, back, "", fetched).write("plain") + write_run(self)
+        text = Step(self.grid, back, "", fetched, self.kept).write("plain") + write_run(self)
         if self.mode == "forward":
             return text
         extra = "image" if back else self.mode
-        return text + Step(self.grid, back, extra, fetched, past_caches).write("special")
+        special = Step(self.grid, back, extra, fetched, self.kept, past_caches)
+        return text + special.write("special")
 
 
 def write_run(task: Task) -> str:
@@ -47,11 +54,11 @@ def write_run(task: Task) -> str:
         at[name] = code.new(f"load {kind}, ptr {code.place('%table', i, kind='i64')}")
     number = lambda array, i: code.new(f"load {real}, ptr {code.place(array, i)}")
     index = lambda array, i: code.new(f"load i64, ptr {code.place(array, i, kind='i64')}")
-    moved = lambda array, i, by: code.place(array, code.whole("mul", i, by))
+    moved = lambda array, i, by, kind=real: code.place(array, code.whole("mul", i, by), kind=kind)
 
-    def add(x: str, array: str, i: str) -> None:
-        place = code.place(array, i)
-        code.put(f"store {real} {code.new(f'fadd {real} {number(place, 0)}, {x}')}, ptr {place}")
+    def add(x: str, array: str, i: str, kind: str = real) -> None:
+        one = code.new(f"insertelement {code.vector} poison, {real} {x}, i64 0")
+        code.store(code.load(array, i, kind=kind) + Value(code, one), array, i, kind=kind)
 
     with code.loop(at["steps"]) as s:
         t, odd = s, code.new(f"trunc i64 {s} to i1")
@@ -63,13 +70,13 @@ def write_run(task: Task) -> str:
         )
         block, part = code.whole("sdiv", t, every), code.whole("srem", t, every)
         first = code.new(f"icmp eq i64 {part}, 0")
-        kept, coming = moved(at["%kept"], block, at["stride"]), u
+        kept, coming = moved(at["%kept"], block, at["stride"], task.kept), u
         if mode in ("born", "adjoint"):  # where no q comes after this one, u, which is at hand
             by, end = 1, code.whole("sdiv", code.whole("sub", at["steps"], 1), every)
             if mode == "adjoint":
                 by, end, part = -1, "0", code.whole("sub", every - 1, part)
-            q = moved(at["%kept"], code.whole("add", block, by), at["stride"])
-            q = moved(q, part, grid.shape[0] * grid.parts[1] * grid.width // every)
+            q = moved(at["%kept"], code.whole("add", block, by), at["stride"], task.kept)
+            q = moved(q, part, grid.shape[0] * grid.parts[1] * grid.width // every, task.kept)
             none = code.new(f"icmp eq i64 {block}, {end}")
             coming = code.new(f"select i1 {none}, ptr {u}, ptr {q}")
         with code.loop(at["recorded"]) as p:
@@ -97,5 +104,5 @@ def write_run(task: Task) -> str:
                 add(force, v, index(at["%inject_at"], k))
                 if mode == "keep":
                     with code.where(first):
-                        add(force, kept, index(at["%keep_at"], k))
+                        add(force, kept, index(at["%keep_at"], k), task.kept)
     return code.function("run", ["%table"], flush=True)

@@ -142,6 +142,7 @@ class Storage(NamedTuple):
     segment: int | None  # blocks between two checkpoints
     bytes: int
     boundary: bool = False
+    half: bool = False  # responses in bfloat16
 
     def __str__(self) -> str:
         """What is kept, how large it is and what a product costs."""
@@ -150,6 +151,7 @@ class Storage(NamedTuple):
             kept = "the boundary of the source waves"
         elif self.segment is not None:
             kept = f"checkpoints of the source waves, {self.segment * self.every} steps apart"
+        kept += " in bfloat16" * self.half
         runs = "two propagations" if self.boundary or self.segment else "one propagation"
         return f"{kept}, {print_bytes(self.bytes)}; a product takes {runs}"
 
@@ -192,12 +194,13 @@ class Scheme(NamedTuple):
     fill: int
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
     boundary: bool = False
+    half: bool = False
     slab_axis: int | None = None  # that of the fields which is cut, where devices share a shot
 
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
         """That of a survey, with as many blocks as fill up whole segments."""
-        every, segment, _, boundary = storage
+        every, segment, _, boundary, half = storage
         group, large = segment or 1, np.prod(survey.shape) > LARGE
         unroll = BUFFERS if every == 1 and large else 1
         inner = max(1, every - 1) if large else 1
@@ -212,12 +215,16 @@ class Scheme(NamedTuple):
             after += -(last + fill + width) % VECTOR
         lead, trail = ((*[width] * (len(axes) - 1), n) for n in (before, after))
         sizes = (width, blocks, unroll, inner, absorbing + width, lead, trail, fill)
-        return cls(*given, *sizes, boundary=boundary)
+        return cls(*given, *sizes, boundary=boundary, half=half)
 
     @property
     def recomputes(self) -> bool:
         """Whether products run the source waves again."""
         return self.boundary or self.segment is not None
+
+    def stored(self, dtype: DTypeLike) -> DTypeLike:
+        """What q is stored as in waves of that precision: bfloat16 by its bits (see storage.py)."""
+        return jnp.uint16 if self.half else dtype
 
     @property
     def inside(self) -> tuple:

@@ -138,18 +138,24 @@ class Step:
     """The code of one step, or of its transpose, in the notation of scheme.py.
 
     `extra` is what else is done on the way: "keep" q, past the caches if it lies in whole vectors;
-    "born" adds `other` · q to u⁺, "image" adds q u to `other`. A step fetches one of
-    `fetched` parts of the next q into the caches.
+    "born" adds `other` · q to u⁺, "image" adds q u to `other`. q is of the kind `kept`. A step
+    fetches one of `fetched` parts of the next q into the caches.
 
     K u over its last weight k/h², and G u over γ/h, take a product less each. So sums here are in
     units of k/h² of axis 0: w is given times that, a of ψ times γ²/k, and axis 1 counts as `ratio`.
     """
 
     def __init__(
-        self, grid: Grid, transposed: bool, extra: str, fetched: int, past_caches: bool = False
+        self,
+        grid: Grid,
+        transposed: bool,
+        extra: str,
+        fetched: int,
+        kept: str,
+        past_caches: bool = False,
     ):
         self.grid, self.transposed, self.extra = grid, transposed, extra
-        self.fetched, self.past_caches = fetched, past_caches
+        self.fetched, self.kept, self.past_caches = fetched, kept, past_caches
         self.code = Code(grid.real, grid.width)
         centre, *bends, unit = SECOND[grid.order]
         self.centre, self.bends = centre / unit, [self.code.constant(x / unit) for x in bends]
@@ -216,11 +222,12 @@ class Step:
             if self.extra in ("born", "image"):  # q of the next rows, from further caches
                 there = code.whole("add", kept, place)
                 for r in range(count, 2 * count):
-                    code.fetch("%kept", there, r * middle * width)
+                    code.fetch("%kept", there, r * middle * width, self.kept)
             if self.fetched:  # a share of the next q, on its way while this step runs
                 done = code.whole("add", code.whole("mul", place, count), kept)
                 for j in range(-(-count // self.fetched)):
-                    code.fetch("%coming", code.whole("sdiv", done, self.fetched), j * width)
+                    part = code.whole("sdiv", done, self.fetched)
+                    code.fetch("%coming", part, j * width, self.kept)
 
         def some(ends: range, inner: range) -> None:
             """An end of the rows, and what of the middle has neighbours in other lanes."""
@@ -392,9 +399,9 @@ class Step:
         if self.extra == "keep":
             aligned = self.past_caches and lanes is None
             x = code.pick({0: change}, [*range(first, width), *[None] * first])
-            code.store(x, "%kept", *held, count, aligned, past_caches=aligned)
+            code.store(x, "%kept", *held, count, aligned, aligned, self.kept)
         elif self.extra:
-            q = code.load("%kept", *held, count, aligned=False)
+            q = code.load("%kept", *held, count, False, self.kept)
             q = code.pick({0: q}, [*[None] * first, *range(width - first)])
             if self.extra == "image":
                 code.store(code.load("%other", at, place) + q * u, "%other", at, place)

@@ -14,9 +14,12 @@ there, so that it can be run backwards in time from the last two fields,
 given u on the order/2 cells before and after B along each axis, as it was. The image needs q in the
 layer too; it is kept on the frame of all cells outside of B, at every n-th step. Born waves run
 forwards in time, and compute the source waves beside them, as with checkpoints.
+
+**bfloat16.** q may be rounded to the 8 bits of bfloat16, which has the exponents of float32. Waves
+that go on from what is stored may not, so this is for the responses alone.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,15 +38,34 @@ from .survey import Survey
 SAMPLES_A_PERIOD = 4.0
 
 
+@jax.custom_jvp
+def to_halves(x: Array) -> Array:
+    """The bits of bfloat16.
+
+    Where a part of an array of bfloat16 changes, XLA on a CPU takes all of it to float32 and back.
+    """
+    return jax.lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
+
+
+@to_halves.defjvp
+def _refuse(primals: tuple, tangents: tuple) -> Any:
+    what = "is bfloat16, and JAX cannot differentiate through waves that are stored so"
+    raise InputError("stored_as", what, "stored_as=None")
+
+
 def write(kept: Array, x: Array, index: Array, first: Array | int) -> Array:
     """`kept`, (times, shots, …), with x, (shots, …), at one time, from the shot `first` on."""
+    if kept.dtype == jnp.uint16:
+        x = to_halves(x)
     return jax.lax.dynamic_update_slice(kept, x[None], (index, first, *(0,) * (x.ndim - 1)))
 
 
 def read(kept: Array, first: Array, count: int, index: Array) -> Array:
     """The fields of `count` shots at one time, read where they are."""
     corner = (index, first, *(0,) * (kept.ndim - 2))
-    return jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
+    found = jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
+    half = kept.dtype == jnp.uint16
+    return jax.lax.bitcast_convert_type(found, jnp.bfloat16) if half else found
 
 
 class Boundary(NamedTuple):
@@ -148,7 +170,7 @@ def count_bytes(
     def room(m: Array) -> PyTree:
         medium = Medium(m, Layer.around(survey.shape, scheme, 1.0, dtype), scheme)
         responses = 0 if scheme.boundary else scheme.segment or scheme.blocks
-        whole = jnp.zeros((responses, shots, *medium.weight.shape), dtype)
+        whole = jnp.zeros((responses, shots, *medium.weight.shape), scheme.stored(dtype))
         return make_room(medium, shots) if scheme.recomputes else (), whole
 
     made = jax.eval_shape(room, jax.ShapeDtypeStruct(survey.shape, dtype))
@@ -164,20 +186,23 @@ def plan_storage(
     every: int | None,
     shots: int | None = None,
     boundary: bool = True,
+    half: bool = False,
 ) -> Storage:
     """The way of fewest propagations that fits into `memory` bytes, or else of fewest bytes.
 
     That is the responses, then the boundary, where there is one to be kept, since only B runs
-    again, then checkpoints. How many seconds each takes depends on the machine.
+    again, then checkpoints. How many seconds each takes depends on the machine. With `half`, the
+    responses are stored in bfloat16.
     """
     n, shots = choose_every(survey, every), survey.shots if shots is None else shots
     count = lambda *way: count_bytes(survey, order, absorbing, dtype, Storage(*way), shots)
-    ways, blocks = [count(n, None, 0)], -(-survey.steps // n)
+    ways, blocks = [count(n, None, 0, False, half)], -(-survey.steps // n)
     if ways[0].bytes > memory:
+        responses = count(n, None, 0).bytes
         if boundary and min(survey.shape) > 2:
             ways.append(count(n, None, 0, True))
-        state = count(n, blocks, 0).bytes - ways[0].bytes
-        length = blocks * float(np.sqrt(state / ways[0].bytes))  # of least bytes in all
+        state = count(n, blocks, 0).bytes - responses
+        length = blocks * float(np.sqrt(state / responses))  # of least bytes in all
         ways.append(count(n, int(np.clip(round(length), 1, blocks)), 0))
     fitting = [way for way in ways if way.bytes <= memory]
     return fitting[0] if fitting else min(ways, key=lambda way: way.bytes)

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#define DEVICE static inline
+#define DEVICE __attribute__((visibility("hidden"))) inline
 #define TABLE constexpr
 #define KERNEL static void
 #define __restrict__
@@ -92,6 +92,10 @@ template <class T, int N> void store(T* to, const T (&x)[N]) {
     if ((size_t)to % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < N; i++) to[i] = x[i];
 }
+static void store(unsigned long long* to, unsigned long long x) {
+    if ((size_t)to % sizeof x) std::abort();
+    *to = x;
+}
 template <class T, int N> void load_once(const T* from, T (&x)[N]) {
     if ((size_t)from % (N * sizeof(T) < 16 ? N * sizeof(T) : 16)) std::abort();
     for (int i = 0; i < N; i++) x[i] = from[i];
@@ -101,6 +105,7 @@ template <class T> void add(T* to, const T (&x)[4]) {
     for (int i = 0; i < 4; i++) to[i] += x[i];
 }
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
+template <class T> T atomicCAS(T* at, T old, T by) { T seen = *at; return *at = seen == old ? by : seen, seen; }
 
 static unsigned remote(const void* own, int rank) {
     return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);

@@ -52,8 +52,11 @@ CASES = {
     "equal spacing, order 8": {"spacing": (11.0, 11.0), "order": 8},
     # longer than numbers that double at every step stay finite
     "many steps": {"dtype": jnp.float32, "steps": 190, "shape": (46, 40), "absorbing": 10},
+    "bfloat16": {"dtype": jnp.float32, "stored_as": jnp.bfloat16, "on_grid": False},
+    "bfloat16, rows that are not aligned": {"shape": (33, 27), "stored_as": jnp.bfloat16},
     "3D": {"shape": (9, 7, 36), "absorbing": 3, "on_grid": False},
     "3D, order 8": {"shape": (9, 7, 124), "absorbing": 4, "order": 8, "dtype": jnp.float32},
+    "3D, bfloat16": {"shape": (9, 7, 36), "absorbing": 3, "stored_as": jnp.bfloat16},
 }
 
 
@@ -64,8 +67,10 @@ def check(settings, engine, devices=None):
     xi = jnp.asarray(rng.normal(size=model.survey.data_shape))
     exact, found = everything(model, eta, xi), everything(other, eta, xi)
     limit = 1e-5 if model.start.dtype == jnp.float32 else 1e-12
-    for x, y in zip(found[:2] + found[3:], exact[:2] + exact[3:], strict=True):  # all but q
-        assert np.linalg.norm(x - y) <= limit * np.linalg.norm(y)
+    # Kernels round q where a source is once more, after its force. All but q, whose order differs:
+    limits = [limit] * 2 + [5e-3 if "stored_as" in settings else limit] * 2
+    for x, y, near in zip(found[:2] + found[3:], exact[:2] + exact[3:], limits, strict=True):
+        assert np.linalg.norm(x - y) <= near * np.linalg.norm(y)
     born, image = (np.asarray(x, float) for x in found[3:])
     dot = np.vdot(born, xi)
     assert abs(dot - image @ eta) <= limit * np.linalg.norm(born) * np.linalg.norm(xi)

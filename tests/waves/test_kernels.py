@@ -105,6 +105,7 @@ def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkey
                 {"shape": (46, 40), "dtype": jnp.float32, "order": 8, "steps": 190},
                 {"shape": (60, 44), "dtype": jnp.float32, "spacing": (11.0, 11.0)},
                 {"shape": (50, 39), "absorbing": 0, "on_grid": False},
+                {"shape": (34, 28), "dtype": jnp.float32, "stored_as": jnp.bfloat16},
             )
         ),
     ],
@@ -135,7 +136,8 @@ def test_a_gpu_computes_what_xla_does(case):
 def task(mode="forward", shape=(346, 160), order=4, layer=20, itemsize=4, shots=21, **changes):
     points = {"born": (0, 1, 306, 1), "adjoint": (306, 1, 0, 1)}.get(mode, (1, 1, 306, 1))
     numbers = (order, layer, 2000, 6, shots)
-    return kernels.Task(mode, shape, (25.0, 20.0), *numbers, *points, itemsize)._replace(**changes)
+    given = kernels.Task(mode, shape, (25.0, 20.0), *numbers, *points, itemsize, False)
+    return given._replace(**changes)
 
 
 @given(
@@ -196,8 +198,8 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
     "mode", ["keep", *[pytest.param(m, marks=pytest.mark.slow) for m in ("born", "adjoint")]]
 )
 def test_the_source_compiles_for_a_gpu(mode, tmp_path):
-    for size in (4, 8):
-        given = task(mode, (120, 80), layer=10, itemsize=size)
+    for size, half in ((4, False), (8, False), (4, True)):
+        given = task(mode, (120, 80), layer=10, itemsize=size, half=half)
         plan = kernels.plan_kernel(given)
         assert isinstance(plan, kernels.Plan)
         source = tmp_path / "kernel.cu"

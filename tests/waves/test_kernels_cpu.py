@@ -28,6 +28,10 @@ CASES = [
     slow({"order": 8, "on_grid": False, "absorbing": 0}, id="no layer"),
     slow({"shape": (160, 131), "absorbing": 11, "dtype": jnp.float32}, id="filled rows"),
     slow({"shape": (150, 181), "order": 8, "every": 2, "on_grid": False}, id="strips"),
+    slow(BETWEEN | {"stored_as": jnp.bfloat16}, id="bfloat16"),
+    slow(
+        {"shape": (160, 131), "stored_as": jnp.bfloat16, "dtype": jnp.float32}, id="bfloat16, rows"
+    ),
 ]
 
 
@@ -109,12 +113,13 @@ def test_vectors_of_any_length_give_the_same(order, columns, monkeypatch):
 
 def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
     grid = Grid((7, 48), 47, (1.0, 1.0), 4, 5, "float", 16, 3)
-    task = Task("keep", 1, 1, 1, grid)
+    task = Task("keep", 1, 1, 1, grid, False)
     passes = kernels_cpu.passes_caches
     assert passes(task, 128)
     assert not passes(task, 96)
     assert not passes(task._replace(grid=grid._replace(shape=(7, 47))), 128)
     assert not passes(task._replace(mode="born"), 128)
+    assert passes(task._replace(half=True), 96)
 
 
 @pytest.mark.parametrize("engine", ["xla", pytest.param("kernels", marks=needs_llvm)])

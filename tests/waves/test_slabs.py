@@ -50,6 +50,7 @@ CASES = {  # shape, shots, devices, slabs of a shot, options
     "2D": ((30, 14), 1, 2, 2, {"stored_every": 2}),
     "shots and slabs": ((40, 34), 2, 4, 2, {"order": 8}),
     "checkpoints": ((30, 14), 1, 2, 2, {"storage": Storage(1, 7, 0)}),
+    "bfloat16": ((30, 14), 1, 2, 2, {"stored_as": jnp.bfloat16}),
     "no layer": ((30, 16), 1, 4, 4, {"absorbing": 0}),
     "3D": ((7, 14, 15), 1, 2, 2, {}),
 }

@@ -68,6 +68,7 @@ OPTIONS = {
     "every 2": {"stored_every": 2},
     "every 3": {"stored_every": 3},
     "every 4": {"stored_every": 4},
+    "bfloat16": {"stored_every": 2, "stored_as": jnp.bfloat16},
     "checkpoints": {"storage": Storage(1, 14, 0)},
     "checkpoints every 2": {"storage": Storage(2, 5, 0)},
     "boundary": {"storage": Storage(1, None, 0, boundary=True)},
@@ -110,6 +111,7 @@ FURTHER = (
     "every 2",
     "every 3",
     "every 4",
+    "bfloat16",
     "checkpoints",
     "boundary",
     "3D checkpoints",
@@ -379,12 +381,12 @@ def test_the_storage_is_the_way_of_fewest_propagations_that_fits():
     survey = waves.Survey.line((300, 200), 10.0, dt=0.001, steps=900, shots=3, frequency=10.0)
     field = 3 * 4 * 344 * 240  # rows are whole numbers of vectors
     plan = lambda memory, every=None: plan_storage(survey, 4, 20, jnp.float32, memory, every)
-    assert plan(900 * field) == (9, None, 100 * field, False)  # at 4 samples a period, 26 Hz
-    assert plan(300 * field, 3) == (3, None, 300 * field, False)
+    assert plan(900 * field) == (9, None, 100 * field, False, False)  # at 4 samples a period, 26 Hz
+    assert plan(300 * field, 3) == (3, None, 300 * field, False, False)
     boundary = plan(100 * field - 1)
     frame = 340 * 240 - 298 * 198
     strips, last = 900 * 4 * (298 + 198), 2 * 302 * 202
-    assert boundary == (9, None, 3 * 4 * (strips + 100 * frame + last), True)
+    assert boundary == (9, None, 3 * 4 * (strips + 100 * frame + last), True, False)
     checkpoints = plan(boundary.bytes - 1)
     assert checkpoints.segment is not None
     assert checkpoints.bytes < boundary.bytes
@@ -402,6 +404,35 @@ def test_the_storage_is_the_way_of_fewest_propagations_that_fits():
         plan(900 * field, 20)
     with pytest.raises(ng.InputError, match="stored_every: 90 steps are more than half a period"):
         plan(900 * field, 90)
+
+
+def test_responses_in_bfloat16_take_a_half_and_are_near_those_of_the_waves():
+    survey = survey_of(steps=120)
+    given = {"stored_every": 1, "dtype": jnp.float32}
+    whole, half = (model_of(survey, stored_as=x, **given) for x in (None, jnp.bfloat16))
+    assert whole.storage.bytes == 2 * half.storage.bytes
+    assert "in bfloat16, " in str(half.storage)
+    assert "stored_as=None" in half.approximates
+    one = half.restricted(Functions(jnp.array([1]), 2))
+    assert one.storage.half
+    assert one.storage.bytes * 2 == half.storage.bytes
+    kept = [model.evaluate(theta_of(model)).kept for model in (whole, half)]
+    assert kept[1].nbytes == half.storage.bytes
+    kept[1] = jax.lax.bitcast_convert_type(kept[1], jnp.bfloat16)
+    assert jnp.all(jnp.abs(kept[1] - kept[0]) <= 2**-8 * jnp.abs(kept[0]))
+    random, theta = np.random.default_rng(0), theta_of(whole)
+    eta, xi = random.normal(size=theta.size), random.normal(size=survey.data_shape)
+    both = [products_of(model, theta) for model in (whole, half)]
+    for find in (lambda x: push(x, jnp.asarray(eta)), lambda x: pull(x, jnp.asarray(xi))):
+        exact, found = map(find, both)
+        assert 0 < jnp.linalg.norm(found - exact) < 5e-3 * jnp.linalg.norm(exact)
+    # Waves go on from a boundary and from checkpoints, so these are never rounded.
+    tight = model_of(survey, memory=half.storage.bytes - 1, stored_as=jnp.bfloat16, **given)
+    assert tight.scheme.recomputes
+    assert not tight.storage.half
+    image = lambda theta: push(products_of(half, theta), jnp.asarray(eta)).sum()
+    with pytest.raises(ng.InputError, match="stored_as: is bfloat16"):
+        jax.grad(image)(theta)
 
 
 @pytest.mark.parametrize("name", ["boundary", "checkpoints"])
@@ -542,6 +573,8 @@ BAD = {
     "list of orders": (lambda: model_of(order=[4]), r"order: \[4\] is not"),
     "absorbing": (lambda: model_of(absorbing=-1), "absorbing: -1"),
     "stored_every": (lambda: model_of(stored_every=0), "stored_every: 0"),
+    "stored_as": (lambda: model_of(stored_as="int8"), "stored_as: int8 .* Try: jnp.bfloat16"),
+    "stored_as a number": (lambda: model_of(stored_as=16), "stored_as: 16 is not"),
     "update": (lambda: model_of(update=np.full(SHAPE, 2.0)), "update: is not between"),
     "no update": (lambda: model_of(update=np.zeros(SHAPE)), "update: is zero in all cells"),
     "update shape": (lambda: model_of(update=np.ones(3)), "update: has shape"),
