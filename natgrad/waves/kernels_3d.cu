@@ -397,7 +397,9 @@ KERNEL points(real*, real*, PARAMETERS, real* fields, real*, int round) {
     const int t = MODE == ADJOINT ? STEPS - 1 - round : round;
     constexpr int AXES = DEEP ? 3 : 2;
     auto place = [&](const int* cell) {
-        return ((long long)(cell[0] - HALF) * N1 + (DEEP ? cell[1] - HALF : 0)) * N2 + cell[AXES - 1] - HALF;
+        long long row = (long long)(cell[0] - HALF) * N1;
+        if (DEEP) row = row + cell[1] - HALF;
+        return row * N2 + cell[AXES - 1] - HALF;
     };
 #if MODE != BORN
     if (i < SHOTS * INJECTIONS) {
