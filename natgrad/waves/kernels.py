@@ -374,7 +374,7 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        half = scheme.half and name != "forward"
+        half = scheme.stored is not None and name != "forward"
         begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes, half=half))
     found = {name: begun[name].result() for name in wanted}
     refused = [kernel for kernel in found.values() if isinstance(kernel, str)]
@@ -419,7 +419,7 @@ def run(launch: Launch, medium: Medium, shots: int, results: list, *given: Array
     lines = filters(Layer(medium.layer.lines[::by])).astype(dtype)
     weight = medium.weight * unit(medium.scheme.order, medium.scheme.spacing[::by])
     given = (turn(medium, weight), lines, *given)
-    kinds = dtype, medium.scheme.stored(dtype)  # of what is computed, and of q
+    kinds = dtype, medium.scheme.stored or dtype  # of what is computed, and of q
     results = [jax.ShapeDtypeStruct(*x) for x in zip(results, kinds, strict=False)]
     if len(launch.kernels) == 1:  # all steps in shared memory
         return launch.call(results, *given)

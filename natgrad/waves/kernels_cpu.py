@@ -64,7 +64,7 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         for name in ("forward",) if mode == "forward" else ("keep", "born", "adjoint"):
             injected = receivers if name == "adjoint" else source
             corners = injected.cells.shape[2], receivers.cells.shape[2]
-            half = scheme.half and name != "forward"
+            half = scheme.stored is not None and name != "forward"
             tasks[name] = Task(name, scheme.every, *corners, grid, half)
             prepare(tasks[name], passes_caches(tasks[name], 0))
     except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
@@ -85,7 +85,7 @@ def call(task: Task, medium: Medium, results: list, *given: Array) -> list[Array
     dtype = medium.weight.dtype
     lines = [jnp.concatenate(pair).astype(dtype) for pair in medium.layer.lines]
     lines = lines or [jnp.zeros((4, 0), dtype)] * 2
-    kinds = dtype, medium.scheme.stored(dtype)  # of what is computed, and of q
+    kinds = dtype, medium.scheme.stored or dtype  # of what is computed, and of q
     shapes = [jax.ShapeDtypeStruct(*x) for x in zip(results, kinds, strict=False)]
     return ffi.call(TARGET, shapes, medium.weight, *lines, *given, launch=json.dumps(task))
 

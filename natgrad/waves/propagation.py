@@ -31,7 +31,7 @@ from ..errors import warn_once
 from . import kernels, kernels_cpu
 from .scheme import LARGE, Fields, Medium, Positions, Scheme, locate
 from .slabs import SLABS, Slab, spread
-from .storage import Boundary, make_room, read, write
+from .storage import Boundary, make_room, read, to_halves, write
 from .survey import Survey
 
 ENGINES = {"gpu": kernels, "cpu": kernels_cpu}  # what computes waves beside XLA, by platform
@@ -101,7 +101,7 @@ def simulate(medium: Medium, shots: Gathers, keep: bool, mesh: Mesh | None) -> t
         else:
             large = medium.weight.size > LARGE and jax.default_backend() == "cpu"
             make = kernels_cpu.ask_for_room if large else jnp.zeros
-            room = make((scheme.blocks, count, *shape), scheme.stored(medium.weight.dtype))
+            room = make((scheme.blocks, count, *shape), scheme.stored or medium.weight.dtype)
         kept, data = over_groups(group, room, shots, kernel)
         return data, kept
 
@@ -270,7 +270,9 @@ def march(
             if isinstance(kept, Boundary):
                 kept = kept.put_frame(q, scheme, index, first)
             else:
-                kept = write(kept, q, index, first)
+                q = q if kept.dtype == q.dtype else to_halves(q)
+                corner = (index, first, *(0,) * (q.ndim - 1))
+                kept = jax.lax.dynamic_update_slice(kept, q[None], corner)
         later = (numbers[1:], samples[1:])
         carry, later = jax.lax.scan(step, (fields, kept), later, unroll=scheme.inner)
         return carry, jnp.concatenate([now[None], later])

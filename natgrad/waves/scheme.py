@@ -194,7 +194,7 @@ class Scheme(NamedTuple):
     fill: int
     engine: str = "xla"  # or "kernels", or "auto": those where there are some
     boundary: bool = False
-    half: bool = False
+    stored: str | None = None  # type of q, if it is not that of the waves: uint16, for bfloat16
     slab_axis: int | None = None  # that of the fields which is cut, where devices share a shot
 
     @classmethod
@@ -215,16 +215,12 @@ class Scheme(NamedTuple):
             after += -(last + fill + width) % VECTOR
         lead, trail = ((*[width] * (len(axes) - 1), n) for n in (before, after))
         sizes = (width, blocks, unroll, inner, absorbing + width, lead, trail, fill)
-        return cls(*given, *sizes, boundary=boundary, half=half)
+        return cls(*given, *sizes, boundary=boundary, stored="uint16" if half else None)
 
     @property
     def recomputes(self) -> bool:
         """Whether products run the source waves again."""
         return self.boundary or self.segment is not None
-
-    def stored(self, dtype: DTypeLike) -> DTypeLike:
-        """What q is stored as in waves of that precision: bfloat16 by its bits (see storage.py)."""
-        return jnp.uint16 if self.half else dtype
 
     @property
     def inside(self) -> tuple:

@@ -55,8 +55,6 @@ def _refuse(primals: tuple, tangents: tuple) -> Any:
 
 def write(kept: Array, x: Array, index: Array, first: Array | int) -> Array:
     """`kept`, (times, shots, …), with x, (shots, …), at one time, from the shot `first` on."""
-    if kept.dtype == jnp.uint16:
-        x = to_halves(x)
     return jax.lax.dynamic_update_slice(kept, x[None], (index, first, *(0,) * (x.ndim - 1)))
 
 
@@ -170,7 +168,7 @@ def count_bytes(
     def room(m: Array) -> PyTree:
         medium = Medium(m, Layer.around(survey.shape, scheme, 1.0, dtype), scheme)
         responses = 0 if scheme.boundary else scheme.segment or scheme.blocks
-        whole = jnp.zeros((responses, shots, *medium.weight.shape), scheme.stored(dtype))
+        whole = jnp.zeros((responses, shots, *medium.weight.shape), scheme.stored or dtype)
         return make_room(medium, shots) if scheme.recomputes else (), whole
 
     made = jax.eval_shape(room, jax.ShapeDtypeStruct(survey.shape, dtype))
