@@ -62,6 +62,12 @@ DEVICE void hold(int& x) { x = __shfl_sync(~0u, x, threadIdx.x % 32); }
 // The bits that any lane has; from the first lane, so that the compiler knows that all have the same.
 DEVICE int any_lane(unsigned x) { return __shfl_sync(~0u, __reduce_or_sync(~0u, x), 0); }
 DEVICE int bits(unsigned x) { return __popc(x); }
+// bfloat16 by its bits: rounded to the nearest, to an even one between two; NaN stays NaN.
+DEVICE unsigned short to_half(float x) {
+    unsigned short upper;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(upper) : "f"(x));
+    return upper;
+}
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 // Stores to global memory that stay whole, where the compiler takes structs to pieces, and that leave
@@ -120,19 +126,12 @@ struct alignas(2 * sizeof(real)) Pair { real a, b; };
 template <class T> struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) Four { T v[4]; };
 typedef Four<real> Quad;
 
-// bfloat16, the upper half of a float: rounded to the nearest, to an even one between two.
-struct Half {
+struct Half { // bfloat16, the upper half of a float
     unsigned short upper;
-    union Float { float x; unsigned bits; };
     Half() = default;
-    DEVICE Half(real x) {
-        Float all;
-        all.x = x;
-        upper = (all.bits + 0x7fff + (all.bits >> 16 & 1)) >> 16;
-    }
+    DEVICE Half(real x) : upper(to_half(x)) {}
     DEVICE operator real() const {
-        Float all;
-        all.bits = (unsigned)upper << 16;
+        union { unsigned bits; float x; } all = {(unsigned)upper << 16};
         return all.x;
     }
 };

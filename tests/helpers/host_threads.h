@@ -78,6 +78,11 @@ static int block() { return current->block; }
 static void block_sync() { wait_at(current->own()); }
 static void cluster_sync() { wait_at(*current->cluster); }
 static int bits(unsigned x) { return __builtin_popcount(x); }
+static unsigned short to_half(float x) {
+    unsigned all;
+    std::memcpy(&all, &x, sizeof all);
+    return (all + 0x7fff + (all >> 16 & 1)) >> 16;
+}
 static void forget(int&) {}
 static void hold(int&) {}
 static float fused(float a, float b, float c) { return a * b + c; }
