@@ -216,7 +216,7 @@ def measure(engine: str, size: str) -> Iterator[dict[str, Any]]:
 
 
 def store(memory: str, folder: str) -> Iterator[dict[str, Any]]:
-    """In a process of its own: a gradient by the way that so many bytes allow.
+    """In a process of its own: a gradient by the way that so many bytes allow, or by the boundary.
 
     It is kept in the folder, for the next to compare with.
     """
@@ -224,7 +224,8 @@ def store(memory: str, folder: str) -> Iterator[dict[str, Any]]:
     import wave_cases
 
     case, path = volume(STORED, STORED_STEPS), Path(folder, "gradient.npy")
-    tasks = wave_cases.natgrad_tasks(case, order=8, memory=int(float(memory)))
+    allowed = int(float(memory))
+    tasks = wave_cases.natgrad_tasks(case, order=8, memory=allowed, boundary=allowed == BUDGETS[1])
     storage, times = tasks["model"]().storage, []
     for _ in range(2):
         start = time.perf_counter()

@@ -131,7 +131,7 @@ def thinning(shots: int, steps: int) -> Iterator[list]:
     field = 4 * case.cells * shots
     settings = {f"every {n}": {"stored_every": n, "memory": 2**50} for n in (1, 2, 4, 8, 12)}
     settings["every 8, bfloat16"] = settings["every 8"] | {"stored_as": jnp.bfloat16}
-    settings["boundary"] = {"stored_every": 1, "memory": field * steps // 2}
+    settings["boundary"] = {"stored_every": 1, "memory": 2**50, "boundary": True}
     settings["checkpoints"] = {"stored_every": 1, "memory": field * steps // 6}
     exact: list[np.ndarray] = []
     for name, storage in settings.items():

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from natgrad import waves
+from natgrad.core.settings import replace_fields
+from natgrad.waves.scheme import Scheme, Storage
+from natgrad.waves.storage import count_bytes
 
 SHAPE, SPACING, DT, FREQUENCY, LAYER = (306, 120), 25.0, 0.002, 6.0, 20
 TASKS = ("forward", "Born", "gradient", "Gauss-Newton")
@@ -52,7 +55,10 @@ def paper(shots: int, steps: int, shape: tuple[int, int] = SHAPE) -> Case:
 
 
 def natgrad_tasks(case: Case, **storage: Any) -> Tasks:
-    """The products take the waves that the evaluation has kept, as in an inversion."""
+    """The products take the waves that the evaluation has kept, as in an inversion.
+
+    `storage` is that of `Acoustic`, or boundary=True.
+    """
     import jax
 
     model, compiled, (theta, eta, xi) = _prepare(case, storage)
@@ -111,7 +117,9 @@ def _prepare(case: Case, storage: dict[str, Any]) -> tuple[Any, Callable, tuple[
     import jax
     import jax.numpy as jnp
 
+    boundary = storage.pop("boundary", False)
     model = waves.Acoustic(case.survey, case.velocity, absorbing=LAYER, **storage)
+    model = _by_boundary(model) if boundary else model
     # On the device from the start: neither transfers nor a walk through the model at every call.
     arrays, rest = eqx.partition(jax.tree.map(jnp.asarray, model), eqx.is_array)
 
@@ -121,6 +129,15 @@ def _prepare(case: Case, storage: dict[str, Any]) -> tuple[Any, Callable, tuple[
 
     inputs = model.start, jnp.asarray(case.change, jnp.float32), jnp.asarray(case.data)
     return model, compiled, inputs
+
+
+def _by_boundary(model: waves.Acoustic) -> waves.Acoustic:
+    """With waves that run again from the boundary, whether or not checkpoints take fewer bytes."""
+    survey, order, cells = model.survey, model.order, model.scheme.absorbing
+    way = Storage(model.storage.every, None, 0, boundary=True)
+    way = count_bytes(survey, order, cells, model.start.dtype, way, survey.shots)
+    scheme = Scheme.of(survey, order, cells, way)._replace(engine=model.scheme.engine)
+    return replace_fields(model, storage=way, scheme=scheme)
 
 
 def _products(model: Any, theta: Any, known: Any) -> Any:

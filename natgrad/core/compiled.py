@@ -331,7 +331,8 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
 
     `told` is all that decides what it is, as JSON has it. Of processes that want it at the same
     time one makes it, and the others wait, but not for ever. Made anew are files that were damaged,
-    by their digest, and those of other users. Where nothing can be kept it is made every time.
+    by their digest, that another user owns or that all may write to. Where nothing can be kept it
+    is made every time.
     """
     try:
         folder = program_folder(os.environ)
@@ -346,7 +347,9 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
             import fcntl  # not on every system
 
             folder.mkdir(parents=True, exist_ok=True)
-            file, end = held.enter_context(path.open("ab")), monotonic() + LONGEST_WAIT
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # whatever the umask
+            held.callback(os.close, file)
+            end = monotonic() + LONGEST_WAIT
             while monotonic() < end:
                 with suppress(BlockingIOError):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -354,9 +357,12 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
                 sleep(BETWEEN_LOOKS)
         with suppress(OSError):
             with path.open("rb") as file:
-                found, owner = file.read(), os.fstat(file.fileno()).st_uid
-            trusted = not hasattr(os, "getuid") or owner in (0, os.getuid())
-            if trusted and digest(found[32:]) == found[:32]:
+                found, status = file.read(), os.fstat(file.fileno())
+            ours = not hasattr(os, "getuid") or status.st_uid in (0, os.getuid())
+            closed = os.name != "posix" or not status.st_mode & 0o002
+            if not (ours and closed):
+                path.unlink()
+            elif digest(found[32:]) == found[:32]:
                 return found[32:]
         code = make()
         with suppress(OSError):

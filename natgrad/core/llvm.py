@@ -45,7 +45,7 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 !0 = !{i32 1}
 """
 
-HALF = "i16"  # bfloat16, by its bits
+BFLOAT = "i16"  # bfloat16, by its bits
 
 # Loops and vectors are as they are written.
 OPTIONS = {
@@ -136,13 +136,13 @@ class Code:
         aligned: bool = True,
         kind: str | None = None,
     ) -> Value:
-        """A vector; zeros after the first `count` elements. Those of kind `HALF` are bfloat16."""
+        """A vector; zeros after the first `count` elements. Those of kind `BFLOAT` are bfloat16."""
         count, part = count or self.width, f"<{count or self.width} x {kind or self.real}>"
-        size = 2 if kind == HALF else self.size
+        size = 2 if kind == BFLOAT else self.size
         align = size * self.width if aligned and count == self.width else size
         place = self.place(array, at, more, kind)
         found = self.new(f"load {part}, ptr {place}, align {align}")
-        if kind == HALF:
+        if kind == BFLOAT:
             found = self._widen(found, count)
         if count == self.width:
             return Value(self, found)
@@ -160,14 +160,15 @@ class Code:
         past_caches: bool = False,
         kind: str | None = None,
     ) -> None:
-        """A vector, or its first `count` elements. Those of kind `HALF` are rounded to bfloat16."""
+        """A vector, or its first `count` elements; those of kind `BFLOAT` rounded to bfloat16."""
         count, part = count or self.width, f"<{count or self.width} x {kind or self.real}>"
-        size, hint = 2 if kind == HALF else self.size, ", !nontemporal !0" if past_caches else ""
+        size = 2 if kind == BFLOAT else self.size
+        hint = ", !nontemporal !0" if past_caches else ""
         align = size * self.width if aligned else size
         if count < self.width:
             align, hint = size, ""
             x = self._shuffle(self.vector, x.name, "poison", range(count))
-        name = self._narrow(x.name, count) if kind == HALF else x.name
+        name = self._narrow(x.name, count) if kind == BFLOAT else x.name
         place = self.place(array, at, more, kind)
         self.put(f"store {part} {name}, ptr {place}, align {align}{hint}")
 
@@ -199,16 +200,16 @@ class Code:
             total = self._shuffle(self.vector, total.name, vectors[k].name, lanes)
         return total
 
-    def _widen(self, halves: str, count: int) -> str:
-        """Numbers from their upper halves: bfloat16 is a float without its last 16 bits."""
+    def _widen(self, upper: str, count: int) -> str:
+        """Numbers from bfloat16, which is a float without its last 16 bits."""
         single, bits = f"<{count} x float>", f"<{count} x i32>"
-        low = self.new(f"zext <{count} x {HALF}> {halves} to {bits}")
+        low = self.new(f"zext <{count} x {BFLOAT}> {upper} to {bits}")
         high = self.new(f"shl {bits} {low}, {_splat(16, count)}")
         x = self.new(f"bitcast {bits} {high} to {single}")
         return x if self.size == 4 else self.new(f"fpext {single} {x} to <{count} x double>")
 
     def _narrow(self, name: str, count: int) -> str:
-        """The upper halves of numbers, rounded to the nearest, to an even one between two."""
+        """Numbers rounded to bfloat16: to the nearest, to an even one between two."""
         single, bits = f"<{count} x float>", f"<{count} x i32>"
         if self.size == 8:
             name = self.new(f"fptrunc <{count} x double> {name} to {single}")
@@ -218,7 +219,7 @@ class Code:
         whole = self.new(f"add {bits} {whole}, {_splat(0x7FFF, count)}")
         whole = self.new(f"add {bits} {whole}, {odd}")
         high = self.new(f"lshr {bits} {whole}, {_splat(16, count)}")
-        return self.new(f"trunc {bits} {high} to <{count} x {HALF}>")
+        return self.new(f"trunc {bits} {high} to <{count} x {BFLOAT}>")
 
     def _shuffle(self, kind: str, a: str, b: str, lanes: Any) -> Value:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)

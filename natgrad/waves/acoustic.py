@@ -75,7 +75,7 @@ class WaveModel(Model):
         if self.storage.every > 1:
             asked.append("stored_every=1")
             kept.append(f"at every {self.storage.every} steps")
-        if self.storage.half:
+        if self.storage.bfloat16:
             asked.append("stored_as=None")
             kept.append("in bfloat16")
         if not asked:
@@ -135,7 +135,7 @@ def check_start(
     stored_every: int | None,
     dtype: DTypeLike,
     boundary: bool = False,
-    half: bool = False,
+    bfloat16: bool = False,
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
@@ -157,7 +157,7 @@ def check_start(
         raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
     velocity = np.asarray(velocity, float)
     survey.check_velocity(velocity, order)
-    limits = (memory, stored_every, survey.shots, boundary, half)
+    limits = (memory, stored_every, survey.shots, boundary, bfloat16)
     storage = plan_storage(survey, order, absorbing, dtype, *limits)
     weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
     if weights.shape != survey.shape:
@@ -191,7 +191,7 @@ class Acoustic(WaveModel):
     the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
     the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
     prescribes n. 1 gives the derivative of the discrete data to rounding. `stored_as=jnp.bfloat16`
-    halves these bytes, and rounds what is kept by up to 0.2%. A run holds two of these fields, that
+    halves these bytes, and rounds what is kept by up to 0.4%. A run holds two of these fields, that
     of θ and that of a trial step. Data alone need none of it, and mini-batches of shots that of
     their own. The shots are dealt out to the `devices`, and slabs of a shot where there are several
     for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
@@ -201,7 +201,7 @@ class Acoustic(WaveModel):
     grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
     llvmlite (the extra `cpu`), large grids in 2D have vector code of our own, which uses all cores
     of the process. `engine="kernels"` says why where there are none, and "xla" does without them.
-    JAX differentiates through the model only with `engine="xla"`; the products do not need it.
+    JAX differentiates through the model where XLA runs; the products do not need it.
 
     ```python
     model = ng.waves.Acoustic(survey, start)
@@ -223,7 +223,7 @@ class Acoustic(WaveModel):
         absorbing: Cells of the absorbing layer; 0 for none.
         memory: Bytes for stored wave fields.
         stored_every: Steps between two stored fields; as the wavelet allows by default.
-        stored_as: Their precision, jnp.bfloat16; None for that of the waves.
+        stored_as: Precision of the stored fields, jnp.bfloat16; that of the waves by default.
         devices: Devices that share the shots.
         engine: "auto", "kernels" or "xla"; "auto" takes kernels where there are some.
         dtype: Precision of the waves.
@@ -267,7 +267,7 @@ class Acoustic(WaveModel):
         if self.stored_as not in (None, "bfloat16"):
             what = f"{self.stored_as} is not implemented"
             raise InputError("stored_as", what, "jnp.bfloat16, or None for that of the waves")
-        found = check_start(*arguments, boundary=True, half=self.stored_as is not None)
+        found = check_start(*arguments, boundary=True, bfloat16=self.stored_as is not None)
         self.start, self.update, self.storage = found
         self.survey, self.order = survey, order
         self.memory, self.stored_every = memory, stored_every

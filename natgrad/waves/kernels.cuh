@@ -63,7 +63,7 @@ DEVICE void hold(int& x) { x = __shfl_sync(~0u, x, threadIdx.x % 32); }
 DEVICE int any_lane(unsigned x) { return __shfl_sync(~0u, __reduce_or_sync(~0u, x), 0); }
 DEVICE int bits(unsigned x) { return __popc(x); }
 // bfloat16 by its bits: rounded to the nearest, to an even one between two; NaN stays NaN.
-DEVICE unsigned short to_half(float x) {
+DEVICE unsigned short to_bfloat(float x) {
     unsigned short upper;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(upper) : "f"(x));
     return upper;
@@ -126,34 +126,34 @@ struct alignas(2 * sizeof(real)) Pair { real a, b; };
 template <class T> struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) Four { T v[4]; };
 typedef Four<real> Quad;
 
-struct Half { // bfloat16, the upper half of a float
+struct Bfloat { // bfloat16, the upper half of a float
     unsigned short upper;
-    Half() = default;
-    DEVICE Half(real x) : upper(to_half(x)) {}
+    Bfloat() = default;
+    DEVICE Bfloat(real x) : upper(to_bfloat(x)) {}
     DEVICE operator real() const {
         union { unsigned bits; float x; } all = {(unsigned)upper << 16};
         return all.x;
     }
 };
-DEVICE void store(Half* to, const real (&x)[4]) {
+DEVICE void store(Bfloat* to, const real (&x)[4]) {
     unsigned long long all = 0;
-    for (int j = 0; j < 4; j++) all |= (unsigned long long)Half(x[j]).upper << 16 * j;
+    for (int j = 0; j < 4; j++) all |= (unsigned long long)Bfloat(x[j]).upper << 16 * j;
     store((unsigned long long*)to, all);
 }
-DEVICE void store(Half* to, const real (&x)[1]) { *to = x[0]; }
-DEVICE void load_once(const Half* from, real (&x)[4]) {
-    const Four<Half> all = *(const Four<Half>*)from;
+DEVICE void store(Bfloat* to, const real (&x)[1]) { *to = x[0]; }
+DEVICE void load_once(const Bfloat* from, real (&x)[4]) {
+    const Four<Bfloat> all = *(const Four<Bfloat>*)from;
     for (int j = 0; j < 4; j++) x[j] = all.v[j];
 }
-DEVICE void load_once(const Half* from, real (&x)[1]) { x[0] = *from; }
-DEVICE void atomicAdd(Half* to, real x) {
-    Half old = *to;
+DEVICE void load_once(const Bfloat* from, real (&x)[1]) { x[0] = *from; }
+DEVICE void atomicAdd(Bfloat* to, real x) {
+    Bfloat old = *to;
     for (unsigned short seen;; old.upper = seen) {
-        seen = atomicCAS(&to->upper, old.upper, Half(old + x).upper);
+        seen = atomicCAS(&to->upper, old.upper, Bfloat(old + x).upper);
         if (seen == old.upper) return;
     }
 }
-typedef KEPT Kept; // q of the source waves: real or Half
+typedef KEPT Kept; // q of the source waves: real or Bfloat
 
 template <bool B> struct Flag { static constexpr bool value = B; };
 

@@ -89,7 +89,7 @@ class Task(NamedTuple):
     recorded: int
     recorded_corners: int
     itemsize: int
-    half: bool  # q in bfloat16
+    bfloat16: bool  # that is the type of q
 
 
 class Plan(NamedTuple):
@@ -306,7 +306,7 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "AXES_WEIGHTS": ", ".join(f"{{{w}}}" for w in weights),
         "AXES_SLOPES": ", ".join(map(number, scales)),
         "GAMMA": number(GAMMA[task.order]),
-        "KEPT": "Half" if task.half else "real",
+        "KEPT": "Bfloat" if task.bfloat16 else "real",
     }
     if isinstance(plan, Plan):
         files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1
@@ -374,8 +374,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         points = [(0, 1) if at is None else at.cells.shape[1:3] for at in (given, seen)]
         sizes = (*points[0], *points[1], medium.weight.dtype.itemsize)
         grid = (shape[::turn], scheme.spacing[::turn])
-        half = scheme.stored is not None and name != "forward"
-        begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes, half=half))
+        bfloat16 = scheme.stored is not None and name != "forward"
+        begun[name] = _begin(prepare, Task(name, *grid, *numbers, *sizes, bfloat16=bfloat16))
     found = {name: begun[name].result() for name in wanted}
     refused = [kernel for kernel in found.values() if isinstance(kernel, str)]
     return refused[0] if refused else found[mode]

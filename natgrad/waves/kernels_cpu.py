@@ -64,8 +64,8 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
         for name in ("forward",) if mode == "forward" else ("keep", "born", "adjoint"):
             injected = receivers if name == "adjoint" else source
             corners = injected.cells.shape[2], receivers.cells.shape[2]
-            half = scheme.stored is not None and name != "forward"
-            tasks[name] = Task(name, scheme.every, *corners, grid, half)
+            bfloat16 = scheme.stored is not None and name != "forward"
+            tasks[name] = Task(name, scheme.every, *corners, grid, bfloat16)
             prepare(tasks[name], passes_caches(tasks[name], 0))
     except (RuntimeError, OSError, ImportError, AttributeError) as error:  # of another llvmlite
         return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -74,7 +74,7 @@ def find(mode: str, medium: Medium, source: Positions, receivers: Positions) -> 
 
 def passes_caches(task: Task, address: int) -> bool:
     """Whether q is kept there in whole vectors, which may be written past the caches."""
-    grid, size = task.grid, 2 if task.half else 4 if task.grid.real == "float" else 8
+    grid, size = task.grid, 2 if task.bfloat16 else 4 if task.grid.real == "float" else 8
     whole = address % (grid.width * size) == 0 and math.prod(grid.shape) % grid.width == 0
     return task.mode == "keep" and whole
 
@@ -129,7 +129,7 @@ GIVEN = {
 
 def _execute(call: Call) -> None:
     """All shots, as many at once as there are cores for this process."""
-    mode, every, injected, recorded, grid, half = json.loads(call.launch)
+    mode, every, injected, recorded, grid, bfloat16 = json.loads(call.launch)
     grid = Grid(tuple(grid[0]), grid[1], tuple(grid[2]), *grid[3:])
     weight, line0, line1, *rest = call.arrays
     given = dict(zip(GIVEN[mode], rest, strict=True))
@@ -163,7 +163,7 @@ def _execute(call: Call) -> None:
     for name in ("data", "kept") if mode == "keep" else ("data",):
         if name in given:
             ask_for_large_pages(given[name])
-    task = Task(mode, every, injected, recorded, grid, half)
+    task = Task(mode, every, injected, recorded, grid, bfloat16)
     function = prepare(task, passes_caches(task, kept.ctypes.data))
 
     def run(shot: int) -> None:

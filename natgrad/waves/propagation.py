@@ -31,7 +31,7 @@ from ..errors import warn_once
 from . import kernels, kernels_cpu
 from .scheme import LARGE, Fields, Medium, Positions, Scheme, locate
 from .slabs import SLABS, Slab, spread
-from .storage import Boundary, make_room, read, to_halves, write
+from .storage import Boundary, make_room, read, to_bfloat16, write
 from .survey import Survey
 
 ENGINES = {"gpu": kernels, "cpu": kernels_cpu}  # what computes waves beside XLA, by platform
@@ -270,7 +270,7 @@ def march(
             if isinstance(kept, Boundary):
                 kept = kept.put_frame(q, scheme, index, first)
             else:
-                q = q if kept.dtype == q.dtype else to_halves(q)
+                q = q if kept.dtype == q.dtype else to_bfloat16(q)
                 corner = (index, first, *(0,) * (q.ndim - 1))
                 kept = jax.lax.dynamic_update_slice(kept, q[None], corner)
         later = (numbers[1:], samples[1:])

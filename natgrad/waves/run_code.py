@@ -5,7 +5,7 @@ All of a shot is one call, so that its fields stay in the caches of one core fro
 
 from typing import NamedTuple
 
-from ..core.llvm import HALF, Code, Value
+from ..core.llvm import BFLOAT, Code, Value
 from .step_code import ARRAYS, Grid, Step
 
 # What the code is given: arrays, and numbers.
@@ -22,12 +22,12 @@ class Task(NamedTuple):
     injected_corners: int  # cells that a point is spread over
     recorded_corners: int
     grid: Grid
-    half: bool  # q in bfloat16
+    bfloat16: bool  # that is the type of q
 
     @property
     def kept(self) -> str:
         """The kind of the numbers of q."""
-        return HALF if self.half else self.grid.real
+        return BFLOAT if self.bfloat16 else self.grid.real
 
     def write(self, past_caches: bool) -> str:
         """The text of all functions; "run" is the one to call."""

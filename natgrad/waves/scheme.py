@@ -142,7 +142,7 @@ class Storage(NamedTuple):
     segment: int | None  # blocks between two checkpoints
     bytes: int
     boundary: bool = False
-    half: bool = False  # responses in bfloat16
+    bfloat16: bool = False  # responses are rounded to that
 
     def __str__(self) -> str:
         """What is kept, how large it is and what a product costs."""
@@ -151,7 +151,7 @@ class Storage(NamedTuple):
             kept = "the boundary of the source waves"
         elif self.segment is not None:
             kept = f"checkpoints of the source waves, {self.segment * self.every} steps apart"
-        kept += " in bfloat16" * self.half
+        kept += " in bfloat16" * self.bfloat16
         runs = "two propagations" if self.boundary or self.segment else "one propagation"
         return f"{kept}, {print_bytes(self.bytes)}; a product takes {runs}"
 
@@ -200,7 +200,7 @@ class Scheme(NamedTuple):
     @classmethod
     def of(cls, survey: Any, order: int, absorbing: int, storage: Storage) -> "Scheme":
         """That of a survey, with as many blocks as fill up whole segments."""
-        every, segment, _, boundary, half = storage
+        every, segment, _, boundary, bfloat16 = storage
         group, large = segment or 1, np.prod(survey.shape) > LARGE
         unroll = BUFFERS if every == 1 and large else 1
         inner = max(1, every - 1) if large else 1
@@ -215,7 +215,7 @@ class Scheme(NamedTuple):
             after += -(last + fill + width) % VECTOR
         lead, trail = ((*[width] * (len(axes) - 1), n) for n in (before, after))
         sizes = (width, blocks, unroll, inner, absorbing + width, lead, trail, fill)
-        return cls(*given, *sizes, boundary=boundary, stored="uint16" if half else None)
+        return cls(*given, *sizes, boundary=boundary, stored="uint16" if bfloat16 else None)
 
     @property
     def recomputes(self) -> bool:

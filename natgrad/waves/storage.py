@@ -39,7 +39,7 @@ SAMPLES_A_PERIOD = 4.0
 
 
 @jax.custom_jvp
-def to_halves(x: Array) -> Array:
+def to_bfloat16(x: Array) -> Array:
     """The bits of bfloat16.
 
     Where a part of an array of bfloat16 changes, XLA on a CPU takes all of it to float32 and back.
@@ -47,7 +47,7 @@ def to_halves(x: Array) -> Array:
     return jax.lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
 
 
-@to_halves.defjvp
+@to_bfloat16.defjvp
 def _refuse(primals: tuple, tangents: tuple) -> Any:
     what = "is bfloat16, and JAX cannot differentiate through waves that are stored so"
     raise InputError("stored_as", what, "stored_as=None")
@@ -62,8 +62,8 @@ def read(kept: Array, first: Array, count: int, index: Array) -> Array:
     """The fields of `count` shots at one time, read where they are."""
     corner = (index, first, *(0,) * (kept.ndim - 2))
     found = jax.lax.dynamic_slice(kept, corner, (1, count, *kept.shape[2:]))[0]
-    half = kept.dtype == jnp.uint16
-    return jax.lax.bitcast_convert_type(found, jnp.bfloat16) if half else found
+    rounded = kept.dtype == jnp.uint16
+    return jax.lax.bitcast_convert_type(found, jnp.bfloat16) if rounded else found
 
 
 class Boundary(NamedTuple):
@@ -184,26 +184,25 @@ def plan_storage(
     every: int | None,
     shots: int | None = None,
     boundary: bool = True,
-    half: bool = False,
+    bfloat16: bool = False,
 ) -> Storage:
-    """The way of fewest propagations that fits into `memory` bytes, or else of fewest bytes.
+    """The responses, in `bfloat16` or not, if they fit into `memory` bytes.
 
-    That is the responses, then the boundary, where there is one to be kept, since only B runs
-    again, then checkpoints. How many seconds each takes depends on the machine. With `half`, the
-    responses are stored in bfloat16.
+    Else the way of fewest bytes: with the boundary and with checkpoints a product takes as many
+    propagations. How many seconds each takes depends on the machine.
     """
     n, shots = choose_every(survey, every), survey.shots if shots is None else shots
     count = lambda *way: count_bytes(survey, order, absorbing, dtype, Storage(*way), shots)
-    ways, blocks = [count(n, None, 0, False, half)], -(-survey.steps // n)
-    if ways[0].bytes > memory:
-        responses = count(n, None, 0).bytes
-        if boundary and min(survey.shape) > 2:
-            ways.append(count(n, None, 0, True))
-        state = count(n, blocks, 0).bytes - responses
-        length = blocks * float(np.sqrt(state / responses))  # of least bytes in all
-        ways.append(count(n, int(np.clip(round(length), 1, blocks)), 0))
-    fitting = [way for way in ways if way.bytes <= memory]
-    return fitting[0] if fitting else min(ways, key=lambda way: way.bytes)
+    responses = count(n, None, 0, False, bfloat16)
+    if responses.bytes <= memory:
+        return responses
+    ways, blocks, whole = [responses], -(-survey.steps // n), count(n, None, 0).bytes
+    state = count(n, blocks, 0).bytes - whole
+    length = blocks * float(np.sqrt(state / whole))  # of least bytes in all
+    ways.append(count(n, int(np.clip(round(length), 1, blocks)), 0))
+    if boundary and min(survey.shape) > 2:
+        ways.append(count(n, None, 0, True))
+    return min(ways, key=lambda way: way.bytes)
 
 
 def choose_every(survey: Survey, every: int | None) -> int:

@@ -78,7 +78,8 @@ static int block() { return current->block; }
 static void block_sync() { wait_at(current->own()); }
 static void cluster_sync() { wait_at(*current->cluster); }
 static int bits(unsigned x) { return __builtin_popcount(x); }
-static unsigned short to_half(float x) {
+static unsigned short to_bfloat(float x) {
+    if (x != x) return 0x7fff; // NaN, as shared memory has it at first
     unsigned all;
     std::memcpy(&all, &x, sizeof all);
     return (all + 0x7fff + (all >> 16 & 1)) >> 16;

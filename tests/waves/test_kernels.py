@@ -198,8 +198,8 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
     "mode", ["keep", *[pytest.param(m, marks=pytest.mark.slow) for m in ("born", "adjoint")]]
 )
 def test_the_source_compiles_for_a_gpu(mode, tmp_path):
-    for size, half in ((4, False), (8, False), (4, True)):
-        given = task(mode, (120, 80), layer=10, itemsize=size, half=half)
+    for size, bfloat16 in ((4, False), (8, False), (4, True)):
+        given = task(mode, (120, 80), layer=10, itemsize=size, bfloat16=bfloat16)
         plan = kernels.plan_kernel(given)
         assert isinstance(plan, kernels.Plan)
         source = tmp_path / "kernel.cu"

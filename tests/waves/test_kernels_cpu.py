@@ -119,7 +119,7 @@ def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
     assert not passes(task, 96)
     assert not passes(task._replace(grid=grid._replace(shape=(7, 47))), 128)
     assert not passes(task._replace(mode="born"), 128)
-    assert passes(task._replace(half=True), 96)
+    assert passes(task._replace(bfloat16=True), 96)
 
 
 @pytest.mark.parametrize("engine", ["xla", pytest.param("kernels", marks=needs_llvm)])

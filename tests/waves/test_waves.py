@@ -377,20 +377,23 @@ def test_a_band_of_the_data_is_the_data_of_the_band():
         shots.band(1e4)
 
 
-def test_the_storage_is_the_way_of_fewest_propagations_that_fits():
-    survey = waves.Survey.line((300, 200), 10.0, dt=0.001, steps=900, shots=3, frequency=10.0)
+def test_the_storage_is_the_way_of_fewest_propagations_that_fits_or_of_fewest_bytes():
+    def plan(memory, every=None, steps=900):
+        settings = {"dt": 0.001, "steps": steps, "shots": 3, "frequency": 10.0}
+        survey = waves.Survey.line((300, 200), 10.0, **settings)
+        return plan_storage(survey, 4, 20, jnp.float32, memory, every)
+
     field = 3 * 4 * 344 * 240  # rows are whole numbers of vectors
-    plan = lambda memory, every=None: plan_storage(survey, 4, 20, jnp.float32, memory, every)
     assert plan(900 * field) == (9, None, 100 * field, False, False)  # at 4 samples a period, 26 Hz
     assert plan(300 * field, 3) == (3, None, 300 * field, False, False)
-    boundary = plan(100 * field - 1)
-    frame = 340 * 240 - 298 * 198
-    strips, last = 900 * 4 * (298 + 198), 2 * 302 * 202
-    assert boundary == (9, None, 3 * 4 * (strips + 100 * frame + last), True, False)
-    checkpoints = plan(boundary.bytes - 1)
+    checkpoints = plan(100 * field - 1)
     assert checkpoints.segment is not None
-    assert checkpoints.bytes < boundary.bytes
+    boundary = plan(40 * field - 1, steps=400)
+    frame = 340 * 240 - 298 * 198
+    strips, last = 400 * 4 * (298 + 198), 2 * 302 * 202
+    assert boundary == (10, None, 3 * 4 * (strips + 40 * frame + last), True, False)
     assert plan(1) == checkpoints
+    assert plan(1, steps=400) == boundary
     lines = [str(way) for way in (plan(900 * field), boundary, checkpoints)]
     assert (
         lines[0] == "the source waves at every 9 steps, 94.5 MiB; a product takes one propagation"
@@ -414,7 +417,7 @@ def test_responses_in_bfloat16_take_a_half_and_are_near_those_of_the_waves():
     assert "in bfloat16, " in str(half.storage)
     assert "stored_as=None" in half.approximates
     one = half.restricted(Functions(jnp.array([1]), 2))
-    assert one.storage.half
+    assert one.storage.bfloat16
     assert one.storage.bytes * 2 == half.storage.bytes
     kept = [model.evaluate(theta_of(model)).kept for model in (whole, half)]
     assert kept[1].nbytes == half.storage.bytes
@@ -429,7 +432,7 @@ def test_responses_in_bfloat16_take_a_half_and_are_near_those_of_the_waves():
     # Waves go on from a boundary and from checkpoints, so these are never rounded.
     tight = model_of(survey, memory=half.storage.bytes - 1, stored_as=jnp.bfloat16, **given)
     assert tight.scheme.recomputes
-    assert not tight.storage.half
+    assert not tight.storage.bfloat16
     image = lambda theta: push(products_of(half, theta), jnp.asarray(eta)).sum()
     with pytest.raises(ng.InputError, match="stored_as: is bfloat16"):
         jax.grad(image)(theta)
