@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import reprlib
 from typing import Any, Self, TypeVar
 
 import equinox as eqx
@@ -61,13 +62,14 @@ def replace_fields(module: Module, **values: Any) -> Module:
 
 
 def check_number(
-    value: Number,
+    value: Number | None,
     name: str,
     *,
     positive: bool = False,
     above: float = -math.inf,
     below: float = math.inf,
     optional: bool = False,
+    example: float = 1.0,
 ) -> Array:
     """A finite scalar ≥ 0 (or > 0) in double precision, cast to the problem's when used.
 
@@ -77,10 +79,10 @@ def check_number(
         return value  # pyright: ignore[reportReturnType]
     scalar = np.asarray(value)
     if scalar.shape != () or scalar.dtype.kind not in "fiu":
-        raise InputError(name, f"{value!r} is not a real number", f"{name}=1.0")
+        raise InputError(name, f"{value!r} is not a real number", f"{name}={example}")
     if not np.isfinite(scalar) or scalar < 0 or (positive and scalar == 0):
         wanted = "positive" if positive else "nonnegative"
-        raise InputError(name, f"{float(scalar)} is not finite and {wanted}", f"{name}=1.0")
+        raise InputError(name, f"{float(scalar)} is not finite and {wanted}", f"{name}={example}")
     if not above < scalar < below:
         raise InputError(name, f"{float(scalar)} is out of range", f"{above} < {name} < {below}")
     return scalar.astype(np.float64)  # pyright: ignore[reportReturnType]
@@ -115,6 +117,25 @@ def count(name: str, default: int):
         return scalar.astype(np.int32)  # pyright: ignore[reportReturnType]
 
     return eqx.field(converter=convert, default=default)
+
+
+def check_reals(values: Any, name: str, advice: str) -> np.ndarray:
+    """An array of real numbers in double precision, or `InputError`."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):  # rows of several lengths, or no numbers
+        found = np.asarray(None)
+    if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
+        raise InputError(name, f"{reprlib.repr(values)} holds no real numbers", advice)
+    return found.astype(float)
+
+
+def as_dtype(value: Any) -> np.dtype | None:
+    """The type of numbers that is meant, or None if it is none."""
+    try:
+        return None if value is None else np.dtype(value)
+    except (TypeError, ValueError, SyntaxError):  # of a string that NumPy parses
+        return None
 
 
 def check_integer(value: int, name: str, least: int, example: int | None = None) -> int:

@@ -24,7 +24,11 @@ AXIS = "parts"
 
 def row_mesh(devices: Sequence[Any] | np.ndarray) -> Mesh:
     """These devices in a row: the mesh to compute on, whatever the given one looks like."""
-    return Mesh(np.asarray(devices).reshape(-1), (AXIS,))
+    row = np.atleast_1d(np.asarray(devices, object)).ravel()
+    for device in row:
+        if not isinstance(device, jax.Device):
+            raise InputError("devices", f"{device!r} is no device", "jax.devices()")
+    return Mesh(row, (AXIS,))
 
 
 def as_row_mesh(mesh: Any) -> Mesh:

@@ -20,7 +20,13 @@ from numpy.typing import ArrayLike
 from ..core import llvm
 from ..core.outcomes import Counts
 from ..core.selection import Selection
-from ..core.settings import check_instance, check_integer, replace_fields
+from ..core.settings import (
+    as_dtype,
+    check_instance,
+    check_integer,
+    check_reals,
+    replace_fields,
+)
 from ..core.sharding import row_mesh
 from ..errors import InputError
 from ..models.base import Evaluation, Model, Products, Unravel
@@ -95,6 +101,8 @@ class WaveModel(Model):
 
     def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
         """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
+        for name, given in (("lowest", lowest), ("highest", highest)):
+            check_reals(given, name, "bounds(1400.0, 5000.0), in m/s")
         if not 0 < lowest < highest < np.inf:
             swapped = 0 < highest < lowest < np.inf
             advice = f"({highest!r}, {lowest!r})" if swapped else "0 < lowest < highest, in m/s"
@@ -145,21 +153,21 @@ def check_start(
         check_integer(stored_every, "stored_every", 1)
     whole = isinstance(memory, float) and memory.is_integer()
     check_integer(int(memory) if whole else memory, "memory", 1, example=2**31)
-    try:
-        precision = None if dtype is None else np.dtype(dtype)
-    except TypeError:
-        precision = None
+    precision = as_dtype(dtype)
     if precision not in (np.float32, np.float64):
-        what = f"{dtype!r} is not enough for waves"
+        what = f"{dtype!r} is not a precision of waves"
         raise InputError("dtype", what, "jnp.float32 or jnp.float64")
     if precision == np.float64 and not jax.config.read("jax_enable_x64"):
         what = "is float64, and JAX is set to 32 bits"
         raise InputError("dtype", what, 'jax.config.update("jax_enable_x64", True), or jnp.float32')
-    velocity = np.asarray(velocity, float)
+    velocity = check_reals(velocity, "velocity", "a velocity in m/s for every cell")
     survey.check_velocity(velocity, order)
     limits = (memory, stored_every, survey.shots, boundary, bfloat16)
     storage = plan_storage(survey, order, absorbing, dtype, *limits)
-    weights = np.ones(survey.shape) if update is None else np.asarray(update, float)
+    weights = update
+    if weights is None:
+        weights = np.ones(survey.shape)
+    weights = check_reals(weights, "update", "a weight for every cell")
     if weights.shape != survey.shape:
         what = f"has shape {weights.shape}, the survey's grid {survey.shape}"
         raise InputError("update", what, "a weight for every cell")
@@ -260,13 +268,10 @@ class Acoustic(WaveModel):
         dtype: DTypeLike = jnp.float32,
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
-        try:
-            self.stored_as = None if stored_as is None else np.dtype(stored_as).name
-        except TypeError:
-            self.stored_as = repr(stored_as)
-        if self.stored_as not in (None, "bfloat16"):
-            what = f"{self.stored_as} is not implemented"
+        if stored_as is not None and as_dtype(stored_as) != jnp.bfloat16:
+            what = f"{stored_as!r} is not implemented"
             raise InputError("stored_as", what, "jnp.bfloat16, or None for that of the waves")
+        self.stored_as = None if stored_as is None else "bfloat16"
         found = check_start(*arguments, boundary=True, bfloat16=self.stored_as is not None)
         self.start, self.update, self.storage = found
         self.survey, self.order = survey, order
@@ -280,8 +285,9 @@ class Acoustic(WaveModel):
         self.mesh = None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
-        if devices is not None and len(devices) > 1:
-            planned = self.distributed(row_mesh(devices))
+        mesh = None if devices is None else row_mesh(devices)
+        if mesh is not None and mesh.size > 1:
+            planned = self.distributed(mesh)
             self.mesh, self.storage, self.scheme = planned.mesh, planned.storage, planned.scheme
 
     def __call__(self, theta: Array) -> Array:

@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..core.archive import read_arrays, replace_file
-from ..core.settings import Public
+from ..core.settings import Public, check_instance, check_integer, check_number, check_reals
 from ..errors import InputError, count_some, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -62,20 +62,19 @@ class Survey(Public, eqx.Module):
         wavelet: ArrayLike,
     ):
         self.shape = check_shape(shape, 2)
-        sides = np.atleast_1d(np.asarray(spacing, float))
+        sides = check_reals(spacing, "spacing", "one positive number, in metres").reshape(-1)
         self.spacing = tuple(sides.tolist()) * (len(self.shape) if sides.size == 1 else 1)
-        self.dt = float(dt)
-        self.sources = np.atleast_2d(np.asarray(sources, float))
-        self.receivers = np.atleast_2d(np.asarray(receivers, float))
-        self.wavelet = np.asarray(wavelet, float)
+        self.dt = float(check_number(dt, "dt", positive=True, example=0.001))
+        places = f"(n, {len(self.shape)}), in metres"
+        self.sources = np.atleast_2d(check_reals(sources, "sources", places))
+        self.receivers = np.atleast_2d(check_reals(receivers, "receivers", places))
+        self.wavelet = check_reals(wavelet, "wavelet", "ng.waves.ricker(frequency, dt, steps)")
         self._check()
 
     def _check(self) -> None:
         fits = len(self.spacing) == len(self.shape) and min(self.spacing) > 0
         if not (fits and np.all(np.isfinite(self.spacing))):
             raise InputError("spacing", f"{self.spacing} does not fit", "one positive number")
-        if not (np.isfinite(self.dt) and self.dt > 0):
-            raise InputError("dt", f"{self.dt!r} is not positive", "dt=0.001, in seconds")
         for name, points in (("sources", self.sources), ("receivers", self.receivers)):
             if points.size == 0:
                 raise InputError(
@@ -109,9 +108,10 @@ class Survey(Public, eqx.Module):
         The line runs along the first axis, in the middle of a second horizontal one, at `depth`
         metres, two cells if None.
         """
-        if shots < 1:
-            raise InputError("shots", f"{shots!r} is not positive", "shots=21")
+        check_integer(shots, "shots", 1, example=21)
         shape = check_shape(shape, 2)
+        check_number(spacing, "spacing", positive=True, example=25.0)
+        check_number(depth, "depth", optional=True)
         length, below = (shape[0] - 1) * spacing, 2 * spacing if depth is None else depth
         across = [spacing * (n // 2) for n in shape[1:-1]]
         place = lambda xs: np.array([[x, *across, below] for x in xs])
@@ -231,6 +231,7 @@ class Shots(Public, eqx.Module):
     data: np.ndarray
 
     def __init__(self, survey: Survey, data: ArrayLike):
+        check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
         data = np.asarray(data)
         if data.shape != survey.data_shape:
             shots, receivers, steps = survey.data_shape
@@ -291,10 +292,11 @@ class Shots(Public, eqx.Module):
 
 def check_shape(shape: Any, least: int) -> tuple[int, ...]:
     """The sides of a model, two or three integers ≥ `least`, or `InputError`."""
-    sides = np.asarray(shape)
-    if sides.dtype.kind not in "iu" or sides.shape not in ((2,), (3,)) or sides.min() < least:
+    sides = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else ()
+    whole = all(isinstance(n, (int, np.integer)) and n >= least for n in sides)
+    if len(sides) not in (2, 3) or not whole:
         raise InputError("shape", f"{shape} is no grid", "(306, 120), or three whole numbers")
-    return tuple(sides.tolist())
+    return tuple(map(int, sides))
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:
@@ -310,8 +312,9 @@ def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) 
         steps: Number of samples.
         delay: Time of the peak in seconds.
     """
-    if not (np.isfinite(frequency) and frequency > 0):
-        raise InputError("frequency", f"{frequency!r} is not positive", "frequency=6.0, in Hz")
+    check_number(frequency, "frequency", positive=True, example=6.0)
+    check_number(dt, "dt", positive=True, example=0.001)
+    check_integer(steps, "steps", 1, example=1600)
     time = np.arange(steps) * dt - (1.2 / frequency if delay is None else delay)
     a = (np.pi * frequency * time) ** 2
     return (1 - 2 * a) * np.exp(-a)

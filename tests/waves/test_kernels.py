@@ -47,12 +47,13 @@ def on_cpu(monkeypatch):
     return used
 
 
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in list(CASES)[1:]]
+FAST = ("between cells", "bfloat16")
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES if case not in FAST]
 
 
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
-@pytest.mark.parametrize("case", ["between cells", *SLOW])
+@pytest.mark.parametrize("case", [*FAST, *SLOW])
 def test_kernels_compute_what_xla_does(case, on_cpu):
     check(CASES[case], "kernels")
     assert len(on_cpu) == 4  # forward, keeping, Born, adjoint

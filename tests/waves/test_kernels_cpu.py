@@ -24,11 +24,11 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 BETWEEN = {"on_grid": False, "shape": (29, 41), "every": 1, "absorbing": 5, "steps": 70}
 CASES = [
     pytest.param(BETWEEN, id="between cells"),
+    pytest.param(BETWEEN | {"stored_as": jnp.bfloat16}, id="bfloat16"),
     slow({"order": 8, "dtype": jnp.float32, "steps": 70}, id="order 8, single precision"),
     slow({"order": 8, "on_grid": False, "absorbing": 0}, id="no layer"),
     slow({"shape": (160, 131), "absorbing": 11, "dtype": jnp.float32}, id="filled rows"),
     slow({"shape": (150, 181), "order": 8, "every": 2, "on_grid": False}, id="strips"),
-    slow(BETWEEN | {"stored_as": jnp.bfloat16}, id="bfloat16"),
     slow(
         {"shape": (160, 131), "stored_as": jnp.bfloat16, "dtype": jnp.float32}, id="bfloat16, rows"
     ),
@@ -94,12 +94,15 @@ def products(settings):
 
 @needs_llvm
 @pytest.mark.slow
-@pytest.mark.parametrize(("order", "columns"), [(4, 37), (8, 90), (4, 54)])
-def test_vectors_of_any_length_give_the_same(order, columns, monkeypatch):
+@pytest.mark.parametrize(
+    ("order", "columns", "stored"),
+    [(4, 37, None), (8, 90, None), (4, 54, None), (4, 54, "bfloat16")],
+)
+def test_vectors_of_any_length_give_the_same(order, columns, stored, monkeypatch):
     """47 columns with the layer are three parts of a row, or four vectors of 64 bytes between two
     ends, too few for a loop; 64 columns are whole vectors, which are written past the caches."""
-    settings = BETWEEN | {"order": order, "shape": (19, columns)}
-    found = []
+    settings = BETWEEN | {"order": order, "shape": (19, columns), "stored_as": stored}
+    found, near = [], 5e-3 if stored else 1e-12  # numbers on both sides of a tie are rounded apart
     for length in EVERY:
         monkeypatch.setattr(llvm, "vector_bytes", lambda length=length: length)
         kernels_cpu.prepare.cache_clear()
@@ -108,7 +111,7 @@ def test_vectors_of_any_length_give_the_same(order, columns, monkeypatch):
     kernels_cpu.prepare.cache_clear()
     for other in found[1:]:
         for x, y in zip(other, found[0], strict=True):
-            assert np.linalg.norm(x - y) <= 1e-12 * np.linalg.norm(y)
+            assert np.linalg.norm(x - y) <= near * np.linalg.norm(y)
 
 
 def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():

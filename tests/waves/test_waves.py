@@ -526,6 +526,11 @@ def survey_with(**changes):
     return waves.Survey(**given | changes)
 
 
+def line_with(**changes) -> waves.Survey:
+    given = {"dt": DT, "steps": STEPS, "shots": 2, "frequency": 12.0}
+    return waves.Survey.line(SHAPE, SPACING, **given | changes)
+
+
 def with_mean() -> waves.Survey:
     """A wavelet that has half of its energy at 0 Hz."""
     return survey_with(wavelet=0.5 + waves.ricker(12.0, DT, STEPS))
@@ -576,8 +581,29 @@ BAD = {
     "list of orders": (lambda: model_of(order=[4]), r"order: \[4\] is not"),
     "absorbing": (lambda: model_of(absorbing=-1), "absorbing: -1"),
     "stored_every": (lambda: model_of(stored_every=0), "stored_every: 0"),
-    "stored_as": (lambda: model_of(stored_as="int8"), "stored_as: int8 .* Try: jnp.bfloat16"),
+    "stored_as": (lambda: model_of(stored_as="int8"), "stored_as: 'int8' .* Try: jnp.bfloat16"),
     "stored_as a number": (lambda: model_of(stored_as=16), "stored_as: 16 is not"),
+    "stored_as no type": (lambda: model_of(stored_as="f4,,"), "stored_as: 'f4,,' is not"),
+    "no type": (lambda: model_of(dtype="f4,,"), "dtype: 'f4,,' is not"),
+    "bytes swapped": (lambda: model_of(dtype=">f4"), "dtype: '>f4' is not a precision"),
+    "no velocity": (lambda: waves.Acoustic(survey_of(), "x"), "velocity: 'x' holds no real"),
+    "no weights": (lambda: model_of(update="x"), "update: 'x' holds no real"),
+    "no devices": (lambda: model_of(devices=2), r"devices: 2 is no device. Try: jax.devices\(\)"),
+    "devices by name": (lambda: model_of(devices="cpu"), "devices: 'cpu' is no device"),
+    "bounds of words": (lambda: model_of().bounds("a", 3000.0), "lowest: 'a' holds no real"),
+    "no dt": (lambda: survey_with(dt=None), "dt: None is not a real number. Try: dt=0.001"),
+    "negative dt": (lambda: survey_with(dt=-0.1), "dt: -0.1 is not .*positive. Try: dt=0.001"),
+    "ragged shape": (lambda: survey_with(shape=((1, 2), 3)), "shape: .* is no grid"),
+    "spacing of words": (lambda: survey_with(spacing="x"), "spacing: 'x' holds no real"),
+    "sources of words": (lambda: survey_with(sources="x"), "sources: 'x' holds no real"),
+    "ragged receivers": (lambda: survey_with(receivers=[[0.0], [1.0, 2.0]]), "receivers: .* holds"),
+    "wavelet of words": (lambda: survey_with(wavelet="x"), "wavelet: 'x' holds no real"),
+    "part of a shot": (lambda: line_with(shots=2.5), "shots: 2.5 is not an integer"),
+    "part of a step": (lambda: line_with(steps=41.5), "steps: 41.5 is not an integer"),
+    "frequency of a line": (
+        lambda: line_with(frequency=0.0),
+        "frequency: 0.0 is not .*Try: frequency=6.0",
+    ),
     "update": (lambda: model_of(update=np.full(SHAPE, 2.0)), "update: is not between"),
     "no update": (lambda: model_of(update=np.zeros(SHAPE)), "update: is zero in all cells"),
     "update shape": (lambda: model_of(update=np.ones(3)), "update: has shape"),
@@ -591,6 +617,7 @@ BAD = {
         lambda: waves.Shots(survey_of(), np.zeros((2, STEPS, 7))),
         r"data: has shape \(2, 41, 7\), .*swapaxes",
     ),
+    "shots without survey": (lambda: waves.Shots("x", np.ones(3)), "survey: is a str"),
     "data bool": (
         lambda: waves.Shots(survey_of(), np.ones(survey_of().data_shape, bool)),
         "data: has values of bool",
@@ -615,7 +642,7 @@ BAD = {
     ),
     "no sources": (lambda: survey_with(sources=np.zeros((0, 2))), r"sources: have shape \(0, 2\)"),
     "no receivers": (lambda: survey_with(receivers=[]), r"receivers: have shape \(1, 0\)"),
-    "dt": (lambda: survey_with(dt=0.0), "dt: 0.0 is not positive"),
+    "dt": (lambda: survey_with(dt=0.0), "dt: 0.0 is not .*positive"),
     "frequency": (lambda: waves.ricker(-1.0, DT, 9), "frequency: -1.0"),
     "shots": (
         lambda: waves.Survey.line(SHAPE, 1.0, dt=DT, steps=9, shots=0, frequency=1.0),
