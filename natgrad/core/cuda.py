@@ -54,10 +54,13 @@ def _library(kind: str) -> ctypes.CDLL:
     packages = importlib.util.find_spec("nvidia")  # in parts, each a package of its own
     folders = list(map(Path, (packages and packages.submodule_search_locations) or []))
     folders = [*folders, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
-    beside = (str(path) for f in folders for n in names for path in f.glob(f"**/{n}"))
+    beside = (path for f in folders for n in names for path in f.glob(f"**/{n}"))
     for path in chain(names, beside):  # a toolkit is large: it is searched where nothing else helps
         try:
-            return load(path)
+            if isinstance(path, Path) and kind == "nvrtc":  # some look in the loader's path alone
+                for part in path.parent.glob("libnvrtc-builtins.so.*"):
+                    load(str(part))
+            return load(str(path))
         except OSError:
             continue
     raise CudaError(f"{names[0]} was not found")

@@ -24,6 +24,7 @@ from ..core.settings import (
     as_dtype,
     check_instance,
     check_integer,
+    check_number,
     check_reals,
     replace_fields,
 )
@@ -101,13 +102,11 @@ class WaveModel(Model):
 
     def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
         """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
-        for name, given in (("lowest", lowest), ("highest", highest)):
-            check_reals(given, name, "bounds(1400.0, 5000.0), in m/s")
-        if not 0 < lowest < highest < np.inf:
-            swapped = 0 < highest < lowest < np.inf
-            advice = f"({highest!r}, {lowest!r})" if swapped else "0 < lowest < highest, in m/s"
-            what = f"{lowest!r} and {highest!r} m/s are not finite, positive and increasing"
-            raise InputError("lowest", what, advice)
+        check_number(lowest, "lowest", positive=True, example=1400.0)
+        check_number(highest, "highest", positive=True, example=5000.0)
+        if not lowest < highest:
+            advice = "two velocities" if lowest == highest else f"bounds({highest!r}, {lowest!r})"
+            raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r} m/s", advice)
         self.survey.check_stable(highest, self.order)
         flat = lambda velocity: np.full(self.survey.shape, squared_slowness(float(velocity)))
         return jnp.asarray(flat(highest)), jnp.asarray(flat(lowest))

@@ -23,3 +23,22 @@ def test_a_library_is_loaded_with_the_lock_kept_where_that_is_asked_for(monkeypa
     assert find("cuda") == ("CDLL", "libcuda.so.1")
     assert find("quick") == ("PyDLL", "libcuda.so.1")
     assert find("nvrtc") == ("CDLL", "libnvrtc.so.13")
+
+
+def test_nvrtc_is_loaded_after_the_part_that_it_may_not_find_itself(monkeypatch, tmp_path):
+    parts = ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
+    for name in [*parts, "libnvrtc-builtins.alt.so.13.0"]:
+        (tmp_path / "lib" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "lib" / name).touch()
+    loaded = []
+
+    def load(path):
+        if "/" not in path:
+            raise OSError("not in the loader's path")
+        loaded.append(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    cuda._library.__wrapped__("nvrtc")
+    assert loaded == [str(tmp_path / "lib" / name) for name in parts]

@@ -590,7 +590,11 @@ BAD = {
     "no weights": (lambda: model_of(update="x"), "update: 'x' holds no real"),
     "no devices": (lambda: model_of(devices=2), r"devices: 2 is no device. Try: jax.devices\(\)"),
     "devices by name": (lambda: model_of(devices="cpu"), "devices: 'cpu' is no device"),
-    "bounds of words": (lambda: model_of().bounds("a", 3000.0), "lowest: 'a' holds no real"),
+    "bounds of words": (lambda: model_of().bounds("a", 3000.0), "lowest: 'a' is not a real"),
+    "bounds of lists": (
+        lambda: model_of().bounds(1400.0, [3000.0]),
+        r"highest: \[3000.0\] is not a real number. Try: highest=5000.0",
+    ),
     "no dt": (lambda: survey_with(dt=None), "dt: None is not a real number. Try: dt=0.001"),
     "negative dt": (lambda: survey_with(dt=-0.1), "dt: -0.1 is not .*positive. Try: dt=0.001"),
     "ragged shape": (lambda: survey_with(shape=((1, 2), 3)), "shape: .* is no grid"),
@@ -610,8 +614,9 @@ BAD = {
     "bounds": (lambda: model_of().bounds(1500.0, 1e5), "dt: .* unstable at 100000 m/s"),
     "bounds order": (
         lambda: model_of().bounds(3000.0, 1500.0),
-        r"lowest: 3000.0 and 1500.0 m/s are not .*increasing. Try: \(1500.0, 3000.0\)",
+        r"lowest: 3000.0 m/s is not below 1500.0 m/s. Try: bounds\(1500.0, 3000.0\)",
     ),
+    "equal bounds": (lambda: model_of().bounds(3e3, 3e3), "lowest: .*not below .*two velocities"),
     "bounds sign": (lambda: model_of().bounds(-100.0, 3000.0), "lowest: -100.0 .* not .*positive"),
     "data": (
         lambda: waves.Shots(survey_of(), np.zeros((2, STEPS, 7))),
