@@ -330,9 +330,9 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
     """Machine code from the folder of programs, or made and kept there.
 
     `told` is all that decides what it is, as JSON has it. Of processes that want it at the same
-    time one makes it, and the others wait, but not for ever. Made anew are files that were damaged,
-    by their digest, that another user owns or that all may write to. Where nothing can be kept it
-    is made every time.
+    time one makes it, and the others wait, but not for ever. Made anew are files that were damaged
+    or stand under another name, by their digest, and what is not this user's alone to write. Where
+    nothing can be kept it is made every time.
     """
     try:
         folder = program_folder(os.environ)
@@ -340,14 +340,15 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
         folder = None
     if folder is None:
         return make()
-    path = folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]}.code"
-    digest = lambda code: hashlib.sha256(code).digest()
+    name = hashlib.sha256(json.dumps(told).encode())
+    path = folder / f"{name.hexdigest()[:32]}.code"
+    digest = lambda code: hashlib.sha256(name.digest() + code).digest()
     with ExitStack() as held:
         with suppress(OSError, ImportError):
             import fcntl  # not on every system
 
             folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # whatever the umask
+            file = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, OURS)  # whatever the umask
             held.callback(os.close, file)
             end = monotonic() + LONGEST_WAIT
             while monotonic() < end:
@@ -355,19 +356,35 @@ def keep_code(told: Any, make: Callable[[], bytes]) -> bytes:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 sleep(BETWEEN_LOOKS)
-        with suppress(OSError):
-            with path.open("rb") as file:
-                found, status = file.read(), os.fstat(file.fileno())
-            ours = not hasattr(os, "getuid") or status.st_uid in (0, os.getuid())
-            closed = os.name != "posix" or not status.st_mode & 0o002
-            if not (ours and closed):
-                path.unlink()
-            elif digest(found[32:]) == found[:32]:
-                return found[32:]
+        found = _read_ours(path)
+        if digest(found[32:]) == found[:32]:
+            return found[32:]
         code = make()
         with suppress(OSError):
             replace_file(path, digest(code) + code)
     return code
+
+
+NO_LINK, OURS = getattr(os, "O_NOFOLLOW", 0), 0o644
+
+
+def _read_ours(path: Path) -> bytes:
+    """What a file holds that no other user owns or may write to; else nothing, and a new one."""
+    try:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | NO_LINK)) as file:
+            found, status = file.read(), os.fstat(file.fileno())
+        if os.name != "posix":
+            return found
+        if status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022:
+            return found
+    except FileNotFoundError:
+        return b""
+    except OSError:  # a link, or not to be read
+        pass
+    with suppress(OSError):
+        path.unlink()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OURS))
+    return b""
 
 
 def _is_writable(folder: Path) -> bool:

@@ -28,6 +28,8 @@ def row_mesh(devices: Sequence[Any] | np.ndarray) -> Mesh:
     for device in row:
         if not isinstance(device, jax.Device):
             raise InputError("devices", f"{device!r} is no device", "jax.devices()")
+    if len(set(row)) < len(row):
+        raise InputError("devices", "has one of them twice", "jax.devices()")
     return Mesh(row, (AXIS,))
 
 

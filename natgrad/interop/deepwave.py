@@ -60,20 +60,20 @@ class Deepwave(OutsideWaves):
     ):
         arguments = (survey, velocity, update, order, absorbing, memory, stored_every, dtype)
         start = check_start(*arguments)
-        refuse_storage(start.storage, memory, survey.shots)
-        if survey.steps % stored_every:
+        refuse_storage(start.storage, start.memory, survey.shots)
+        if survey.steps % start.storage.every:
             what = f"{stored_every} does not divide the {survey.steps} steps, as deepwave asks"
             raise InputError("stored_every", what, "stored_every=1, or another number of steps")
         segment = start.storage.segment
         settings = {
-            "accuracy": order,
-            "pml_width": absorbing,
+            "accuracy": start.order,
+            "pml_width": start.absorbing,
             "pml_freq": survey.highest_frequency / 2,
-            "max_vel": survey.fastest_stable(order),
-            "model_gradient_sampling_interval": stored_every,
+            "max_vel": survey.fastest_stable(start.order),
+            "model_gradient_sampling_interval": start.storage.every,
             "checkpoint_segments": None if segment is None else -(-survey.steps // segment),
         }
-        super().__init__(survey, start, order, _Deepwave(survey, settings, device, dtype))
+        super().__init__(survey, start, _Deepwave(survey, settings, device, dtype))
 
 
 class _Deepwave(Propagator):

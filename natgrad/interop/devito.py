@@ -14,6 +14,7 @@ from ..errors import InputError, import_optional
 from ..waves.acoustic import DEFAULT_MEMORY, check_start, make_layer
 from ..waves.outside import OutsideWaves, Propagator
 from ..waves.scheme import GAMMA, SECOND, Medium, Scheme, locate
+from ..waves.storage import refuse_storage
 from ..waves.survey import Survey
 
 # The weights of a stencil times this are whole numbers: devito writes others with nine digits.
@@ -62,8 +63,9 @@ class Devito(OutsideWaves):
         if start.storage.segment is not None:
             what = "does not hold the waves of the sources, and devito has no checkpoints here"
             raise InputError("memory", what, "more memory, or fewer shots")
-        scheme = Scheme.of(survey, order, absorbing, start.storage)
-        super().__init__(survey, start, order, _Devito(survey, scheme, dtype))
+        refuse_storage(start.storage, start.memory, survey.shots)
+        scheme = Scheme.of(survey, start.order, start.absorbing, start.storage)
+        super().__init__(survey, start, _Devito(survey, scheme, dtype))
 
 
 class _Devito(Propagator):

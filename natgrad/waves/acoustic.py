@@ -102,13 +102,13 @@ class WaveModel(Model):
 
     def bounds(self, lowest: float, highest: float) -> tuple[Array, Array]:
         """Bounds on θ for velocities between these, in m/s; stable ones, or `InputError`."""
-        check_number(lowest, "lowest", positive=True, example=1400.0)
-        check_number(highest, "highest", positive=True, example=5000.0)
+        lowest = float(check_number(lowest, "lowest", positive=True, example=1400.0))
+        highest = float(check_number(highest, "highest", positive=True, example=5000.0))
         if not lowest < highest:
             advice = "two velocities" if lowest == highest else f"bounds({highest!r}, {lowest!r})"
             raise InputError("lowest", f"{lowest!r} m/s is not below {highest!r} m/s", advice)
         self.survey.check_stable(highest, self.order)
-        flat = lambda velocity: np.full(self.survey.shape, squared_slowness(float(velocity)))
+        flat = lambda velocity: np.full(self.survey.shape, squared_slowness(velocity))
         return jnp.asarray(flat(highest)), jnp.asarray(flat(lowest))
 
     def check(self, theta: PyTree, known: Evaluation) -> None:
@@ -125,11 +125,17 @@ def take_shots(selection: Selection) -> Array:
 
 
 class Start(NamedTuple):
-    """The squared slowness to start from, the weights of its cells, and what will be stored."""
+    """The squared slowness to start from, the weights of its cells, what will be stored, and the
+    numbers among the arguments, as Python's own.
+    """
 
     slowness: Array
     update: Array
     storage: Storage
+    order: int
+    absorbing: int
+    memory: int
+    stored_every: int | None
 
 
 def check_start(
@@ -146,12 +152,11 @@ def check_start(
 ) -> Start:
     """What a model of waves starts from, given its arguments, or `InputError`."""
     check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
-    halo(order)  # known, or an `InputError`
-    check_integer(absorbing, "absorbing", 0, example=10)
+    order = 2 * halo(order)  # known, or an `InputError`
+    absorbing = check_integer(absorbing, "absorbing", 0, example=10)
     if stored_every is not None:
-        check_integer(stored_every, "stored_every", 1)
-    whole = isinstance(memory, float) and memory.is_integer()
-    check_integer(int(memory) if whole else memory, "memory", 1, example=2**31)
+        stored_every = check_integer(stored_every, "stored_every", 1)
+    memory = int(check_number(memory, "memory", positive=True, example=2**31))
     precision = as_dtype(dtype)
     if precision not in (np.float32, np.float64):
         what = f"{dtype!r} is not a precision of waves"
@@ -176,7 +181,8 @@ def check_start(
         raise InputError("update", "is zero in all cells", "1 where the velocity is not known")
     # converted by NumPy, here and where a model is made: on a device each is a program
     slowness = jnp.asarray(np.asarray(squared_slowness(velocity), dtype), dtype)
-    return Start(slowness, jnp.asarray(np.asarray(weights, dtype), dtype), storage)
+    weights = jnp.asarray(np.asarray(weights, dtype), dtype)
+    return Start(slowness, weights, storage, order, absorbing, memory, stored_every)
 
 
 def make_layer(survey: Survey, scheme: Scheme, dtype: DTypeLike) -> Layer:
@@ -198,11 +204,12 @@ class Acoustic(WaveModel):
     the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
     the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
     prescribes n. 1 gives the derivative of the discrete data to rounding. `stored_as=jnp.bfloat16`
-    halves these bytes, and rounds what is kept by up to 0.4%. A run holds two of these fields, that
-    of θ and that of a trial step. Data alone need none of it, and mini-batches of shots that of
-    their own. The shots are dealt out to the `devices`, and slabs of a shot where there are several
-    for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
-    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
+    halves these bytes, and rounds what is kept by up to 0.4%, in cells of a source by some percent.
+    A run holds two of these fields, that of θ and that of a trial step. Data alone need none of it,
+    and mini-batches of shots that of their own. The shots are dealt out to the `devices`, and slabs
+    of a shot where there are several for each: `jax.devices()` for all GPUs, or for all cores of a
+    CPU that was split into devices before its first use, by
+    `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
     grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with
@@ -272,16 +279,16 @@ class Acoustic(WaveModel):
             raise InputError("stored_as", what, "jnp.bfloat16, or None for that of the waves")
         self.stored_as = None if stored_as is None else "bfloat16"
         found = check_start(*arguments, boundary=True, bfloat16=self.stored_as is not None)
-        self.start, self.update, self.storage = found
-        self.survey, self.order = survey, order
-        self.memory, self.stored_every = memory, stored_every
+        self.survey, self.order = survey, found.order
+        self.start, self.update, self.storage = found.slowness, found.update, found.storage
+        self.memory, self.stored_every = found.memory, found.stored_every
         if engine not in ("xla", "kernels", "auto"):
             raise InputError("engine", f"{engine!r} is unknown", "'xla', 'kernels' or 'auto'")
         small = len(survey.shape) != 2 or np.prod(survey.shape) <= LARGE
         if engine == "auto" and jax.default_backend() != "gpu" and (small or llvm.missing()):
             engine = "xla"
-        self.scheme = Scheme.of(survey, order, absorbing, self.storage)._replace(engine=engine)
-        self.mesh = None
+        scheme = Scheme.of(survey, found.order, found.absorbing, found.storage)
+        self.scheme, self.mesh = scheme._replace(engine=engine), None
         self.layer = make_layer(survey, self.scheme, dtype)
         self.gathers = Gathers.of(survey, self.scheme, dtype)
         mesh = None if devices is None else row_mesh(devices)

@@ -49,9 +49,10 @@ class OutsideWaves(WaveModel, HostModel):
     propagator: Propagator = eqx.field(static=True)
     order: int = eqx.field(static=True)
 
-    def __init__(self, survey: Survey, start: Start, order: int, propagator: Propagator):
-        self.survey, self.order, self.propagator = survey, order, propagator
-        self.start, self.update, self.storage = start
+    def __init__(self, survey: Survey, start: Start, propagator: Propagator):
+        self.survey, self.propagator = survey, propagator
+        self.start, self.update = start.slowness, start.update
+        self.storage, self.order = start.storage, start.order
         self.shots = jnp.arange(survey.shots)
 
     def __call__(self, theta: Array) -> Array:

@@ -324,7 +324,7 @@ def scatter(
 
     def block(fields: Fields, index: Array) -> tuple[Fields, Array]:
         now = receivers.read(fields.now.u)
-        fields = medium.advance(fields, source * incident(index), after=(now,))
+        fields = medium.advance(fields, source * incident(index).astype(source.dtype), after=(now,))
         length, unroll = medium.scheme.every - 1, medium.scheme.inner
         fields, seen = jax.lax.scan(step, fields, None, length=length, unroll=unroll)
         return fields, jnp.concatenate([now[None], seen])
@@ -370,7 +370,7 @@ def image(
         (fields, total, state), (index, samples) = carry, xs
         fields, _ = jax.lax.scan(step, fields, samples[1:], reverse=True, unroll=scheme.inner)
         q, state = recall(state, index)
-        total = total + jnp.sum(q * fields.now.u[scheme.inside], axis=0)
+        total = total + jnp.sum(q.astype(total.dtype) * fields.now.u[scheme.inside], axis=0)
         return (step(fields, samples[0], total)[0], total, state), None
 
     def step(fields: Fields, sample: Array, total: Array | None = None) -> tuple[Fields, None]:

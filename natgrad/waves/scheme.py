@@ -77,7 +77,7 @@ def halo(order: int) -> int:
     """How many cells the stencil reaches beyond its centre."""
     if not isinstance(order, (int, np.integer)) or order not in SECOND:
         raise InputError("order", f"{order!r} is not implemented", "order=4 or order=8")
-    return order // 2
+    return int(order) // 2
 
 
 def second(u: Array, axis: int, weights: tuple[float, ...], h: float, cells: Cut) -> Array:
@@ -400,7 +400,9 @@ class Medium(eqx.Module):
                 room = rooms[strip.axis] if strip.begin else next(free)
                 corner = [strip.begin if i == strip.axis else 0 for i in range(len(shape))]
                 rooms[strip.axis] = put(room, c, [0, *corner])
-        written, zero = fields.spare.u, sum(0 * x[(0,) * x.ndim] for x in after if x is not None)
+        # as numbers of the fields, because XLA leaves out a product of zero and an integer
+        made = [x[(0,) * x.ndim].astype(u.dtype) for x in after if x is not None]
+        written, zero = fields.spare.u, sum(0 * x for x in made)
         edges = sorted({0, shape[0]}.union(*((a, a + c.shape[1]) for a, c in rows.items())))
         for begin, end in pairwise(edges):
             here = (..., slice(begin, end), *(slice(0, n) for n in shape[1:]))

@@ -1,6 +1,7 @@
 """A seismic experiment: grid, time steps, sources, receivers and wavelet, and what was recorded."""
 
 import io
+import operator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..core.archive import read_arrays, replace_file
-from ..core.settings import Public, check_instance, check_integer, check_number, check_reals
+from ..core.settings import (
+    Public,
+    check_instance,
+    check_integer,
+    check_number,
+    check_reals,
+    is_real,
+)
 from ..errors import InputError, count_some, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -110,7 +118,7 @@ class Survey(Public, eqx.Module):
         """
         check_integer(shots, "shots", 1, example=21)
         shape = check_shape(shape, 2)
-        check_number(spacing, "spacing", positive=True, example=25.0)
+        spacing = float(check_number(spacing, "spacing", positive=True, example=25.0))
         check_number(depth, "depth", optional=True)
         length, below = (shape[0] - 1) * spacing, 2 * spacing if depth is None else depth
         across = [spacing * (n // 2) for n in shape[1:-1]]
@@ -224,7 +232,7 @@ class Shots(Public, eqx.Module):
 
     Args:
         survey: The survey.
-        data: Its traces; integers become float32.
+        data: Its traces; integers and bfloat16 become float32.
     """
 
     survey: Survey
@@ -232,7 +240,10 @@ class Shots(Public, eqx.Module):
 
     def __init__(self, survey: Survey, data: ArrayLike):
         check_instance("survey", survey, Survey, "ng.waves.Survey.line(...)")
-        data = np.asarray(data)
+        try:
+            data = np.asarray(data)
+        except ValueError as error:  # rows of several lengths
+            raise InputError("data", f"is no array ({error})", str(survey.data_shape)) from error
         if data.shape != survey.data_shape:
             shots, receivers, steps = survey.data_shape
             what = f"has shape {data.shape}, the survey (shots, receivers, steps) "
@@ -240,7 +251,7 @@ class Shots(Public, eqx.Module):
             if data.shape == (shots, steps, receivers):
                 advice = "data.swapaxes(1, 2): time is the last axis"
             raise InputError("data", what + f"{survey.data_shape}", advice)
-        if data.dtype.kind not in "fiu":
+        if data.dtype.kind == "b" or not is_real(data.dtype):
             raise InputError("data", f"has values of {data.dtype}", "real numbers, such as float32")
         data = data if data.dtype.kind == "f" else data.astype(np.float32)
         if not np.all(np.isfinite(data)):
@@ -292,11 +303,13 @@ class Shots(Public, eqx.Module):
 
 def check_shape(shape: Any, least: int) -> tuple[int, ...]:
     """The sides of a model, two or three integers ≥ `least`, or `InputError`."""
-    sides = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else ()
-    whole = all(isinstance(n, (int, np.integer)) and n >= least for n in sides)
-    if len(sides) not in (2, 3) or not whole:
+    try:
+        sides = tuple(map(operator.index, shape))
+    except TypeError:  # no sequence, or of something else
+        sides = ()
+    if len(sides) not in (2, 3) or min(sides) < least:
         raise InputError("shape", f"{shape} is no grid", "(306, 120), or three whole numbers")
-    return tuple(map(int, sides))
+    return sides
 
 
 def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) -> np.ndarray:
@@ -312,9 +325,11 @@ def ricker(frequency: float, dt: float, steps: int, delay: float | None = None) 
         steps: Number of samples.
         delay: Time of the peak in seconds.
     """
-    check_number(frequency, "frequency", positive=True, example=6.0)
-    check_number(dt, "dt", positive=True, example=0.001)
+    frequency = float(check_number(frequency, "frequency", positive=True, example=6.0))
+    dt = float(check_number(dt, "dt", positive=True, example=0.001))
     check_integer(steps, "steps", 1, example=1600)
+    if delay is not None:
+        check_reals(delay, "delay", "delay=0.2, in seconds")
     time = np.arange(steps) * dt - (1.2 / frequency if delay is None else delay)
     a = (np.pi * frequency * time) ** 2
     return (1 - 2 * a) * np.exp(-a)
@@ -332,7 +347,8 @@ def low_pass(signal: np.ndarray, dt: float, corner: float) -> np.ndarray:
         dt: Time step in seconds.
         corner: Corner frequency in Hz.
     """
-    if not 0 < corner < 0.5 / dt:
+    check_number(corner, "corner", positive=True, example=4.0)
+    if not corner < 0.5 / dt:
         what = f"{corner!r} Hz is not between 0 and half the sampling rate, {0.5 / dt:g} Hz"
         raise InputError("corner", what, "a frequency of the wavelet's band")
     sections = scipy.signal.butter(6, corner, fs=1.0 / dt, output="sos")

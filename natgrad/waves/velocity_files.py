@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.archive import read_arrays
+from ..core.settings import as_dtype
 from ..errors import InputError, count_some, import_optional
 from .survey import check_shape
 
@@ -116,10 +117,9 @@ def _read_segy(path: Path, shape: tuple[int, ...] | None) -> np.ndarray:
 
 
 def _read_raw(path: Path, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarray:
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise InputError("dtype", f"{dtype!r} is unknown", "'float32', or '>f4'") from error
+    kind = as_dtype(dtype)
+    if kind is None:
+        raise InputError("dtype", f"{dtype!r} is unknown", "'float32', or '>f4'")
     if kind.kind not in "fiu":
         raise InputError("dtype", f"{kind} has no real numbers", "'float32', or '>f4'")
     size = path.stat().st_size

@@ -121,9 +121,30 @@ def test_code_that_others_may_have_written_is_made_anew(monkeypatch, tmp_path):
         assert keep_code("told", lambda: b"ours") == b"ours"
     if user == 0:
         assert keep_code("told", lambda: b"again") == b"ours"
-    os.chmod(next(tmp_path.iterdir()), 0o606)  # anyone
-    assert keep_code("told", lambda: b"closed") == b"closed"
-    assert keep_code("told", lambda: b"again") == b"closed"
+    for mode in (0o606, 0o664):  # anyone, a group
+        os.chmod(next(tmp_path.iterdir()), mode)
+        umask, closed = os.umask(0), b"no longer %o" % mode
+        try:
+            assert keep_code("told", lambda closed=closed: closed) == closed
+        finally:
+            os.umask(umask)
+        assert keep_code("told", lambda: b"again") == closed
+
+
+def test_code_is_found_neither_through_a_link_nor_under_another_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("NATGRAD_CACHE", str(tmp_path / "programs"))
+    assert keep_code("told", lambda: b"code") == b"code"
+    file, elsewhere = next((tmp_path / "programs").iterdir()), tmp_path / "elsewhere"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    held = elsewhere.read_bytes()
+    assert keep_code("told", lambda: b"another") == b"another"
+    assert elsewhere.read_bytes() == held
+    assert not file.is_symlink()
+    keep_code("more", lambda: b"more")
+    other = next(path for path in file.parent.iterdir() if path != file)
+    file.replace(other)
+    assert keep_code("more", lambda: b"again") == b"again"
 
 
 def test_of_those_who_want_the_same_code_one_makes_it(monkeypatch, tmp_path):

@@ -2,8 +2,6 @@
 
 import ctypes
 import json
-import shutil
-import subprocess
 import threading
 from functools import partial
 
@@ -20,6 +18,14 @@ from kernel_cases import CASES, check, make
 from natgrad.core import cuda
 from natgrad.waves import kernels, propagation, scheme
 from natgrad.waves.scheme import Medium
+
+
+def has_nvrtc():
+    try:
+        return cuda._library("nvrtc") is not None
+    except cuda.CudaError:
+        return False
+
 
 needs_compiler = pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs g++")
 
@@ -48,7 +54,8 @@ def on_cpu(monkeypatch):
 
 
 FAST = ("between cells", "bfloat16")
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES if case not in FAST]
+slow = partial(pytest.param, marks=pytest.mark.slow)
+SLOW = [slow(case) for case in CASES if case not in FAST]
 
 
 @needs_compiler
@@ -194,19 +201,26 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
     assert "grid of blocks" in kernels.plan_kernel(task(shape=(512, 512, 512), shots=99_999))
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize(
-    "mode", ["keep", *[pytest.param(m, marks=pytest.mark.slow) for m in ("born", "adjoint")]]
-)
-def test_the_source_compiles_for_a_gpu(mode, tmp_path):
-    for size, bfloat16 in ((4, False), (8, False), (4, True)):
-        given = task(mode, (120, 80), layer=10, itemsize=size, bfloat16=bfloat16)
-        plan = kernels.plan_kernel(given)
-        assert isinstance(plan, kernels.Plan)
-        source = tmp_path / "kernel.cu"
-        source.write_text(kernels.launch(given, plan, kernels.Device()).source)
-        command = ["nvcc", "-arch=sm_90", "-std=c++17", "-cubin", "-o", str(tmp_path / "out")]
-        subprocess.run([*command, str(source)], check=True, capture_output=True)
+@pytest.mark.skipif(not has_nvrtc(), reason="needs NVRTC")
+@pytest.mark.parametrize("kind", ["2D", *map(slow, ("2D large", "3D", "double", "bfloat16"))])
+def test_the_source_compiles_for_a_gpu(kind, monkeypatch):
+    """By the compiler and the options that a GPU's user has, which need no GPU."""
+    monkeypatch.setenv("NATGRAD_CACHE", "")
+    cases = {
+        "2D": [((120, 80), {})],
+        "2D large": [((2000, 1000), {}), ((2000, 1000), {"bfloat16": True})],
+        "3D": [((64, 64, 64), {"order": 8}), ((64, 61, 63), {"layer": 0})],
+        "double": [((120, 81), {"itemsize": 8}), ((64, 64, 64), {"itemsize": 8})],
+        "bfloat16": [((120, 80), {"bfloat16": True}), ((64, 64, 64), {"bfloat16": True})],
+    }
+    for mode in kernels.MODES[1:]:
+        for shape, changes in cases[kind]:
+            spacing = (25.0, 20.0, 20.0)[: len(shape)]
+            given = task(mode, shape, spacing=spacing, shots=2, **({"layer": 10} | changes))
+            plan = kernels.plan_kernel(given)
+            assert not isinstance(plan, str)
+            launch = kernels.launch(given, plan, kernels.Device())
+            assert all(kernel.name.encode() in launch.cubin() for kernel in launch.kernels)
 
 
 def test_xla_calls_a_python_function():
@@ -336,6 +350,9 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     assert kernels.prepare(large).kernels[0].name == "step"
     few = kernels.prepare(task(shots=1))
     assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
+    alone = lambda self, ordinal: [cuda.Usage(64, 0, int(self.kernels[0].cluster == 1))]
+    monkeypatch.setattr(cuda.Launch, "usage", alone)
+    assert kernels.prepare(task()).kernels[0].name == "step"
     monkeypatch.setattr(cuda.Launch, "usage", lambda self, ordinal: [cuda.Usage(64, 0, 0)])
     assert "no room" in kernels.prepare(task())
 

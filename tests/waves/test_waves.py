@@ -1,5 +1,6 @@
 """Waves: products against dense derivatives, storage, devices, surveys, shots, bad input."""
 
+import json
 import warnings
 
 import equinox as eqx
@@ -16,7 +17,8 @@ from natgrad import waves
 from natgrad.core.compiled import jit_forwarding
 from natgrad.core.selection import Functions
 from natgrad.core.settings import replace_fields
-from natgrad.waves.scheme import Scheme, Storage
+from natgrad.waves.propagation import simulate
+from natgrad.waves.scheme import Medium, Scheme, Storage
 from natgrad.waves.storage import choose_every, count_bytes, plan_storage
 from problems_for_tests import with_slow
 
@@ -361,6 +363,27 @@ def test_integers_become_floats_and_a_folder_is_no_archive(tmp_path):
     assert np.array_equal(waves.Shots.load(tmp_path / "shots").data, data)
 
 
+def test_numbers_of_other_libraries_become_pythons_own():
+    bfloat16, plain = jnp.bfloat16, model_of(stored_every=2, memory=2**29)
+    survey = waves.Survey(
+        jnp.array(SHAPE),
+        np.float32(SPACING),
+        jnp.float64(DT),
+        jnp.asarray(plain.survey.sources),
+        plain.survey.receivers.tolist(),
+        waves.ricker(bfloat16(12.0), np.float64(DT), np.int64(STEPS)),
+    )
+    whole = {"order": np.int64(4), "absorbing": np.uint8(5), "stored_every": np.int32(2)}
+    model = model_of(survey, **whole, memory=jnp.float32(2.0**29))
+    assert eqx.tree_equal(model, plain)
+    settings = (model.scheme, model.storage, model.order, model.memory, model.stored_every)
+    assert json.loads(json.dumps(settings))[2:] == [4, 2**29, 2]
+    assert model_of(memory=0.6 * 2**30).memory == int(0.6 * 2**30)
+    pairs = zip(model.bounds(bfloat16(1504.0), 3000), model.bounds(1504.0, 3e3), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs)
+    assert waves.Shots(survey, jnp.ones(survey.data_shape, bfloat16)).data.dtype == np.float32
+
+
 def test_a_band_of_the_data_is_the_data_of_the_band():
     survey = survey_of(steps=240)
     model = model_of(survey)
@@ -436,6 +459,22 @@ def test_responses_in_bfloat16_take_a_half_and_are_near_those_of_the_waves():
     image = lambda theta: push(products_of(half, theta), jnp.asarray(eta)).sum()
     with pytest.raises(ng.InputError, match="stored_as: is bfloat16"):
         jax.grad(image)(theta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 4])
+def test_xla_copies_no_more_fields_where_waves_are_stored_in_bfloat16(every):
+    """It copies a whole field where it cannot order a reading of it before what is written."""
+
+    def count_copies(stored_as):
+        given = {"stored_every": every, "stored_as": stored_as, "engine": "xla"}
+        model = waves.Acoustic(survey_of((150, 130)), np.full((150, 130), 2000.0), **given)
+        medium = Medium(model.slowness(model.start), model.layer, model.scheme)
+        program = simulate.lower(medium, model.gathers, True, None).compile().as_text()
+        sides = ",".join(map(str, medium.rest(1).now.u.shape))
+        return program.count(f"f32[{sides}]{{2,1,0}} copy(")
+
+    assert 0 < count_copies(jnp.bfloat16) <= count_copies(None)
 
 
 @pytest.mark.parametrize("name", ["boundary", "checkpoints"])
@@ -557,7 +596,7 @@ BAD = {
     "negative": (lambda: waves.Acoustic(survey_of(), velocity_with(-2.0)), "velocity: 1 of"),
     "shape": (lambda: waves.Acoustic(survey_of(), np.ones((3, 3))), "velocity: has shape"),
     "memory": (lambda: model_of(memory="2GB"), f"memory: '2GB' is not .*memory={2**31}"),
-    "no memory": (lambda: model_of(memory=0.0), f"memory: 0 is not .*memory={2**31}"),
+    "no memory": (lambda: model_of(memory=0.0), f"memory: 0.0 is not .*memory={2**31}"),
     "survey": (lambda: waves.Acoustic("x", velocity_of()), "survey: is a str"),
     "engine": (lambda: model_of(engine="kernel"), "engine: 'kernel' is unknown"),
     "integers": (lambda: model_of(dtype=int), "dtype: .*int"),
@@ -589,6 +628,10 @@ BAD = {
     "no velocity": (lambda: waves.Acoustic(survey_of(), "x"), "velocity: 'x' holds no real"),
     "no weights": (lambda: model_of(update="x"), "update: 'x' holds no real"),
     "no devices": (lambda: model_of(devices=2), r"devices: 2 is no device. Try: jax.devices\(\)"),
+    "a device twice": (
+        lambda: model_of(devices=jax.devices()[:1] * 2),
+        "devices: has one of them twice",
+    ),
     "devices by name": (lambda: model_of(devices="cpu"), "devices: 'cpu' is no device"),
     "bounds of words": (lambda: model_of().bounds("a", 3000.0), "lowest: 'a' is not a real"),
     "bounds of lists": (
@@ -597,6 +640,10 @@ BAD = {
     ),
     "no dt": (lambda: survey_with(dt=None), "dt: None is not a real number. Try: dt=0.001"),
     "negative dt": (lambda: survey_with(dt=-0.1), "dt: -0.1 is not .*positive. Try: dt=0.001"),
+    "ragged dt": (lambda: survey_with(dt=[1, [2]]), r"dt: \[1, \[2\]\] is not a real number"),
+    "shape without sides": (lambda: survey_with(shape=np.array(20)), "shape: 20 is no grid"),
+    "delay of words": (lambda: waves.ricker(6.0, DT, 9, "a"), "delay: 'a' holds no real numbers"),
+    "band of words": (lambda: waves.low_pass(np.ones(9), DT, "a"), "corner: 'a' is not a real"),
     "ragged shape": (lambda: survey_with(shape=((1, 2), 3)), "shape: .* is no grid"),
     "spacing of words": (lambda: survey_with(spacing="x"), "spacing: 'x' holds no real"),
     "sources of words": (lambda: survey_with(sources="x"), "sources: 'x' holds no real"),
@@ -623,6 +670,7 @@ BAD = {
         r"data: has shape \(2, 41, 7\), .*swapaxes",
     ),
     "shots without survey": (lambda: waves.Shots("x", np.ones(3)), "survey: is a str"),
+    "data ragged": (lambda: waves.Shots(survey_of(), [[1], [1, 2]]), "data: is no array"),
     "data bool": (
         lambda: waves.Shots(survey_of(), np.ones(survey_of().data_shape, bool)),
         "data: has values of bool",
