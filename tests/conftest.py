@@ -63,7 +63,7 @@ def _forget_programs():
     """Clear the caches where they are too full for another file."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_text().count("\n") > 26_000:
+    if maps.exists() and maps.read_text().count("\n") > 40_000:
         jax.clear_caches()
 
 

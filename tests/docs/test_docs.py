@@ -57,10 +57,10 @@ def run(page: Path, *packages: str | None) -> None:
     exec(compile(blocks(page, *packages), str(page), "exec"), {"__name__": page.stem})
 
 
-# What these show has fast tests of its own; the others are the first that a user or contributor
-# reads.
+# What these show has fast tests of its own; the others are the first that a user reads.
 SLOW_PAGES = (
-    *("add_a_method.md", "add_a_solver.md", "records.md", "transport.md"),
+    *("add_a_method.md", "add_a_metric.md", "add_a_model.md", "add_a_solver.md"),
+    *("records.md", "transport.md"),
     *("ecosystem.md", "many_devices.md", "own_solver.md", "pinns.md", "point_clouds.md"),
     *("low_rank.md", "mini_batches.md", "unstructured.md", "waves.md", "which_metric.md"),
 )

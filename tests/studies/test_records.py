@@ -406,6 +406,7 @@ def test_the_plain_command_line():
     }
 
 
+@pytest.mark.slow
 def test_a_tiny_study_from_end_to_end_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings, said = replace(TINY, output=tmp_path / "out"), []
     page, result = run_study(settings, said.append)
