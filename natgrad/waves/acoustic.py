@@ -204,12 +204,11 @@ class Acoustic(WaveModel):
     the wavelet's band allows; where that exceeds `memory` bytes, products compute it again, from
     the boundary of the model or from checkpoints. `storage` says what was chosen; `stored_every`
     prescribes n. 1 gives the derivative of the discrete data to rounding. `stored_as=jnp.bfloat16`
-    halves these bytes, and rounds what is kept by up to 0.4%, in cells of a source by some percent.
-    A run holds two of these fields, that of θ and that of a trial step. Data alone need none of it,
-    and mini-batches of shots that of their own. The shots are dealt out to the `devices`, and slabs
-    of a shot where there are several for each: `jax.devices()` for all GPUs, or for all cores of a
-    CPU that was split into devices before its first use, by
-    `jax.config.update("jax_num_cpu_devices", 2)`.
+    halves these bytes, and rounds what is kept by up to 0.4%. A run holds two of these fields, that
+    of θ and that of a trial step. Data alone need none of it, and mini-batches of shots that of
+    their own. The shots are dealt out to the `devices`, and slabs of a shot where there are several
+    for each: `jax.devices()` for all GPUs, or for all cores of a CPU that was split into devices
+    before its first use, `jax.config.update("jax_num_cpu_devices", 2)`.
 
     On a Hopper GPU or later, waves are computed by kernels of our own where there are some for the
     grid: in 2D they keep a shot in the shared memory of a few multiprocessors. On a CPU with

@@ -146,14 +146,11 @@ DEVICE void load_once(const Bfloat* from, real (&x)[4]) {
     for (int j = 0; j < 4; j++) x[j] = all.v[j];
 }
 DEVICE void load_once(const Bfloat* from, real (&x)[1]) { x[0] = *from; }
-DEVICE void atomicAdd(Bfloat* to, real x) {
-    Bfloat old = *to;
-    for (unsigned short seen;; old.upper = seen) {
-        seen = atomicCAS(&to->upper, old.upper, Bfloat(old + x).upper);
-        if (seen == old.upper) return;
-    }
-}
-typedef KEPT Kept; // q of the source waves: real or Bfloat
+#if BFLOAT16
+typedef Bfloat Kept; // q of the source waves
+#else
+typedef real Kept;
+#endif
 
 template <bool B> struct Flag { static constexpr bool value = B; };
 

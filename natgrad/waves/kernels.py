@@ -306,7 +306,7 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         "AXES_WEIGHTS": ", ".join(f"{{{w}}}" for w in weights),
         "AXES_SLOPES": ", ".join(map(number, scales)),
         "GAMMA": number(GAMMA[task.order]),
-        "KEPT": "Bfloat" if task.bfloat16 else "real",
+        "BFLOAT16": int(task.bfloat16),
     }
     if isinstance(plan, Plan):
         files, rounds = ("layout_2d.cuh", "kernels_2d.cu"), 1

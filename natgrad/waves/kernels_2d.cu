@@ -438,8 +438,12 @@ KERNEL wave(PARAMETERS) {
                             fresh[i][j] += *forced;
 #if MODE == KEEP
                             if (keeps) {
-                                Kept* q = kept + layer() + (long long)(gx0 + i) * NZ + 4 * group + j;
-                                *q = *q + *forced;
+                                Kept& q = kept[layer() + (long long)(gx0 + i) * NZ + 4 * group + j];
+#if BFLOAT16
+                                q = fresh[i][j] - fused(2, p.u[i][j], -p.before[i][j]); // rounded once
+#else
+                                q += *forced;
+#endif
                             }
 #endif
                             *forced = 0;

@@ -22,6 +22,7 @@ constexpr int TILES1 = (N1 + ROWS - 1) / ROWS, TILES2 = (N2 + WIDTH - 1) / WIDTH
 constexpr int start(int chunk) { return (long long)N0 * chunk * (8 * CHUNKS - 3 * chunk) / (5LL * CHUNKS * CHUNKS); }
 constexpr int LENGTH = start(1) + 1;
 constexpr bool DEEP = N1 > 1;        // in 3D
+constexpr int AXES = DEEP ? 3 : 2;
 constexpr int R1 = DEEP ? R : 0;     // rows above and below a tile
 constexpr int PAD = (R + V - 1) / V * V, PITCH = WIDTH + 2 * PAD, PLANE = (ROWS + 2 * R1) * PITCH;
 constexpr int BESIDE = 2 * PAD / V;                                 // of a row: pieces of V cells
@@ -159,6 +160,12 @@ DEVICE void absorb_along(const real (&u)[V + 2 * PAD], const real* filter, const
         sum[j] += e;
     }
     if (MODE != ADJOINT && stored<2>(i)) store(fresh + STRIPS[2] + place<2>(i), memory.v);
+}
+
+DEVICE long long locate(const int* cell) {
+    long long row = (long long)(cell[0] - HALF) * N1;
+    if (DEEP) row = row + cell[1] - HALF;
+    return row * N2 + cell[AXES - 1] - HALF;
 }
 
 // The fields and memories are given, and are changed in place.
@@ -367,6 +374,13 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
                 forget(which);
                 auto* stored = kept + ((long long)(t / EVERY) * SHOTS + which) * CELLS + at;
 #if MODE == KEEP
+                for (int k = 0; BFLOAT16 && k < INJECTIONS; k++) { // q is rounded once, with the force
+                    const int i = shot * INJECTIONS + k;
+                    const long long after = locate(injected_cells + (long long)AXES * i) - at;
+#pragma unroll
+                    for (int j = 0; j < V; j++)
+                        if (after == j) q.v[j] += injected_weights[i] * series[(long long)(i / INJECTED_CORNERS) * STEPS + t];
+                }
                 store(stored, q.v);
 #else
                 q = load_once(stored, true);
@@ -391,23 +405,17 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
     else if (INNER) follow(Flag<false>());
 }
 
-// Adds the sources of this step to u⁺, and to its q, and records u.
+// Adds the sources of this step to u⁺, and to a q that is not rounded, and records u.
 KERNEL points(real*, real*, PARAMETERS, real* fields, real*, int round) {
     const int i = block() * THREADS + thread(), parity = round & 1;
     const int t = MODE == ADJOINT ? STEPS - 1 - round : round;
-    constexpr int AXES = DEEP ? 3 : 2;
-    auto place = [&](const int* cell) {
-        long long row = (long long)(cell[0] - HALF) * N1;
-        if (DEEP) row = row + cell[1] - HALF;
-        return row * N2 + cell[AXES - 1] - HALF;
-    };
 #if MODE != BORN
     if (i < SHOTS * INJECTIONS) {
         const int shot = i / INJECTIONS, point = i / INJECTED_CORNERS;
-        const long long at = place(injected_cells + (long long)AXES * i);
+        const long long at = locate(injected_cells + (long long)AXES * i);
         const real force = injected_weights[i] * series[(long long)point * STEPS + t];
         atomicAdd(fields + ((long long)(1 - parity) * SHOTS + shot) * CELLS + at, force);
-#if MODE == KEEP
+#if MODE == KEEP && !BFLOAT16
         if (t % EVERY == 0) atomicAdd(kept + ((long long)(t / EVERY) * SHOTS + shot) * CELLS + at, force);
 #endif
     }
@@ -418,7 +426,7 @@ KERNEL points(real*, real*, PARAMETERS, real* fields, real*, int round) {
         real sum = 0;
         for (int c = 0; c < RECORDED_CORNERS; c++) {
             const long long k = (long long)i * RECORDED_CORNERS + c;
-            sum += recorded_weights[k] * now[place(recorded_cells + AXES * k)];
+            sum += recorded_weights[k] * now[locate(recorded_cells + AXES * k)];
         }
         data[(long long)i * STEPS + t] = sum;
     }

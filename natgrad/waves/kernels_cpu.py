@@ -155,9 +155,7 @@ def _execute(call: Call) -> None:
             sizes[f"{kind}ed"] = cells.shape[1]
             row, column = cells[..., 0].astype(np.int64), cells[..., 1]
             each[f"%{kind}_at"] = row * grid.stride + grid.places[column] + grid.origin
-            each.setdefault("%keep_at", grid.held(row, column))  # of what is injected
-    shots = len(each["%keep_at"])
-    sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape[-1]
+    shots, _, sizes["steps"] = given["samples" if mode == "adjoint" else "data"].shape
     sizes["stride"] = shots * weight.size
     kept = given.get("kept", np.zeros((1, shots, 1)))
     for name in ("data", "kept") if mode == "keep" else ("data",):
@@ -169,10 +167,10 @@ def _execute(call: Call) -> None:
     def run(shot: int) -> None:
         apart = -(-(grid.size * weight.itemsize + GAP) // 64) * 64 // weight.itemsize
         arrays = dict(zip(FIELDS, room(len(FIELDS), apart), strict=True))
-        image = arrays["%other"]
-        arrays |= common | {name: x[shot] for name, x in each.items()} | {"%kept": kept[0, shot]}
-        if mode == "adjoint":
-            arrays["%other"] = image
+        own = {name: x[shot] for name, x in each.items()}
+        if mode in ("keep", "adjoint"):
+            own["%other"] = image = arrays["%other"]
+        arrays |= common | own | {"%kept": kept[0, shot]}
         address = lambda name: arrays[name].ctypes.data if name in arrays else 0
         table = [sizes[name] if name in sizes else address(name) for name in TABLE]
         function((ctypes.c_int64 * len(table))(*table))

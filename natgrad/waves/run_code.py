@@ -5,11 +5,11 @@ All of a shot is one call, so that its fields stay in the caches of one core fro
 
 from typing import NamedTuple
 
-from ..core.llvm import BFLOAT, Code, Value
+from ..core.llvm import BFLOAT, Code
 from .step_code import ARRAYS, Grid, Step
 
 # What the code is given: arrays, and numbers.
-PLACES = ("%inject_at", "%keep_at", "%inject_by", "%samples", "%record_at", "%record_by", "%data")
+PLACES = ("%inject_at", "%inject_by", "%samples", "%record_at", "%record_by", "%data")
 NUMBERS = ("steps", "stride", "injected", "recorded")
 TABLE = (*ARRAYS[:-1], *PLACES, *NUMBERS)
 
@@ -44,7 +44,8 @@ def write_run(task: Task) -> str:
     """The text of the loop over the steps of a shot: "run", a function of what `TABLE` names.
 
     In a step the fields are recorded, stepped, and samples are injected into what comes of it. The
-    adjoint goes backwards, and every n-th step does more.
+    adjoint goes backwards, and every n-th step does more. Where it keeps q, which is rounded once,
+    the step adds the samples itself.
     """
     mode, grid, every = task.mode, task.grid, task.every
     code, real = Code(grid.real, 1), grid.real
@@ -56,9 +57,17 @@ def write_run(task: Task) -> str:
     index = lambda array, i: code.new(f"load i64, ptr {code.place(array, i, kind='i64')}")
     moved = lambda array, i, by, kind=real: code.place(array, code.whole("mul", i, by), kind=kind)
 
-    def add(x: str, array: str, i: str, kind: str = real) -> None:
-        one = code.new(f"insertelement {code.vector} poison, {real} {x}, i64 0")
-        code.store(code.load(array, i, kind=kind) + Value(code, one), array, i, kind=kind)
+    def inject(field: str, t: str, clear: bool = False) -> None:
+        """Add the samples of a step to a field, or set it to zero there."""
+        with code.loop(at["injected"]) as p:
+            sample = number(moved(at["%samples"], p, at["steps"]), t)
+            for corner in range(task.injected_corners):
+                k = code.whole("add", code.whole("mul", p, task.injected_corners), corner)
+                place, total = code.place(field, index(at["%inject_at"], k)), "0.0"
+                if not clear:
+                    force = code.new(f"fmul {real} {sample}, {number(at['%inject_by'], k)}")
+                    total = code.new(f"fadd {real} {number(place, 0)}, {force}")
+                code.put(f"store {real} {total}, ptr {place}")
 
     with code.loop(at["steps"]) as s:
         t, odd = s, code.new(f"trunc i64 {s} to i1")
@@ -91,18 +100,14 @@ def write_run(task: Task) -> str:
         given = ", ".join(f"ptr {x}" for x in (u, v, *map(at.get, ARRAYS[2:-2]), kept, coming))
         if mode == "forward":
             code.put(f"call void @plain({given})")
+            inject(v, t)
         else:
             with code.where(first):
+                if mode == "keep":
+                    inject(at["%other"], t)
                 code.put(f"call void @special({given})")
+                inject(at["%other"], t, clear=True) if mode == "keep" else inject(v, t)
             with code.where(code.new(f"xor i1 {first}, true")):
                 code.put(f"call void @plain({given})")
-        with code.loop(at["injected"]) as p:
-            sample = number(moved(at["%samples"], p, at["steps"]), t)
-            for corner in range(task.injected_corners):
-                k = code.whole("add", code.whole("mul", p, task.injected_corners), corner)
-                force = code.new(f"fmul {real} {sample}, {number(at['%inject_by'], k)}")
-                add(force, v, index(at["%inject_at"], k))
-                if mode == "keep":
-                    with code.where(first):
-                        add(force, kept, index(at["%keep_at"], k), task.kept)
+                inject(v, t)
     return code.function("run", ["%table"], flush=True)

@@ -21,7 +21,8 @@ import numpy as np
 from ..core.llvm import Code, Value
 from .scheme import GAMMA, SECOND
 
-# What the code is given. `other` is η/m, or the image; `coming` is the part of the next q to fetch.
+# What the code is given. `other` is η/m, the image or the force, `coming` the part of the next q to
+# fetch.
 FIELDS = ("%u", "%v", "%w", "%psi0", "%zeta0", "%psi1", "%zeta1", "%other")
 ARRAYS = (*FIELDS, "%lines0", "%lines1", "%kept", "%coming")
 
@@ -137,9 +138,9 @@ def _columns(grid: Grid) -> np.ndarray:
 class Step:
     """The code of one step, or of its transpose, in the notation of scheme.py.
 
-    `extra` is what else is done on the way: "keep" q, past the caches if it lies in whole vectors;
-    "born" adds `other` · q to u⁺, "image" adds q u to `other`. q is of the kind `kept`. A step
-    fetches one of `fetched` parts of the next q into the caches.
+    `extra` is what else is done on the way: "keep" adds `other` to u⁺ and keeps q, past the caches
+    if it lies in whole vectors; "born" adds `other` · q to u⁺, "image" adds q u to `other`. q is of
+    the kind `kept`. A step fetches one of `fetched` parts of the next q into the caches.
 
     K u over its last weight k/h², and G u over γ/h, take a product less each. So sums here are in
     units of k/h² of axis 0: w is given times that, a of ψ times γ²/k, and axis 1 counts as `ratio`.
@@ -397,6 +398,7 @@ class Step:
         change = code.load("%w", *model) * total
         first, count = (0, width) if lanes is None else (int(lanes[0]), len(lanes))
         if self.extra == "keep":
+            change = change + code.load("%other", at, place)
             aligned = self.past_caches and lanes is None
             x = code.pick({0: change}, [*range(first, width), *[None] * first])
             code.store(x, "%kept", *held, count, aligned, aligned, self.kept)

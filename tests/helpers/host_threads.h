@@ -111,7 +111,6 @@ template <class T> void add(T* to, const T (&x)[4]) {
     for (int i = 0; i < 4; i++) to[i] += x[i];
 }
 template <class T> T atomicAdd(T* at, T by) { T old = *at; return *at += by, old; }
-template <class T> T atomicCAS(T* at, T old, T by) { T seen = *at; return *at = seen == old ? by : seen, seen; }
 
 static unsigned remote(const void* own, int rank) {
     return (unsigned(rank) << 20) + unsigned((unsigned char*)own - arena);

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import host_kernels
 import natgrad as ng
-from kernel_cases import CASES, check, make
+from kernel_cases import CASES, check, check_a_source, make
 from natgrad.core import cuda
 from natgrad.waves import kernels, propagation, scheme
 from natgrad.waves.scheme import Medium
@@ -68,6 +68,16 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", [(24, 26), (26, 28)])
+def test_what_a_source_makes_of_its_cell_is_rounded_once(shape, on_cpu, monkeypatch):
+    if shape == (26, 28):  # step by step
+        monkeypatch.setattr(kernels, "lay_out", lambda *_: "too large")
+    check_a_source("kernels", shape)
+    assert len(on_cpu) == 4
+
+
+@needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 @pytest.mark.parametrize(
     ("shape", "cells", "shots"), [((306, 120), 10, 21), ((306, 120), 20, 21), ((213, 104), 3, 64)]
@@ -114,6 +124,7 @@ def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkey
                 {"shape": (60, 44), "dtype": jnp.float32, "spacing": (11.0, 11.0)},
                 {"shape": (50, 39), "absorbing": 0, "on_grid": False},
                 {"shape": (34, 28), "dtype": jnp.float32, "stored_as": jnp.bfloat16},
+                {"shape": (33, 27), "stored_as": jnp.bfloat16, "on_grid": False},
             )
         ),
     ],

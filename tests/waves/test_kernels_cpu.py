@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from kernel_cases import check, everything, make
+from kernel_cases import check, check_a_source, everything, make
 from natgrad import waves
 from natgrad.core import llvm
 from natgrad.waves import kernels_cpu, propagation
@@ -49,6 +49,11 @@ def ran(monkeypatch):
 def test_our_code_computes_what_xla_does(settings, ran):
     check(settings, "kernels")
     assert set(ran) == {"forward", "keep", "born", "adjoint"}
+
+
+@needs_llvm
+def test_what_a_source_makes_of_its_cell_is_rounded_once():
+    check_a_source("kernels", (26, 24))
 
 
 @needs_llvm
