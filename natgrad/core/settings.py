@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import equinox as eqx
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -77,8 +78,8 @@ def check_number(
     """
     if isinstance(value, jax.core.Tracer) or (optional and value is None):
         return value  # pyright: ignore[reportReturnType]
-    scalar = _as_array(value)
-    if scalar.shape != () or scalar.dtype.kind == "b" or not is_real(scalar.dtype):
+    scalar = np.asarray(None if isinstance(value, (list, tuple)) else value)
+    if scalar.shape != () or (scalar.dtype.kind not in "fiu" and scalar.dtype != jnp.bfloat16):
         raise InputError(name, f"{value!r} is not a real number", f"{name}={example}")
     if not np.isfinite(scalar) or scalar < 0 or (positive and scalar == 0):
         wanted = "positive" if positive else "nonnegative"
@@ -121,22 +122,13 @@ def count(name: str, default: int):
 
 def check_reals(values: Any, name: str, advice: str) -> np.ndarray:
     """An array of real numbers in double precision, or `InputError`."""
-    found = _as_array(values)
-    if not is_real(found.dtype):
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):  # rows of several lengths, or no numbers
+        found = np.asarray(None)
+    if found.dtype.kind not in "biuf" and found.dtype != jnp.bfloat16:
         raise InputError(name, f"{reprlib.repr(values)} holds no real numbers", advice)
     return found.astype(float)
-
-
-def is_real(dtype: np.dtype) -> bool:
-    """Whether its values are real numbers, or true and false."""
-    return dtype.kind in "biuf" or dtype.name == "bfloat16"
-
-
-def _as_array(values: Any) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError):  # rows of several lengths, or no numbers
-        return np.asarray(None)
 
 
 def as_dtype(value: Any) -> np.dtype | None:

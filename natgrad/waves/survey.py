@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from ..core.archive import read_arrays, replace_file
-from ..core.settings import (
-    Public,
-    check_instance,
-    check_integer,
-    check_number,
-    check_reals,
-    is_real,
-)
+from ..core.settings import Public, check_instance, check_integer, check_number, check_reals
 from ..errors import InputError, count_some, warn_once
 from ..grids import Grid
 from .scheme import SECOND
@@ -251,7 +245,7 @@ class Shots(Public, eqx.Module):
             if data.shape == (shots, steps, receivers):
                 advice = "data.swapaxes(1, 2): time is the last axis"
             raise InputError("data", what + f"{survey.data_shape}", advice)
-        if data.dtype.kind == "b" or not is_real(data.dtype):
+        if data.dtype.kind not in "fiu" and data.dtype != jnp.bfloat16:
             raise InputError("data", f"has values of {data.dtype}", "real numbers, such as float32")
         data = data if data.dtype.kind == "f" else data.astype(np.float32)
         if not np.all(np.isfinite(data)):
