@@ -338,7 +338,7 @@ def prepare(task: Task) -> Launch | str:
     if isinstance(device, str):
         return device
     plan: Any = None
-    for largest in (16, 8, 0):  # clusters that the GPU has no room for are left out: any, at last
+    for largest in (16, 8, 0):  # blocks of a cluster: the GPU may have room for 8 at most, or none
         plan = plan_kernel(task, device, largest)
         if isinstance(plan, str):
             return plan
