@@ -130,7 +130,8 @@ def test_only_what_is_kept_in_whole_vectors_is_written_past_the_caches():
     assert passes(task._replace(bfloat16=True), 96)
 
 
-@pytest.mark.parametrize("engine", [slow("xla"), pytest.param("kernels", marks=needs_llvm)])
+@pytest.mark.slow  # it clears the caches of the tests after it
+@pytest.mark.parametrize("engine", ["xla", pytest.param("kernels", marks=needs_llvm)])
 def test_what_memory_held_before_does_not_matter(engine, monkeypatch):
     """0 · NaN is NaN, and memory that is not set to zero may hold one."""
     model = make(engine, shape=(19, 37), steps=20)
