@@ -299,7 +299,6 @@ def test_levenberg_marquardt_rule():
     assert float(damping.strength(jnp.asarray(0.5), jnp.asarray(20.0), 3)) == 2.0
 
 
-@pytest.mark.slow
 def test_an_adapting_damping_falls_below_the_rounding_of_G_where_Y_is_there():
     """A linear fit with singular values down to 1e-11: solved to what its data can say."""
     rng = np.random.default_rng(0)

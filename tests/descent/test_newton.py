@@ -121,7 +121,6 @@ def test_negative_curvature_still_descends():
     np.testing.assert_allclose(np.sin(stationary), 0.1 * stationary, atol=1e-7)
 
 
-@pytest.mark.slow
 def test_bounds_and_a_parameter_operator():
     D = np.linspace(1.0, 2.0, N)
     problem = ng.Problem(MODELS["gmres"], LOSS, regulariser=lambda t: 0.5 * regularise(t))

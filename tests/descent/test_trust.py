@@ -239,7 +239,6 @@ def factorised_problem():
     return ng.Problem(model, ng.LeastSquares(model(truth), ng.Grid(0.0, 1.0, n))), jnp.zeros(n)
 
 
-@pytest.mark.slow
 def test_a_model_that_factorises_makes_products_in_every_iteration():
     problem, theta = factorised_problem()
     method = ng.NaturalGradient(ng.L2(ng.Grid(0.0, 1.0, theta.size)))
@@ -293,7 +292,6 @@ def test_a_metric_times_a_constant_takes_the_same_path(metric, tolerance):
         np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.slow
 def test_steps_are_recycled_only_where_the_metric_is_that_of_the_loss():
     problem, start, _, grid = bumps_problem(mass_varies=True)
     products = {}
@@ -317,7 +315,6 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(tmp_path):
         np.testing.assert_array_equal(whole.history[name], resumed.history[name])
 
 
-@pytest.mark.slow
 def test_a_step_by_itself_compiled_and_mapped():
     problem, theta = valleys()
     method = EASY

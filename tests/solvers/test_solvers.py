@@ -288,7 +288,6 @@ def test_relative_damping_is_a_fraction_of_the_mean_eigenvalue():
     assert d.info.damping == pytest.approx(1e-3 * np.sum(Z**2) / p)
 
 
-@pytest.mark.slow
 def test_parameter_damping_is_an_operator_on_theta():
     k, p = TALL
     problem, theta, Z, target = linear_problem(k, p, p, grading=0.1)

@@ -138,7 +138,6 @@ def test_runs_in_processes_end_at_a_safe_point_when_the_program_is_to_end(tmp_pa
     assert (tmp_path / "run.npz").exists()
 
 
-@pytest.mark.slow
 def test_no_process_is_left_when_the_program_is_killed():
     command = [sys.executable, crew_tasks.__file__]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:

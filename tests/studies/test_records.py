@@ -368,7 +368,7 @@ def test_a_run_in_windows_covers_all_times():
     assert np.all(np.diff(run.seconds) >= 0)
 
 
-@pytest.mark.slow  # it clears the caches of the tests after it
+@pytest.mark.slow
 def test_the_clock_tells_compilation_apart():
     with CompilingClock() as clock:
         jax.jit(lambda x: jnp.sin(x) + 1)(1.0)  # off the clock

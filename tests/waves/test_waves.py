@@ -132,8 +132,7 @@ def test_born_and_adjoint_are_transposes(name):
 AS_LARGE = ("every 3", "checkpoints every 2", "boundary every 3", "3D", "no layer")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AS_LARGE)
+@pytest.mark.parametrize("name", with_slow(AS_LARGE, AS_LARGE[1:]))
 def test_the_layout_of_large_models_gives_the_numbers_of_small_ones(name, monkeypatch):
     models = [model_of(**OPTIONS[name])]
     monkeypatch.setattr("natgrad.waves.scheme.LARGE", 0)
@@ -229,7 +228,6 @@ def test_what_a_thinned_field_leaves_out_is_beyond_the_band_of_the_wavelet():
     assert relative[1] < 1e-6
 
 
-@pytest.mark.slow
 def test_the_jacobian_is_the_products_and_the_public_checks_pass():
     model = model_of(survey_of((9, 8), steps=25), stored_every=1, absorbing=3)
     theta = theta_of(model)
@@ -271,7 +269,6 @@ def test_an_inversion_descends_and_stays_within_its_bounds():
     assert np.all((velocity > 1499) & (velocity < 3501))
 
 
-@pytest.mark.slow
 def test_a_batch_of_shots_propagates_only_those():
     problem, theta, model = small_inversion()
     rows = jnp.array([1])
