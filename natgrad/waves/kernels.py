@@ -26,7 +26,6 @@ from .scheme import GAMMA, SECOND, Layer, Medium, Positions
 MODES = ("forward", "keep", "born", "adjoint")
 GROUP = 4  # rows of a thread
 TILE = 16, 16  # threads of a 3D block along axes 1 and 2, if each has four cells
-ROW = 128  # threads of a block along the last axis in 2D, at most
 # Instructions of a cell, about: its own at order 4, those for neighbours that other threads have,
 # and how many more in a strip along x, along z and in a corner.
 PLAIN, NEIGHBOURS, ALONG_X, ALONG_Z, CORNER = 11.5, 3, 23, 17, 43
@@ -242,9 +241,8 @@ def plan_stream(task: Task, device: Device) -> Stream | str:
         return f"{_size(task)} are fewer than 4 across beside the layer"
     vector = 4 if task.itemsize == 4 and n2 % 4 == 0 else 1
     rows, lanes = TILE if vector == 4 else (16, 32)
-    if n1 == 1:  # as few threads as its tiles, one beside the other, need
-        rows, pieces = 1, n2 // vector
-        lanes = round_up(-(-pieces // -(-pieces // ROW)), 32)
+    if flat := n1 == 1:
+        rows, lanes = 1, 32  # a warp, so that most blocks have no cell of the layer
     tiles = -(-n1 // rows) * -(-n2 // (lanes * vector)) * task.shots
     points = max(task.recorded, task.injected * task.injected_corners) * task.shots
     if max(tiles * n0, points, n1 * n2) >= 2**31:
@@ -253,14 +251,15 @@ def plan_stream(task: Task, device: Device) -> Stream | str:
     resident = (512 if vector == 4 else 4096 // task.itemsize) // (rows * lanes)
     reach = max(task.order // 2, 3 if task.layer else 0)
     share = tiles / (resident * device.multiprocessors)
-    # the rim and the start of a chunk take about as long as two planes
-    cost = lambda chunks: (chunks * share + 1) * (n0 / chunks + 2)
-    chunks = min(range(1, max(1, n0 // (2 * reach)) + 1), key=cost)
-    high, wide = rows + 2 * reach * (n1 > 1), lanes * vector
+    # the rim and the start of a chunk take about as long as two planes, or as one in 2D
+    rim, shortest = (1, reach) if flat else (2, 2 * reach)
+    cost = lambda chunks: (chunks * share + 1) * (n0 / chunks + rim)
+    chunks = min(range(1, max(1, n0 // shortest) + 1), key=cost)
+    high, wide = rows if flat else rows + 2 * reach, lanes * vector
     pitch, longest = wide + 2 * round_up(reach, vector), 8 * n0 // (5 * chunks) + 1
     reals = 2 * high * pitch
     if task.layer:
-        reals += 4 * ((high * wide + high) * (n1 > 1) + rows * pitch + longest + 2 * reach + pitch)
+        reals += 4 * ((high * wide + high) * (not flat) + rows * pitch + longest + 2 * reach + pitch)
     return Stream(vector, rows, lanes, chunks, resident, round_up(reals * task.itemsize, 16))
 
 

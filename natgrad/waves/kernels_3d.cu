@@ -5,7 +5,8 @@
 // chunk of at most LENGTH planes. A thread has u of its cells on the planes around in registers;
 // neighbours across the tile come from a plane in shared memory, and so do the memories of axes 1 and
 // 2. There are two of those, so that one barrier a plane is enough. What the next plane needs is asked
-// for before this one is computed, and what the plane after it needs is on its way to the cache.
+// for before this one is computed, and what the plane after it needs is on its way to the cache. In 2D
+// fields stay in the cache as long as they can, and w, which all shots share; in 3D there is no room.
 // u⁺ replaces u⁻, and two fields change places from step to step.
 //
 // The memories ψ and ζ of an axis lie on the LAYER cells at either end of it; on WIDE cells, whole
@@ -253,8 +254,8 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
                 }
             }
             ahead = load(now + at + (long long)R * SLICE + own, inside && p + R < N0);
-            before = load_once(next + at + own, inside);
-            weights = load_once(weight + at + own, inside);
+            before = DEEP ? load_once(next + at + own, inside) : load(next + at + own, inside);
+            weights = DEEP ? load_once(weight + at + own, inside) : load(weight + at + own, inside);
             real* plane = (real*)arena + (p & 1) * PLANE;
 #pragma unroll
             for (int k = 0; k < HELD; k++)
@@ -398,7 +399,8 @@ KERNEL step(real*, real*, PARAMETERS, real* fields, real* memory, int round) {
 #endif
             }
 #endif
-            store(next + at, fresh.v);
+            if (DEEP) store(next + at, fresh.v);
+            else *(Cells*)(next + at) = fresh;
         }
     };
     if (LAYER && edge) follow(Flag<(LAYER > 0)>());
