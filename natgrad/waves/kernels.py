@@ -259,7 +259,8 @@ def plan_stream(task: Task, device: Device) -> Stream | str:
     pitch, longest = wide + 2 * round_up(reach, vector), 8 * n0 // (5 * chunks) + 1
     reals = 2 * high * pitch
     if task.layer:
-        reals += 4 * ((high * wide + high) * (not flat) + rows * pitch + longest + 2 * reach + pitch)
+        beside = 0 if flat else high * wide + high
+        reals += 4 * (beside + rows * pitch + longest + 2 * reach + pitch)
     return Stream(vector, rows, lanes, chunks, resident, round_up(reals * task.itemsize, 16))
 
 
