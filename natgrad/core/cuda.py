@@ -187,6 +187,7 @@ class Launch(NamedTuple):
     architecture: str
     kernels: tuple[Kernel, ...]
     rounds: int = 1
+    state: tuple[tuple[int, ...], ...] = ()  # shapes of arrays that a round leaves to the next
 
     @property
     def source(self) -> str:
@@ -285,9 +286,10 @@ _loading = threading.Lock()
 
 @cache
 def _decode(text: bytes) -> Launch:
-    files, macros, architecture, kernels, rounds = json.loads(text)
+    files, macros, architecture, kernels, rounds, state = json.loads(text)
     kernels = tuple(Kernel(*kernel) for kernel in kernels)
-    return Launch(tuple(files), tuple(map(tuple, macros)), architecture, kernels, rounds)
+    lists = tuple(map(tuple, macros)), architecture, kernels, rounds, tuple(map(tuple, state))
+    return Launch(tuple(files), *lists)
 
 
 def _execute(call: Call) -> None:

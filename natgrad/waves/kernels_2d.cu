@@ -12,8 +12,18 @@
 //
 // The columns at the rim of a block are sent to the next block too, where those that need them wait for
 // them alone. One barrier of a block ends a step: a step reads what the one before has written.
+//
+// A grid that is too large is cut into TX × TZ tiles, N of its G cells along an axis. A launch is then a
+// round of BURST steps, and leaves its fields to the next in global memory. Tiles overlap, because what lies
+// beyond their rim is taken for zero: in each step HALF cells more from there on are wrong.
 
+#if TX * TZ > 1
+KERNEL wave(real*, real*, PARAMETERS, real* waves, real* memories, int round) {
+    const int begin = round * BURST, stop = begin + BURST < STEPS ? begin + BURST : STEPS;
+#else
 KERNEL wave(PARAMETERS) {
+    constexpr int begin = 0, stop = STEPS;
+#endif
     real* fields = (real*)arena;
     real* xmemory = fields + 2 * FIELD; // ψ of both parities, then ζ: (side, column of the strip, half, group, row)
     real* zmemory = xmemory + (2 + ZETAS) * XMEMORY; // (column, w or ζ, thread, row)
@@ -31,9 +41,12 @@ KERNEL wave(PARAMETERS) {
     long long* bars = (long long*)(arena + SHARED) - 8; // (outer patches or not, side, parity of the field)
 
     const int tid = thread(), lane = tid % 32, warp = tid / 32;
-    const int rank = block() % BLOCKS, shot = block() / BLOCKS;
+    const int rank = block() % BLOCKS, shot = block() / BLOCKS / (TX * TZ), tile = block() / BLOCKS % (TX * TZ);
     const int first = rank == 0 ? 0 : FIRST + (rank - 1) * COLS;
     const int width = rank == 0 ? FIRST : rank + 1 < BLOCKS ? COLS : NX - first;
+    const Span<GX, NX, TX> span_x(tile % TX);
+    const SpanZ span_z(tile / TX);
+    auto inside = [&](int gx) { return gx < NX && span_x.owns(gx); }; // a column that the tile writes
 
     Patch<PX, false> inner;
     Patch<PO, true> outer;
@@ -98,9 +111,9 @@ KERNEL wave(PARAMETERS) {
     for (int pass = 0; pass < 2; pass++) {
         for (int e = tid; e < INJECTIONS; e += THREADS) {
             const int* cell = injected_cells + ((long long)shot * INJECTIONS + e) * 2;
-            int x = cell[0] - HALF - first, z = cell[1] - HALF;
+            int x = cell[0] - HALF - span_x.origin - first, z = cell[1] - HALF - span_z.origin;
             real share = injected_weights[(long long)shot * INJECTIONS + e];
-            if (x < 0 || x >= width || share == 0) continue;
+            if (x < 0 || x >= width || (TZ > 1 && (z < 0 || z >= NZ)) || share == 0) continue;
             int number = numbers[place(x, z)];
             if (pass == 0) { numbers[place(x, z)] = 1; continue; }
             int at = atomicAdd(counters + 0, 1);
@@ -125,7 +138,7 @@ KERNEL wave(PARAMETERS) {
     entries = counters[0];
     const real* samples = series + (long long)shot * INJECTED * STEPS;
     for (int e = tid; e < entries; e += THREADS) {
-        const real sample = samples[(long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 : 0)];
+        const real sample = samples[(long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 - begin : begin)];
         atomicAdd(force + entry_slot[e], entry_weight[e] * sample);
     }
     auto fetch = [&](int step) { // samples of that step
@@ -133,19 +146,19 @@ KERNEL wave(PARAMETERS) {
         for (int e = late; e < entries; e += THREADS)
             copy_later(coming + e, samples + (long long)entry_point[e] * STEPS + (MODE == ADJOINT ? STEPS - 1 - step : step));
     };
-    if (STEPS > 1) fetch(1);
+    if (begin + 1 < STEPS) fetch(begin + 1);
 #endif
 #if MODE != ADJOINT
     // A point is recorded by the block of its first corner; the others lie in it or in its rim.
     for (int p = tid; p < RECORDED; p += THREADS) {
         const int* cell = recorded_cells + ((long long)shot * RECORDED + p) * RECORDED_CORNERS * 2;
-        int x = cell[0] - HALF - first;
-        if (x < 0 || x >= width) continue;
+        int x = cell[0] - HALF - span_x.origin - first, z = cell[1] - HALF - span_z.origin;
+        if (x < 0 || x >= width || !span_x.owns(first + x) || !span_z.owns(z)) continue;
         int at = atomicAdd(counters + 2, 1);
         record_point[at] = p;
         for (int c = 0; c < RECORDED_CORNERS; c++) {
             int k = at * RECORDED_CORNERS + c;
-            record_place[k] = place(cell[2 * c] - HALF - first, cell[2 * c + 1] - HALF);
+            record_place[k] = place(cell[2 * c] - HALF - span_x.origin - first, cell[2 * c + 1] - HALF - span_z.origin);
             record_weight[k] = recorded_weights[((long long)shot * RECORDED + p) * RECORDED_CORNERS + c];
         }
     }
@@ -153,6 +166,7 @@ KERNEL wave(PARAMETERS) {
     records = counters[2];
 #endif
 
+    const long long corner = (long long)span_x.origin * GZ + span_z.origin; // of the tile in the grid
     auto zplace = [&](int column) { return (Quad*)zmemory + 2 * column * THREADS + tid; }; // w of this thread, then ζ
     both([&](auto& p) {
 #pragma unroll
@@ -162,27 +176,71 @@ KERNEL wave(PARAMETERS) {
             const int gx = first + p.x0 + i;
             if (!(p.is & WORKS) || gx >= NX) continue;
             Quad w;
-            read_quad(weight + (long long)gx * NZ, 4 * p.group, w.v);
+            read_quad(weight + corner + (long long)gx * GZ, 4 * p.group, w.v);
             if (p.OUTER) *zplace(i) = w;
             else
                 for (int j = 0; j < 4; j++) p.own[i][j] = w.v[j];
 #if MODE == ADJOINT
             const real none[4] = {0, 0, 0, 0};
-            write_quad(image + ((long long)shot * NX + gx) * NZ, 4 * p.group, none);
+            if (begin == 0 && inside(gx)) write_quad(span_z, image + corner + ((long long)shot * GX + gx) * GZ, 4 * p.group, none);
 #endif
         }
     });
 
+#if TX * TZ > 1
+    // What a round leaves to the next: u and u⁻, and ψ and ζ of the strips at the ends of the grid. There are
+    // two sets, because a tile reads what the others write.
+    auto field = [&](int set, int old, int gx) { return waves + (((2LL * set + old) * SHOTS + shot) * GX + gx) * GZ + corner; };
+    auto strip_x = [&](int set, int which, int k) {
+        return memories + ((((2LL * set + which) * SHOTS + shot) * 2 + far_end) * STRIP + k) * GZ + span_z.origin;
+    };
+    auto strip_z = [&](int set, int which, int gx) {
+        return memories + 8LL * SHOTS * STRIP * GZ + (((2LL * set + which) * SHOTS + shot) * GX + span_x.origin + gx) * 8 * QUADS + zfrom;
+    };
+    const bool edge_x = (near_end && span_x.first()) || (far_end && span_x.last());
+    const bool edge_z = LAYER && (outer.group < QUADS ? span_z.first() : span_z.last());
+    block_sync();
+    if (begin) {
+        const int set = round & 1;
+        real four[4];
+        for (int i = tid; i < 2 * (width + 2 * HALF) * GROUPS; i += THREADS) {
+            const int x = i / 2 / GROUPS - HALF, group = i / 2 % GROUPS, old = i % 2;
+            if (first + x < 0 || first + x >= NX) continue;
+            read_quad(field(set, old, first + x), 4 * group, four);
+            store_quad(fields + old * FIELD, x, group, four);
+        }
+        for (int i = tid; edge_x && i < 2 * STRIP * GROUPS; i += THREADS) {
+            const int k = i / 2 / GROUPS, group = i / 2 % GROUPS, which = i % 2;
+            real* to = xmemory + 2 * which * XMEMORY + k * LINE + 2 * group;
+            read_quad(strip_x(set, which, k), 4 * group, four);
+            *(Pair*)to = Pair{four[0], four[1]}, *(Pair*)(to + 2 * GROUPS) = Pair{four[2], four[3]};
+        }
+        block_sync();
+        both([&](auto& p) {
+#pragma unroll
+            for (int i = 0; i < p.COUNT; i++) {
+                const int gx = first + p.x0 + i;
+                if (!(p.is & WORKS) || gx >= NX) continue;
+                load_quad(fields, p.x0 + i, p.group, p.u[i]);
+                load_quad(fields + FIELD, p.x0 + i, p.group, p.before[i]);
+                if (!p.OUTER || !edge_z) continue;
+                const Quad psi = *(const Quad*)strip_z(set, 0, gx);
+                for (int j = 0; j < 4; j++) p.own[i][j] = psi.v[j];
+                zplace(i)[THREADS] = *(const Quad*)strip_z(set, 1, gx);
+            }
+        });
+    }
+#endif
 #if LAYER > 0
     for (int i = tid; i < 8 * QUADS; i += THREADS) {
         int far = i / (4 * QUADS), row = i % (4 * QUADS) + (far ? 4 * (GROUPS - QUADS) : 0);
-        Filter f = read_filter(coefficients + 4 * NX + 2, NZ, row, SLOPE[1]);
+        Filter f = read_filter(coefficients + 4 * GX + 2, GZ, span_z.origin + row, SLOPE[1]);
         real* to = zfilter + i;
         to[0] = f.b, to[8 * QUADS] = f.a, to[16 * QUADS] = f.b_before, to[24 * QUADS] = f.a_before;
     }
     for (int i = tid; i < SIDES * AROUND; i += THREADS) {
         int far = SIDES == 2 ? i / AROUND : rank > 0, gx = i % AROUND - REACH + (far ? NX - ZONE - MARGIN : 0);
-        *(Filter*)(xfilter + 4 * i) = read_filter(coefficients, NX, gx, SLOPE[0]);
+        *(Filter*)(xfilter + 4 * i) = read_filter(coefficients, GX, span_x.origin + gx, SLOPE[0]);
     }
 #endif
 #if BLOCKS > 1
@@ -261,9 +319,9 @@ KERNEL wave(PARAMETERS) {
 #endif
     auto run = [&](auto at_end) {
         constexpr bool ENDS = decltype(at_end)::value;
-        int until = (STEPS - 1) % EVERY; // steps of the adjoint before the next with q: to count takes fewer registers
+        int until = (STEPS - 1 - begin) % EVERY; // steps of the adjoint before the next with q: to count takes fewer registers
 #pragma unroll 1
-        for (int s = 0; s < STEPS; s++) {
+        for (int s = begin; s < stop; s++) {
             const int parity = s & 1, phase = ((s - 1) >> 1) & 1;
             forget(inner.group), forget(inner.x0), forget(outer.group), forget(outer.x0);
             forget(zfrom), forget(mask), forget(slot);
@@ -272,7 +330,7 @@ KERNEL wave(PARAMETERS) {
             const int t = MODE == ADJOINT ? STEPS - 1 - s : s;
             const bool keeps = MODE == ADJOINT ? until == 0 : MODE != FORWARD && t % EVERY == 0;
             until = until ? until - 1 : EVERY - 1;
-            auto layer = [&] { return ((long long)(t / EVERY) * SHOTS + shot) * NX * NZ; }; // of q, where the step has one
+            auto layer = [&] { return ((long long)(t / EVERY) * SHOTS + shot) * GX * GZ + corner; }; // of q, where the step has one
 
             // Corners in the rim are read before this block sends what lets others overwrite it.
             constexpr bool RIMS = BLOCKS > 1 && MODE != ADJOINT && RECORDED_CORNERS > 1;
@@ -281,11 +339,12 @@ KERNEL wave(PARAMETERS) {
                 // q comes from far: it is asked for two steps before it is used.
                 const int soon = MODE == ADJOINT ? t - 2 : t + 2;
                 if (late == 0 && soon >= 0 && soon < STEPS && soon % EVERY == 0)
-                    prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * NX + first) * NZ, width * NZ * (int)sizeof(Kept));
+                    for (int k = 0; k < (TZ > 1 ? width : 1); k++)
+                        prefetch(kept + (((long long)(soon / EVERY) * SHOTS + shot) * GX + first + k) * GZ + corner, (TZ > 1 ? 1 : width) * NZ * (int)sizeof(Kept));
 #endif
 #if BLOCKS > 1
-                if (late == 0 && s > 1) arm(1 - parity);
-                if (RIMS && s > 0 && has_right)
+                if (late == 0 && s > begin + 1) arm(1 - parity);
+                if (RIMS && s > begin && has_right)
                     for (int i = 0; i < (LAYER ? 2 : 1); i++) bar_wait(bars + 4 * i + 2 + parity, phase);
 #endif
 #if MODE != ADJOINT
@@ -300,12 +359,12 @@ KERNEL wave(PARAMETERS) {
                 }
 #endif
 #if MODE != BORN
-                if (late < entries && s + 1 < STEPS) { // what the next step adds, whose samples came meanwhile
+                if (late < entries && s + 1 < stop) { // what the next step adds, whose samples came meanwhile
                     await_copies();
 #pragma unroll 1
                     for (int e = late; e < entries; e += THREADS)
                         atomicAdd(force + (1 - parity) * INJECTIONS + entry_slot[e], entry_weight[e] * coming[e]);
-                    if (s + 2 < STEPS) fetch(s + 2);
+                    if (s + 2 < stop) fetch(s + 2);
                 }
 #endif
             }
@@ -324,15 +383,15 @@ KERNEL wave(PARAMETERS) {
                     for (int i = 0; i < N; i++) {
 #pragma unroll
                         for (int j = 0; j < 4; j++) q[i][j] *= p.u[i][j];
-                        if (gx0 + i < NX) add_quad(image + ((long long)shot * NX + gx0 + i) * NZ, 4 * group, q[i]);
+                        if (inside(gx0 + i)) add_quad(span_z, image + corner + ((long long)shot * GX + gx0 + i) * GZ, 4 * group, q[i]);
                     }
                 }
 #endif
 #if BLOCKS > 1
                 // The rim of this field has come when its barrier has had its phase. The other blocks send the
                 // next but one into it only after this block has sent what is computed from it.
-                if (p.warp & LEFT && s > 0) bar_wait(bars + 4 * OUTER + parity, phase);
-                if (p.warp & RIGHT && s > 0) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
+                if (p.warp & LEFT && s > begin) bar_wait(bars + 4 * OUTER + parity, phase);
+                if (p.warp & RIGHT && s > begin) bar_wait(bars + 4 * OUTER + 2 + parity, phase);
 #endif
                 real fresh[N][4]; // the sums of both axes, then u⁺
 #if LAYER > 0
@@ -405,7 +464,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == KEEP
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] *= w.v[j];
-                    if (keeps && works && gx0 + i < NX) write_quad(kept + layer() + (long long)(gx0 + i) * NZ, 4 * group, fresh[i]);
+                    if (keeps && works && inside(gx0 + i)) write_quad(span_z, kept + layer() + (long long)(gx0 + i) * GZ, 4 * group, fresh[i]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) fresh[i][j] += fused(2, p.u[i][j], -p.before[i][j]);
 #else
@@ -416,7 +475,7 @@ KERNEL wave(PARAMETERS) {
 #if MODE == BORN
                 if (keeps && works) {
                     real q[N][4], r[N][4];
-                    read_patch(kept + layer(), gx0, group, q), read_patch(ratio, gx0, group, r);
+                    read_patch(kept + layer(), gx0, group, q), read_patch(ratio + corner, gx0, group, r);
 #pragma unroll
                     for (int i = 0; i < N; i++)
 #pragma unroll
@@ -437,8 +496,8 @@ KERNEL wave(PARAMETERS) {
                             real* forced = force + parity * INJECTIONS + slot + bits(mask & ((1u << bit) - 1));
                             fresh[i][j] += *forced;
 #if MODE == KEEP
-                            if (keeps) {
-                                Kept& q = kept[layer() + (long long)(gx0 + i) * NZ + 4 * group + j];
+                            if (keeps && span_x.owns(gx0 + i) && span_z.owns(4 * group + j)) {
+                                Kept& q = kept[layer() + (long long)(gx0 + i) * GZ + 4 * group + j];
 #if BFLOAT16
                                 q = fresh[i][j] - fused(2, p.u[i][j], -p.before[i][j]); // rounded once
 #else
@@ -451,7 +510,7 @@ KERNEL wave(PARAMETERS) {
                     }
 #endif
 #if BLOCKS > 1
-                if (p.warp & (LEFT | RIGHT) && s + 1 < STEPS) {
+                if (p.warp & (LEFT | RIGHT) && s + 1 < stop) {
                     constexpr int STRIDE = COLUMN * (int)sizeof(real), SECOND = SECOND_PAIRS * (int)sizeof(real);
                     const int to = ((1 - parity) * FIELD + place(x0, 4 * group)) * (int)sizeof(real), bar = 8 * (4 * OUTER + 1 - parity);
                     const unsigned on_left = left + to + left_width * STRIDE, on_right = right + to - width * STRIDE;
@@ -490,4 +549,29 @@ KERNEL wave(PARAMETERS) {
     if (LAYER && (rank == 0 || rank + 1 == BLOCKS)) run(Flag<(LAYER > 0)>());
     else run(Flag<false>());
     cluster_sync(); // no block leaves while another one may send to it
+#if TX * TZ > 1
+    if (stop == STEPS) return;
+    const int set = 1 - (round & 1);
+    real four[4];
+    for (int i = tid; i < 2 * width * GROUPS; i += THREADS) {
+        const int x = i / 2 / GROUPS, group = i / 2 % GROUPS, old = i % 2;
+        if (!inside(first + x)) continue;
+        load_quad(fields + old * FIELD, x, group, four);
+        write_quad(span_z, field(set, old, first + x), 4 * group, four);
+    }
+    for (int i = tid; edge_x && i < 2 * STRIP * GROUPS; i += THREADS) {
+        const int k = i / 2 / GROUPS, group = i / 2 % GROUPS, which = i % 2;
+        const real* from = xmemory + 2 * which * XMEMORY + k * LINE + 2 * group;
+        four[0] = from[0], four[1] = from[1], four[2] = from[2 * GROUPS], four[3] = from[2 * GROUPS + 1];
+        write_quad(span_z, strip_x(set, which, k), 4 * group, four);
+    }
+    if (edge_z)
+#pragma unroll
+        for (int i = 0; i < PO; i++) {
+            const int gx = first + outer.x0 + i;
+            if (!(outer.is & WORKS) || !inside(gx)) continue;
+            store(strip_z(set, 0, gx), outer.own[i]);
+            *(Quad*)strip_z(set, 1, gx) = zplace(i)[THREADS];
+        }
+#endif
 }

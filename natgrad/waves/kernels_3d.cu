@@ -1,5 +1,5 @@
-// Waves in 3D: a launch for a step of all shots, and a small one for its sources and receivers. So are
-// waves in 2D on grids that are too large for a cluster: N1 is then 1, and nothing is done along axis 1.
+// Waves in 3D: a launch for a step of all shots, and a small one for its sources and receivers. In 2D,
+// where tiles for clusters would take longer, N1 is 1, and nothing is done along axis 1.
 //
 // A block has a tile of ROWS × LANES·VECTOR cells across axes 1 and 2 and walks along axis 0 through a
 // chunk of at most LENGTH planes. A thread has u of its cells on the planes around in registers;

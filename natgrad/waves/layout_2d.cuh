@@ -18,7 +18,7 @@ constexpr int LAST = BLOCKS == 1 ? NX : NX - FIRST - (BLOCKS - 2) * COLS; // col
 constexpr int NEAR_PATCHES = (ZONE + PX - 1) / PX, FAR_PATCH = (LAST - ZONE) / PX, FAR_PATCHES = (LAST + PX - 1) / PX - FAR_PATCH;
 constexpr int MOST_PATCHES = NEAR_PATCHES > FAR_PATCHES ? NEAR_PATCHES : FAR_PATCHES;
 constexpr int STRIP_WARPS = LAYER ? ((SIDES == 2 ? NEAR_PATCHES + FAR_PATCHES : MOST_PATCHES) * INNER + 31) / 32 : 0;
-constexpr bool ALIGNED = NZ % 4 == 0;
+constexpr bool ALIGNED = NZ % 4 == 0 && GZ % 4 == 0;
 constexpr int CENTRES = K[0][0] == K[1][0] ? 2 : 1; // axes whose share of u itself is counted along x
 
 // Shared memory, in the order of its parts.
@@ -55,7 +55,21 @@ DEVICE void store_quad(real* field, int x, int group, const real (&in)[4]) {
     *(Pair*)at = Pair{in[0], in[1]};
     *(Pair*)(at + SECOND_PAIRS) = Pair{in[2], in[3]};
 }
-// Four rows of a (NX, NZ) array in global memory; rows beyond NZ are zero.
+// A tile along an axis: OF of them, of N cells each, cover the G of the grid. On either side it has at least
+// OVERLAP cells that another tile owns, unless the grid ends there.
+template <int G, int N, int OF> struct Span {
+    int number, origin, begin, end;
+    DEVICE Span(int number) : number(number) {
+        constexpr int APART = N - 2 * OVERLAP;
+        origin = last() ? G - N : number * APART;
+        begin = first() ? 0 : number * APART + OVERLAP - origin, end = last() ? N : N - OVERLAP;
+    }
+    DEVICE bool first() const { return OF == 1 || number == 0; }
+    DEVICE bool last() const { return OF == 1 || number + 1 == OF; }
+    DEVICE bool owns(int k) const { return OF == 1 || (k >= begin && k < end); }
+};
+typedef Span<GZ, NZ, TZ> SpanZ;
+// Four rows of a tile of an array on the grid; rows beyond NZ are zero, others' are not written.
 template <class T> DEVICE void read_quad(const T* from, int z, real (&out)[4]) {
     if (ALIGNED) {
         Four<T> q = *(const Four<T>*)(from + z);
@@ -66,22 +80,22 @@ template <class T> DEVICE void read_quad(const T* from, int z, real (&out)[4]) {
 }
 template <class T, int N> DEVICE void read_patch(const T* from, int x, int group, real (&out)[N][4]) {
 #pragma unroll
-    for (int i = 0; i < N; i++) read_quad(from + (long long)(x + i < NX ? x + i : NX - 1) * NZ, 4 * group, out[i]);
+    for (int i = 0; i < N; i++) read_quad(from + (long long)(x + i < NX ? x + i : NX - 1) * GZ, 4 * group, out[i]);
 }
-template <class T> DEVICE void write_quad(T* to, int z, const real (&in)[4]) {
+template <class T> DEVICE void write_quad(const SpanZ& rows, T* to, int z, const real (&in)[4]) {
     if (ALIGNED) {
-        store(to + z, in);
+        if (rows.owns(z)) store(to + z, in);
     } else {
         for (int j = 0; j < 4; j++)
-            if (z + j < NZ) to[z + j] = in[j];
+            if (z + j < NZ && rows.owns(z + j)) to[z + j] = in[j];
     }
 }
-DEVICE void add_quad(real* to, int z, const real (&in)[4]) {
+DEVICE void add_quad(const SpanZ& rows, real* to, int z, const real (&in)[4]) {
     if (ALIGNED) {
-        add(to + z, in);
+        if (rows.owns(z)) add(to + z, in);
     } else {
         for (int j = 0; j < 4; j++)
-            if (z + j < NZ) atomicAdd(to + z + j, in[j]);
+            if (z + j < NZ && rows.owns(z + j)) atomicAdd(to + z + j, in[j]);
     }
 }
 

@@ -4,6 +4,7 @@ import ctypes
 import json
 import threading
 from functools import partial
+from itertools import product, starmap
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import host_kernels
 import natgrad as ng
 from kernel_cases import CASES, check, check_a_source, make
 from natgrad.core import cuda
-from natgrad.waves import kernels, propagation, scheme
+from natgrad.waves import kernel_plans, kernels, propagation, scheme
 from natgrad.waves.scheme import Medium
 
 
@@ -71,7 +72,7 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 @pytest.mark.parametrize("shape", [(24, 26), (26, 28)])
 def test_what_a_source_makes_of_its_cell_is_rounded_once(shape, on_cpu, monkeypatch):
     if shape == (26, 28):  # step by step
-        monkeypatch.setattr(kernels, "lay_out", lambda *_: "too large")
+        monkeypatch.setattr(kernel_plans, "lay_out", lambda *_: "too large")
     check_a_source("kernels", shape)
     assert len(on_cpu) == 4
 
@@ -104,7 +105,7 @@ def test_layouts_for_many_shots_compute_what_xla_does(shape, cells, shots, on_cp
 @pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
 @pytest.mark.parametrize("order", [4, 8])
 def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE", (4, 4))
+    monkeypatch.setattr(kernel_plans, "TILE", (4, 4))
     size = {"shape": (15, 21, 40), "absorbing": 4}
     check(size | {"order": order, "dtype": jnp.float32, "on_grid": False}, "kernels")
     assert len(on_cpu) == 4
@@ -131,9 +132,64 @@ def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkey
     ids=str,
 )
 def test_2d_grids_too_large_for_a_cluster_are_stepped_as_3d_ones(settings, on_cpu, monkeypatch):
-    monkeypatch.setattr(kernels, "lay_out", lambda *_: "too large")
+    monkeypatch.setattr(kernel_plans, "lay_out", lambda *_: "too large")
     check(settings, "kernels")
     assert len(on_cpu) == 4
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::natgrad.errors.PrecisionWarning")
+@pytest.mark.parametrize(
+    ("tiles", "burst", "settings"),
+    [
+        ((2, 1), 4, {"shape": (90, 40)}),
+        *starmap(
+            slow,
+            (
+                ((1, 2), 4, {"shape": (78, 78), "on_grid": False}),
+                ((3, 2), 4, {"shape": (112, 78), "on_grid": False}),
+                ((2, 2), 4, {"shape": (91, 77), "on_grid": False}),
+                ((2, 2), 4, {"shape": (91, 79), "absorbing": 0}),
+                ((2, 2), 4, {"shape": (90, 78), "stored_as": jnp.bfloat16, "on_grid": False}),
+                ((2, 1), 8, {"shape": (150, 40), "dtype": jnp.float32, "steps": 61}),
+                ((2, 1), 4, {"shape": (150, 40), "order": 8}),
+            ),
+        ),
+    ],
+    ids=str,
+)
+def test_clusters_take_tiles_of_a_grid_in_turn(tiles, burst, settings, on_cpu, monkeypatch):
+    """Waves run through all of the tiles, so that cells that a tile may not use would show."""
+
+    def prepare(task):
+        rim = task.order // 2 * burst
+        ways = [kernel_plans.cut(n, rim, task.layer + task.order) for n in task.shape]
+        part = task._replace(shape=[dict(way)[n] for way, n in zip(ways, tiles, strict=True)])
+        for patch, outer in product(range(2, 6), range(1, 5)):
+            plan = kernel_plans.lay_out(part, kernels.Device(), 2, patch, outer)
+            if isinstance(plan, kernels.Plan):
+                return kernels.launch(
+                    task, plan._replace(tiles=tiles, burst=burst), kernels.Device()
+                )
+
+    monkeypatch.setattr(kernels, "prepare", prepare)
+    settings = {"absorbing": 5, "steps": 62, "spacing": (6.0, 7.0)} | settings
+    check(settings, "kernels")
+    assert len(on_cpu) == 4
+
+
+@given(st.integers(30, 5000), st.sampled_from([16, 24, 32, 96]), st.integers(4, 30))
+def test_tiles_cover_an_axis_and_middle_ones_stay_off_the_layer(n, rim, strip):
+    for tiles, cells in kernel_plans.cut(n, rim, strip)[1:]:
+        assert cells % 4 == 0
+        apart = cells - 2 * rim
+        origins = [*(i * apart for i in range(tiles - 1)), n - cells]
+        ends = [*(origin + cells - rim for origin in origins[:-1]), n]
+        starts = [0, *ends[:-1]]
+        assert all(begin < end for begin, end in zip(starts, ends, strict=True))
+        assert all(a + rim <= begin for a, begin in zip(origins[1:], starts[1:], strict=True))
+        assert min(origins[1:]) >= strip
+        assert max(a + cells for a in origins[:-1]) <= n - strip
 
 
 @needs_compiler
@@ -180,6 +236,7 @@ def test_a_plan_fits_the_gpu_or_says_why_not(mode, shape, order, layer, itemsize
         assert plan.lanes % 32 == shape[1] % plan.vector == 0
         return
     assert plan.blocks <= 16
+    shape = plan.tile
     last = shape[0] - plan.first - (plan.blocks - 2) * plan.columns
     assert order // 2 <= plan.first <= plan.columns
     assert plan.blocks == 1 or order // 2 <= last <= plan.columns
@@ -196,7 +253,10 @@ def test_plans_of_the_papers_size_and_of_grids_that_do_not_fit():
         plan = kernels.plan_kernel(task(mode))
         assert isinstance(plan, kernels.Plan)
         assert plan.blocks == 5
-    large = kernels.plan_kernel(task(shape=(2000, 1000)))
+        large = kernels.plan_kernel(task(mode, shape=(1240, 540)))
+        assert isinstance(large, kernels.Plan)
+        assert min(large.tiles) > 1
+    large = kernels.plan_kernel(task("adjoint", (1240, 540), order=8))
     assert isinstance(large, kernels.Stream)
     assert large.chunks > 100  # of few rows, and most blocks without a cell of the layer
     assert "fit into no cluster" in (told := kernels.plan_kernel(task(shape=(43, 1000), layer=20)))
@@ -218,7 +278,11 @@ def test_the_source_compiles_for_a_gpu(kind, monkeypatch):
     monkeypatch.setenv("NATGRAD_CACHE", "")
     cases = {
         "2D": [((120, 80), {})],
-        "2D large": [((2000, 1000), {}), ((2000, 1000), {"bfloat16": True})],
+        "2D large": [
+            ((2000, 1000), {}),
+            ((2000, 1000), {"bfloat16": True}),
+            ((2000, 1000), {"itemsize": 8}),  # a launch for each step
+        ],
         "3D": [((64, 64, 64), {"order": 8}), ((64, 61, 63), {"layer": 0})],
         "double": [((120, 81), {"itemsize": 8}), ((64, 64, 64), {"itemsize": 8})],
         "bfloat16": [((120, 80), {"bfloat16": True}), ((64, 64, 64), {"bfloat16": True})],
@@ -357,7 +421,9 @@ def test_without_what_kernels_need_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(cuda.Launch, "usage", room)
     large = task(itemsize=8)
     assert kernels.plan_kernel(large).blocks > 8
-    assert kernels.prepare(large).kernels[0].name == "step"
+    tiled = kernels.prepare(large)
+    assert tiled.kernels[0].cluster <= 8
+    assert tiled.rounds > 1
     few = kernels.prepare(task(shots=1))
     assert few.kernels[0].cluster <= 8 < kernels.plan_kernel(task(shots=1)).blocks
     alone = lambda self, ordinal: [cuda.Usage(64, 0, int(self.kernels[0].cluster == 1))]
