@@ -18,6 +18,7 @@
 // beyond their rim is taken for zero: in each step HALF cells more from there on are wrong.
 
 #if TX * TZ > 1
+static_assert(BURST % 4 == 0 && BLOCKS > 1, "fields and barriers begin a round as they began the first");
 KERNEL wave(real*, real*, PARAMETERS, real* waves, real* memories, int round) {
     const int begin = round * BURST, stop = begin + BURST < STEPS ? begin + BURST : STEPS;
 #else
