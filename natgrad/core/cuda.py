@@ -257,16 +257,15 @@ class Launch(NamedTuple):
                 for config, function in zip(configs, functions, strict=True):
                     _driver("cuLaunchKernelEx", config, function, pointers, None)
 
-    def call(
-        self, results: list[jax.ShapeDtypeStruct], *arguments: Array, changed: int = 0
-    ) -> list[Array]:
+    def call(self, results: list[jax.ShapeDtypeStruct], *arguments: Array) -> list[Array]:
         """The kernels on these arrays, in a function that is traced.
 
-        The first `changed` arguments are changed in place and become the last results.
+        The first arguments are the state. They are changed in place and become the last results.
         """
         register(TARGET, "CUDA", _execute)
-        state = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments[:changed]]
-        aliases = {i: len(results) + i for i in range(changed)}
+        count = len(self.state)
+        state = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments[:count]]
+        aliases = {i: len(results) + i for i in range(count)}
         results = [*results, *state]
         return ffi.call(TARGET, results, *arguments, launch=json.dumps(self), aliases=aliases)
 
@@ -288,8 +287,8 @@ _loading = threading.Lock()
 def _decode(text: bytes) -> Launch:
     files, macros, architecture, kernels, rounds, state = json.loads(text)
     kernels = tuple(Kernel(*kernel) for kernel in kernels)
-    lists = tuple(map(tuple, macros)), architecture, kernels, rounds, tuple(map(tuple, state))
-    return Launch(tuple(files), *lists)
+    macros, state = (tuple(map(tuple, rows)) for rows in (macros, state))
+    return Launch(tuple(files), macros, architecture, kernels, rounds, state)
 
 
 def _execute(call: Call) -> None:

@@ -1,9 +1,9 @@
 """Waves by kernels of our own on an NVIDIA GPU.
 
 A 2D shot, or a tile of a large one, stays in the shared memory of a cluster of thread blocks for
-many steps (kernels_2d.cu). In 3D a launch is a step of all shots, in which each field is read once
-(kernels_3d.cu). Sizes are those of a plan (kernel_plans.py). The scheme is that of `Medium`, and so
-are the numbers, but for the order of sums.
+many steps (kernels_2d.cu). In 3D, and in 2D where tiles would take longer, a launch is a step of
+all shots, in which each field is read once (kernels_3d.cu). A plan has the sizes (kernel_plans.py).
+The scheme is that of `Medium`, and so are the numbers, but for the order of sums.
 
     find("forward", medium, source, receivers)  # the kernel, or a line that says why there is none
 """
@@ -95,11 +95,13 @@ def launch(task: Task, plan: Plan | Stream, device: Device) -> Launch:
         grid = task.shots * math.prod(plan.tiles) * plan.blocks
         kernels = (Kernel("wave", grid, plan.threads, plan.blocks, plan.shared),)
         if plan.burst:
+            # Two sets of u and u⁻, and of ψ and ζ at both ends of both axes; a group is four rows.
             (gx, gz), (columns, groups) = task.shape, plan.strips
             memories = 8 * columns * gz + 32 * groups * gx
             state = (2, 2, task.shots, gx, gz), (task.shots, memories)
     else:
         files, rounds = ("kernels_3d.cu",), task.steps
+        # u and u⁻, and two sets of ψ and ζ at both ends of every axis
         widths = [task.layer] * (len(task.shape) - 1) + [round_up(task.layer, 4)]
         cells = math.prod(task.shape)
         strips = sum(4 * w * cells // n for w, n in zip(widths, task.shape, strict=True))
@@ -208,7 +210,7 @@ def run(launch: Launch, medium: Medium, results: list, *given: Array) -> list[Ar
     kinds = dtype, medium.scheme.stored or dtype  # of what is computed, and of q
     results = [jax.ShapeDtypeStruct(*x) for x in zip(results, kinds, strict=False)]
     state = [jnp.zeros(shape, dtype) for shape in launch.state]
-    return launch.call(results, *state, *given, changed=len(state))
+    return launch.call(results, *state, *given)
 
 
 def forward(

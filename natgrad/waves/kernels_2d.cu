@@ -13,9 +13,9 @@
 // The columns at the rim of a block are sent to the next block too, where those that need them wait for
 // them alone. One barrier of a block ends a step: a step reads what the one before has written.
 //
-// A grid that is too large is cut into TX × TZ tiles, N of its G cells along an axis. A launch is then a
-// round of BURST steps, and leaves its fields to the next in global memory. Tiles overlap, because what lies
-// beyond their rim is taken for zero: in each step HALF cells more from there on are wrong.
+// A grid of GX × GZ cells that is too large is cut into TX × TZ tiles of NX × NZ. A launch is then a round of
+// BURST steps, which leaves its fields to the next in global memory. Beyond its rim a tile takes u for zero,
+// so that in each step HALF cells more, from the rim on, are wrong. Tiles overlap by as many.
 
 #if TX * TZ > 1
 static_assert(BURST % 4 == 0 && BLOCKS > 1, "fields and barriers begin a round as they began the first");

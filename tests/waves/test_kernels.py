@@ -72,7 +72,7 @@ def test_kernels_compute_what_xla_does(case, on_cpu):
 @pytest.mark.parametrize("shape", [(24, 26), (26, 28)])
 def test_what_a_source_makes_of_its_cell_is_rounded_once(shape, on_cpu, monkeypatch):
     if shape == (26, 28):  # step by step
-        monkeypatch.setattr(kernel_plans, "lay_out", lambda *_: "too large")
+        monkeypatch.setattr(kernel_plans, "lay_out", lambda *_, **__: "too large")
     check_a_source("kernels", shape)
     assert len(on_cpu) == 4
 
@@ -132,7 +132,7 @@ def test_3d_tiles_between_the_layers_compute_what_xla_does(order, on_cpu, monkey
     ids=str,
 )
 def test_2d_grids_too_large_for_a_cluster_are_stepped_as_3d_ones(settings, on_cpu, monkeypatch):
-    monkeypatch.setattr(kernel_plans, "lay_out", lambda *_: "too large")
+    monkeypatch.setattr(kernel_plans, "lay_out", lambda *_, **__: "too large")
     check(settings, "kernels")
     assert len(on_cpu) == 4
 
